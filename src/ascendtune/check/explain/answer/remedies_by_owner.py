@@ -32,6 +32,7 @@ _FUNCTION_OF_ONES_OWN = re.compile(r"[\w.<>]+ is (?:code of )?yours\b|[\w.<>]+ �
 """The beginning of a clause for a function of one's own, which a library calls."""
 _IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|所示栈帧|上面一行|上一行")
 """In a remedy that looks at, or changes, the line that failed."""
+_NO_MORE_THAN_LOOK = re.compile(r"(?:look at the frame shown|看所示栈帧|查看所示栈帧)[^:;：；]*")
 _COMMAND = re.compile(r"`(?:env|grep|echo|ls|cat|file|pip|python)\b")
 """In a remedy that also says where a value comes from, whoever's code used it."""
 _NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
@@ -55,9 +56,11 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     if not is_of_line(entry):
         return kept or remedies
     advice = advice_on_frames(trace) if trace.library_alone else (_of_called(trace, library),)
-    is_look_only = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
-    goes_before = trace.library_alone != "" and is_look_only
-    return (*advice, *kept) if goes_before else (*kept, *advice)
+    only_looks = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
+    if is_alone and kept and _NO_MORE_THAN_LOOK.fullmatch(kept[0]):
+        # What is asked of the library says where to look.
+        kept = kept[1:]
+    return (*advice, *kept) if only_looks else (*kept, *advice)
 
 
 def library_that_failed(trace: Trace) -> str:

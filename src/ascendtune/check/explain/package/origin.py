@@ -35,6 +35,7 @@ _MISSING = re.compile(
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
 _INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[A-Za-z]\w*))/")
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
 """Code that a package has written from that of other packages, for the releases which were installed then."""
 _CALLER_AND_CALLED = 2
@@ -121,7 +122,7 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
                     _OF_LIBRARY,
                     package=library,
                     function=trace.frames[-1][2],
-                    file=file,
+                    file=_PACKAGES.sub("", posix(file)),
                     line=line,
                     type=trace.type,
                 )
