@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
@@ -10,6 +11,7 @@ from tests.unit.check.explain.first_entry import entry_of
 from ascendtune.check.explain.answer.remedies_by_owner import is_of_line
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.knowledge.entries import entries, raised_entries
+from ascendtune.core import language
 
 Explained = Callable[..., Explanation]
 
@@ -56,6 +58,17 @@ def test_setting_and_package_remedies_stay_first_in_a_library(explained: Explain
     explanation = explained(_raised("ValueError: invalid literal for int() with base 10: ''\n", _CALLER, _LIBRARY))
     assert entry_of(explanation) == "number-is-empty"
     assert "`env | grep" in explanation.remedies()[0]
+
+
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_library_is_asked_about_in_place_of_a_look_at_its_line(
+    explained: Explained, tongue: Literal["en", "zh"]
+) -> None:
+    error = "RuntimeError: The size of tensor a (7) must match the size of tensor b (9) at non-singleton dimension 1\n"
+    with language.using(tongue):
+        first, second, *_ = explained(_raised(error, _CALLER, _LIBRARY)).remedies()
+    assert "moonlib/tide.py:77" in first
+    assert "config.json" in second
 
 
 def test_no_general_entry_is_left_without_a_remedy(explained: Explained) -> None:

@@ -30,9 +30,9 @@ _OF_ONES_OWN = re.compile(
 """The beginning of a clause for code of one's own."""
 _FUNCTION_OF_ONES_OWN = re.compile(r"[\w.<>]+ is (?:code of )?yours\b|[\w.<>]+ 是(?:你)?自己的代码")
 """The beginning of a clause for a function of one's own, which a library calls."""
-_IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|所示栈帧|上面一行|上一行")
+_IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|栈帧|上面一行|上一行")
 """In a remedy that looks at, or changes, the line that failed."""
-_NO_MORE_THAN_LOOK = re.compile(r"(?:look at the frame shown|看所示栈帧|查看所示栈帧)[^:;：；]*")
+_NO_MORE_THAN_LOOK = re.compile(r"(?:look at the frame shown|查?看\w*栈帧)[^:;：；]*")
 _COMMAND = re.compile(r"`(?:env|grep|echo|ls|cat|file|pip|python)\b")
 """In a remedy that also says where a value comes from, whoever's code used it."""
 _NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
