@@ -97,3 +97,30 @@ def test_two_paths_in_a_message_are_not_told_apart(explained: Explained) -> None
     error = "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/moon/a' -> '/mnt/tide/b'"
 
     assert any("findmnt -T PATH" in remedy for remedy in explained(f"step 1\n{error}\n").remedies())
+
+
+_RESUME = "slurmctld: error: Setting node {} state to INVAL with reason:Low TmpDisk\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "command"),
+    [
+        (_RESUME.format("moon7"), "nodename=moon7 state=resume"),
+        (_RESUME.format("moon7") + _RESUME.format("moon8"), "nodename=moon7 state=resume"),
+        (_RESUME.format("moon[7-8]"), "nodename=NODE state=resume"),
+        (
+            "Submitted batch job 77\nsrun: error: moon7: task 3: Killed\n",
+            "sacct -j 77 -o",
+        ),
+        (
+            "Submitted batch job 77\nSubmitted batch job 78\nsrun: error: moon7: task 3: Killed\n",
+            "sacct -j JOB -o",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:77:00): 109, pid=777, name=python, Ch 00000007, errorString CTX SWITCH TIMEOUT\n",
+            "--pid 777",
+        ),
+    ],
+)
+def test_job_node_and_process_of_the_log_stand_in_the_command(explained: Explained, log: str, command: str) -> None:
+    assert command in "; ".join(explained(log).remedies())

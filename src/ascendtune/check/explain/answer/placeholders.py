@@ -1,5 +1,6 @@
 """PACKAGE, PATH and FILE in remedies, in whose place the log may have the name: of the package that pip could not
-build, of an extension that does not load, or of the code that failed; and the one path that a message quotes."""
+build, of an extension that does not load, or of the code that failed; and the one path that a message quotes. JOB, NODE
+and PID likewise: the job, the node and the process that the message, or else the whole log, names alone."""
 
 from __future__ import annotations
 
@@ -36,6 +37,26 @@ _LOOKED_AT = re.compile(
 _YAML = re.compile(r"(?<![\w/])FILE\.yaml\b")
 _QUOTED = re.compile(r"(?<=['\"‘`])[~/][^\s'\"`’;$&|<>()*]+(?=['\"’`])")
 _OF_YAML = re.compile(r"in \"(?P<file>[^\s\"';$&|<>()]+\.ya?ml)\", line")
+_NAMED = (
+    (
+        re.compile(r"(?<=-j )JOB(?![\w:/])|(?<=show job )(?:JOB|ID)(?![\w:/])|(?<=scancel )JOB(?![\w:/])"),
+        re.compile(
+            r"\b(?:JOB|STEP|JobId=?|StepId=|SLURM_JOB_?ID[=:]|Submitted batch job|job_?id[=:]|slurmstepd: .*\bJOB) ?"
+            r"(?P<value>\d{1,10})\b"
+        ),
+    ),
+    (
+        re.compile(
+            r"(?<=--exclude=)NODE\b|(?<=nodename=)NODE\b|(?<=show node )NODE\b|(?<=describe node )NODE\b|(?<=-w )NODE\b"
+        ),
+        re.compile(
+            r"(?:\b[Nn]ode |\bON |\bnodename=|\bNodeName=)(?!name\b|state\b|is\b|on\b)"
+            r"(?P<value>[a-z][\w.-]*\d[\w-]*)(?![\w.-]|\[)"
+        ),
+    ),
+    (re.compile(r"(?<=--pid )PID\b|(?<=-p )PID\b"), re.compile(r"\bpid[ =:]{1,2}(?P<value>\d{2,7})\b", re.IGNORECASE)),
+)
+"""Placeholders of commands, and where a log has their value: of a job of Slurm, of a node, of a process."""
 
 
 def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[str]) -> tuple[str, ...]:
@@ -44,7 +65,7 @@ def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[
     Args:
         texts: beginning and end of each log.
     """
-    given = tuple(_with_paths(remedy, event) for remedy in remedies)
+    given = tuple(_with_named(_with_paths(remedy, event), event, texts) for remedy in remedies)
     if not any(map(_PLACE.search, given)):
         return given
     if built := _package_built(event, texts):
@@ -52,6 +73,20 @@ def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[
     if module := _module_of(event):
         return tuple(named_for_pip(_PLACE.sub(module, remedy)) for remedy in given)
     return tuple(_ASIDE.sub("", remedy) for remedy in given)
+
+
+def _with_named(remedy: str, event: Event, texts: Sequence[str]) -> str:
+    """`remedy` with the job, node and process that the message names alone, or else the log."""
+    for place, value in _NAMED:
+        if place.search(remedy) is None:
+            continue
+        said = {match["value"] for match in value.finditer(event.text)}
+        if not said and place is not _NAMED[-1][0]:
+            # The log of a job names processes of many kinds.
+            said = {match["value"] for text in texts for match in value.finditer(text)}
+        if len(said) == 1:
+            remedy = place.sub(said.pop(), remedy)
+    return remedy
 
 
 def _with_paths(remedy: str, event: Event) -> str:
