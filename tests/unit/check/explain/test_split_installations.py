@@ -133,3 +133,48 @@ def test_the_package_that_brings_a_missing_header_is_named(explained: Explained,
 
     assert package in found.headline()
     assert f"apt-get install -y {package}" in found.remedies()[0]
+
+
+_NO_WHEEL = (
+    "Because {0}==7.6.0 has no wheels with a matching platform tag (e.g., `{1}`) and you require {0}==7.6.0, we can "
+    "conclude that your requirements are unsatisfiable.\n\n      hint: Wheels are available for `{0}` (v7.6.0) on the "
+    "following platforms: {2}\n"
+)
+_NEW = "`manylinux_2_28_x86_64`, `macosx_11_0_arm64`, `win_amd64`"
+_RECORD = "ERROR: Cannot uninstall moon 7.7, RECORD file not found.\n{}"
+_CUDART = "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (_NO_WHEEL.format("moon", "macosx_15_0_x86_64", _NEW), "uv-tag-without-wheel-for-intel-mac", "Intel"),
+        (
+            _NO_WHEEL.format("moon", "macosx_15_0_x86_64", _NEW + ", `macosx_16_0_x86_64`"),
+            "uv-wheels-for-other-platforms",
+            "macosx_16_0_x86_64",
+        ),
+        (_NO_WHEEL.format("tide", "manylinux_2_27_x86_64", _NEW), "uv-wheels-for-other-platforms", "manylinux_2_28"),
+        (_NO_WHEEL.format("tide", "win_arm64", _NEW).partition("\n")[0] + "\n", "uv-no-wheel-for-platform", "tide"),
+        (_RECORD.format("       Hint: The package was installed by debian.\n"), "pip-record-of-distribution", "debian"),
+        (_RECORD.format(""), "pip-record-missing", "another tool"),
+        (
+            _CUDART + "ImportError: Could not import xformers. Please install it with `pip install xformers`.\n",
+            "package-of-cuda-not-here",
+            "xformers is built for CUDA 12",
+        ),
+        (_CUDART, "cuda-runtime-of-number-missing", "CUDA 12"),
+        (_CUDART + "torch 2.9.0+cu130\n", "cuda-12-wanted-13-there", "CUDA 13"),
+        (
+            "OSError: [Errno 122] Disk quota exceeded: '/home/tide/.cache/uv/archive/moon.so'\n",
+            "quota-cache",
+            "cache of uv",
+        ),
+        ("OSError: [Errno 122] Disk quota exceeded: '/scratch/tide/moon.pt'\n", "quota-exceeded", "/scratch/tide"),
+    ],
+)
+def test_what_the_log_lists_is_not_asked_for_again(explained: Explained, log: str, entry: str, told: str) -> None:
+    found = explained(log)
+
+    assert entry_of(found) == entry
+    assert told in found.headline()

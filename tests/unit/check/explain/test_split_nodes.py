@@ -15,6 +15,14 @@ _INVAL = "slurmctld: error: Setting node moon7 state to INVAL with reason:{}\n"
 _LAUNCH = "srun: error: Task launch for StepId=7.0 failed on node moon7: {}\n"
 _NO_MATCH = "Error: Unable to find a match: {}\n"
 _NVLS = "moon:7:77 [0] transport/nvls.cc:77 NCCL WARN Cuda failure {}\n"
+_ACCOUNT = (
+    "{}\nsbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n"
+)
+_TIME = "{}\nslurmstepd: error: *** JOB 7 ON moon7 CANCELLED AT 2025-07-07T07:07:07 DUE TO TIME LIMIT ***\n"
+_PMI = (
+    "$ srun --mpi=list\nsrun: MPI types are...\n{}The application appears to have been direct launched using "
+    '"srun",\nbut OMPI was not built with SLURM\'s PMI support and therefore cannot\nexecute.\n'
+)
 _GGUF = "llama_model_load: error loading model: error loading model architecture: unknown model architecture: '{}'\n"
 _VERSIONS = "gcc version {} (Moon)\n\ndoes not match the compiler used here:\n\ncc (Moon OS) {} 20200707 tide\n"
 
@@ -71,6 +79,33 @@ _VERSIONS = "gcc version {} (Moon)\n\ndoes not match the compiler used here:\n\n
             "",
         ),
         ("Failed to initialize NVML: Driver/library version mismatch\n", "nvml-mismatch", ""),
+        (
+            "sh NVIDIA-Linux-x86_64-777.10.04.run --no-kernel-module\nmodprobe nvidia\nnvidia/777.10.06, 6.8.0-7, "
+            "x86_64: installed\nFailed to initialize NVML: Driver/library version mismatch\n",
+            "nvml-user-space-of-other-version",
+            "777.10.06",
+        ),
+        (_ACCOUNT.format("#SBATCH -A moon"), "slurm-account-without-association", "account moon"),
+        (_ACCOUNT.format("$ sbatch --account moon job.sh"), "slurm-account-without-association", "account moon"),
+        (_ACCOUNT.format("#SBATCH -p tide\n#SBATCH -A moon"), "slurm-account-not-for-partition", "partition tide"),
+        (_ACCOUNT.format("#SBATCH --partition=tide\n##SBATCH -A moon"), "slurm-account-none-named", "--account"),
+        (_ACCOUNT.format("#SBATCH -A moon\n#SBATCH -A sun"), "slurm-account", ""),
+        (_ACCOUNT.format(""), "slurm-account", ""),
+        (_TIME.format("#SBATCH -t 00:30:00"), "slurm-time-limit-named", "--time=00:30:00"),
+        (_TIME.format("#SBATCH -N 1"), "slurm-time-limit-default", "without --time"),
+        (_TIME.format("srun ./tide"), "slurm-time-limit", "default"),
+        (_PMI.format("srun: openmpi\nsrun: pmi2\n"), "ompi-slurm-without-pmix", "openmpi, pmi2"),
+        (
+            _PMI.format("\tnone\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n"),
+            "ompi-pmix-not-asked-for",
+            "",
+        ),
+        (
+            "slurmd: error: Munge decode failed: Rewound credential\n[2025-07-07T07:07:07.1] ENCODED: Mon Jul 07 "
+            "07:17:07 2025\n[2025-07-07T07:07:07.1] DECODED: Mon Jul 07 07:07:07 2025\n",
+            "munge-clocks-told",
+            "made at Mon Jul 07 07:17:07 2025",
+        ),
         (
             "Compiler version check failed:\n\nThe major and minor number of the compiler used to\ncompile the "
             "kernel:\n\n" + _VERSIONS.format("9.3.1", "10.1.1"),

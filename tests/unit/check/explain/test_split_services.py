@@ -140,3 +140,75 @@ def test_a_program_of_a_package_is_not_the_place_of_a_failure(explained: Explain
     assert first is not None
     assert first.trace is not None
     assert first.trace.place == (f"{_SITE}/moon/seas.py", 7, "main")
+
+
+_IN_USE = "Error: listen tcp 0.0.0.0:{}: bind: address already in use\n"
+_LSOF = "moond  777 tide  3u  IPv4  37563  0t0  TCP localhost:{} (LISTEN)\n"
+_SS = 'LISTEN 0 511 0.0.0.0:{} 0.0.0.0:* users:(("{}",pid=777,fd=6))\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (_IN_USE.format(8077) + _LSOF.format(8077), "port-held-by", "moond with pid 777 listens on it (user tide)"),
+        (_IN_USE.format(8077) + _SS.format(8077, "moond"), "port-held-by", "moond with pid 777"),
+        (
+            "OSError: [Errno 98] Address already in use: ('0.0.0.0', 8077)\n"
+            "tcp6  0  0 :::8077  :::*  LISTEN  777/moond\n",
+            "port-held-by",
+            "moond",
+        ),
+        (_IN_USE.format(8077) + _LSOF.format(9077), "port-of-program-taken", "port 8077"),
+        (_IN_USE.format(8077) + _SS.format(8077, "docker-proxy"), "port-held-by-container", "docker-proxy"),
+        (_IN_USE.format(11434), "ollama-runs-already", "Ollama"),
+        (_IN_USE.format(11434) + _SS.format(11434, "ollama"), "ollama-runs-already-as", "pid 777"),
+        (_IN_USE.format(11434) + _SS.format(11434, "moond"), "port-held-by", "moond"),
+        (
+            "2026-07-07 07:07:07 # listening socket *:6377: bind: Address already in use\n",
+            "port-of-program-taken",
+            "6377",
+        ),
+        (
+            "nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use)\n",
+            "port-of-program-taken",
+            "port 80,",
+        ),
+        ("Error: listen EADDRINUSE: address already in use :::3077\n", "port-of-program-taken", "3077"),
+        (
+            "[W socket.cpp:7] [c10d] The server socket has failed to bind to [::]:27777 (errno: 98 - Address already "
+            "in use).\n",
+            "port-taken",
+            "27777",
+        ),
+    ],
+)
+def test_who_listens_on_a_taken_port_is_told(explained: Explained, log: str, entry: str, told: str) -> None:
+    found = explained(log)
+
+    assert entry_of(found) == entry
+    assert told in found.headline()
+
+
+def test_a_program_that_is_no_training_is_not_told_of_torchrun(explained: Explained) -> None:
+    remedies = " ".join(explained(_IN_USE.format(8077)).remedies())
+
+    assert "torchrun" not in remedies
+    assert "8077" in remedies
+
+
+_EXPORTER = 'time="2026-07-07T07:07:07Z" level={} msg="{}: Profiling is not supported for this group of GPUs or GPU"\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_EXPORTER.format("fatal", "Error watching fields"), "dcgm-profiling-not-supported"),
+        (
+            "Error: Unable to watch fields. Return: Profiling is not supported for this group of GPUs or GPU\n",
+            "dcgm-profiling-not-supported",
+        ),
+        (_EXPORTER.format("info", "Not collecting DCP metrics: Error getting supported metrics"), None),
+    ],
+)
+def test_profiling_that_a_gpu_lacks_is_named(explained: Explained, log: str, entry: str | None) -> None:
+    assert entry_of(explained(log)) == entry

@@ -53,11 +53,11 @@ _RAY = "Exception: Version mismatch: The cluster was started with:\n    Ray: 2.7
             "file: No such file or directory\n",
             "cudnn-missing",
         ),
-        (_NO_LIBRARY.format(library="libnvrtc.so.12"), "cuda-library-missing"),
+        (_NO_LIBRARY.format(library="libnvrtc.so.12"), "cuda-runtime-of-number-missing"),
         (_NO_LIBRARY.format(library="libnvrtc.so.12") + "torch 2.9.0+cu130\n", "cuda-12-wanted-13-there"),
-        (_NO_LIBRARY.format(library="libnvrtc.so.12") + "torch 2.7.0+cu128\n", "cuda-library-missing"),
+        (_NO_LIBRARY.format(library="libnvrtc.so.12") + "torch 2.7.0+cu128\n", "cuda-runtime-of-number-missing"),
         (_NO_LIBRARY.format(library="libcudart.so.11.0") + "torch 2.7.0+cu128\n", "cuda-11-wanted-newer-there"),
-        (_NO_LIBRARY.format(library="libcudart.so.11.0") + "torch 2.1.0+cu118\n", "cuda-library-missing"),
+        (_NO_LIBRARY.format(library="libcudart.so.11.0") + "torch 2.1.0+cu118\n", "cuda-runtime-of-number-missing"),
         (_NO_SYMBOL.format(symbol="ncclTideFree"), "torch-older-nccl"),
         (
             _NO_SYMBOL.format(symbol="ncclTideFree")

@@ -9,6 +9,7 @@ import errno
 import re
 from collections.abc import Iterable, Iterator
 
+from ascendtune.check.explain.facts.command_output import of_command_output
 from ascendtune.check.explain.facts.job_environment import of_job_environment
 from ascendtune.check.explain.facts.package_facts import of_packages
 from ascendtune.check.explain.lazy_pattern import LazyPattern
@@ -151,13 +152,13 @@ def of_log(texts: Iterable[str]) -> Facts:
     """What the log says of its job: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
 
     `failed_build` is a package that pip or uv could not build.
-    `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient.
-    `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
-    where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that
-    the user of `id` may not open, by `ls -l`; `user` is "root" where a prompt or `id` shows it; `capabilities` is
-    "none" where the process has none; `image_pull` is an image that is pulled. Package managers' output has facts of
-    its own (package_facts.py), and so has where the job ran: `os`, `accelerator`, `container`, `scheduler`
-    (job_environment.py).
+    `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient. `asked` is
+    the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer" where
+    another number of processes came to a rendezvous than it has places. `device_denied` is a device node that the
+    user of `id` may not open, by `ls -l`; `user` is "root" where a prompt or `id` shows it; `capabilities` is
+    "none" where the process has none; `image_pull` is an image that is pulled. The output of other commands has
+    facts of its own (command_output.py), so has that of package managers (package_facts.py), and where the job ran:
+    `os`, `accelerator`, `container`, `scheduler` (job_environment.py).
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -183,7 +184,8 @@ def of_log(texts: Iterable[str]) -> Facts:
                     came, wanted = value or match["clients"], match["wanted"] or match["places"]
                     value = "more" if int(came) > int(wanted) else "fewer"
                 note(name, value)
-        for name, value in (*_of_commands(text, lower), *of_packages(text, lower), *of_job_environment(text, lower)):
+        of_commands = (*_of_commands(text, lower), *of_command_output(text, lower))
+        for name, value in (*of_commands, *of_packages(text, lower), *of_job_environment(text, lower)):
             note(name, value)
     asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
     if asked > 1:

@@ -1,0 +1,101 @@
+"""Facts from the output of commands that stand beside a failure: who listens on the port that is taken, what srun can
+start programs with, which options a job was submitted with, which versions of NVIDIA's driver are here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_IN_USE = re.compile(r"^.*(?:in use|already allocated|eaddrinuse|errno: 98).*$", re.MULTILINE)
+_PORT = re.compile(r"(?<![\d.])\d{2,5}(?![\d.])")
+_LISTENERS = (
+    re.compile(
+        r"(?<!\S)(?P<program>[\w./+-]+) +(?P<pid>\d+) +(?P<user>\S+) +\d+\w* +IPv[46] "
+        r".*?TCP \S*:(?P<port>\d+) \(LISTEN\)",
+        re.MULTILINE,
+    ),  # lsof -i
+    re.compile(
+        r"\bLISTEN +\d+ +\d+ +\S*:(?P<port>\d+) +\S+ +users:\(\(\"(?P<program>[^\"\s]+)\",pid=(?P<pid>\d+)"
+    ),  # ss -ltnp
+    re.compile(
+        r"(?<!\S)tcp6? +\d+ +\d+ +\S*:(?P<port>\d+) +\S+ +LISTEN +(?P<pid>\d+)/(?P<program>[^\s:]+)", re.MULTILINE
+    ),  # netstat -ltnp
+)
+_MPI_LIST = "types are..."
+_MPI_WITHIN = 24
+"""Lines below the heading of `srun --mpi=list` that its rows are among."""
+_MPI_TYPE = re.compile(r"(?:^|\s)(?P<type>none|openmpi|pmi2|pmix(?:_v\d)?|cray_shasta|mvapich|mpichgm|mpichmx|lam)\s*$")
+_SUBMISSION = re.compile(
+    r"(?<![#\w])#SBATCH[ \t]+(?P<header>.+)$|"
+    r"(?:^|[\s#$>;&|])(?:(?P<step>srun)|sbatch|salloc)(?P<command>(?: +-{1,2}[\w-]+(?:[= ](?!-)[^\s;&|]+)?)+)",
+    re.MULTILINE,
+)
+_OPTION = re.compile(
+    r"(?<!\S)(?:--(?P<long>account|partition|qos|time)[= ] ?|-(?P<short>[Apqt])[= ]?)"
+    r"(?P<value>[^\s=$<{\"'-][^\s$<{\"']*)"
+)
+_LONG = {"A": "account", "p": "partition", "q": "qos", "t": "time"}
+_OPTIONS = tuple(_LONG.values())
+_VERSION = r"\d{3}\.\d{2,3}(?:\.\d{2,3})?"
+_MODULE = re.compile(
+    rf"Kernel Module(?: for \S+)? +(?P<v>{_VERSION})\b|open-gpu-kernel-modules-(?P<source>{_VERSION})|"
+    rf"\bnvidia(?:-open|-srv)?[/,] ?(?P<dkms>{_VERSION})\b.*: installed"
+)
+_LIBRARY = re.compile(
+    rf"NVIDIA-Linux-\w+-(?P<run>{_VERSION})(?:[\w-]*)\.run\b.* --no-kernel-modules?\b|"
+    rf"\blibnvidia-ml\.so\.(?P<file>{_VERSION})\b|NVML library version: (?P<nvml>{_VERSION})"
+)
+
+
+def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
+    """`port_holder`: "PORT PROGRAM PID [USER]", of a port that another line says is in use; `slurm_mpi`, the types of
+    `srun --mpi=list`; `slurm_options`, those of account, partition, qos and time that the job's script or command
+    names, as "account=a time=t", or "none"; `driver_pair`: "MODULE LIBRARY", versions of NVIDIA's that differ.
+
+    Args:
+        lower: `text` in lower case.
+    """
+    if "listen" in lower and ("in use" in lower or "already allocated" in lower or "eaddrinuse" in lower):
+        yield from _port_holders(text, lower)
+    if _MPI_LIST in lower:
+        rows = text[lower.index(_MPI_LIST) :].split("\n", _MPI_WITHIN)[1:_MPI_WITHIN]
+        if types := [row["type"] for row in map(_MPI_TYPE.search, rows) if row is not None]:
+            yield "slurm_mpi", ", ".join(dict.fromkeys(types))
+    if any(map(lower.__contains__, ("#sbatch", "sbatch -", "srun -", "salloc -"))):
+        yield from _slurm_options(text)
+    if "nvidia" in lower:
+        yield from _driver_pair(text)
+
+
+def _port_holders(text: str, lower: str) -> Iterator[tuple[str, str]]:
+    taken = {port for line in _IN_USE.finditer(lower) for port in _PORT.findall(line[0])}
+    for pattern in _LISTENERS:
+        for row in pattern.finditer(text):
+            if row["port"] in taken:
+                user = row.groupdict().get("user")
+                yield "port_holder", " ".join(filter(None, (row["port"], row["program"], row["pid"], user)))
+
+
+def _slurm_options(text: str) -> Iterator[tuple[str, str]]:
+    """Of an option that two places name differently nothing is told."""
+    named: dict[str, set[str]] = {}
+    found = False
+    for place in _SUBMISSION.finditer(text):
+        found = found or not place["step"]
+        for option in _OPTION.finditer(place["header"] or place["command"]):
+            name = option["long"] or _LONG[option["short"]]
+            named.setdefault(name, set()).add(option["value"])
+    if found:
+        told = (f"{name}={'|'.join(sorted(named[name]))}" for name in _OPTIONS if name in named)
+        yield "slurm_options", " ".join(told) or "none"
+
+
+def _driver_pair(text: str) -> Iterator[tuple[str, str]]:
+    modules = [next(filter(None, match.groups())) for match in _MODULE.finditer(text)]
+    libraries = [next(filter(None, match.groups())) for match in _LIBRARY.finditer(text)]
+    # NVML tells the first two numbers of three.
+    whole = [library for library in libraries if library.count(".") == 2] or libraries
+    if modules and whole:
+        module, library = modules[-1], whole[-1]
+        if not module.startswith(library) and not library.startswith(module):
+            yield "driver_pair", f"{module} {library}"
