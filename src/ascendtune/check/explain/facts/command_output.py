@@ -27,7 +27,7 @@ _MPI_WITHIN = 24
 _MPI_TYPE = re.compile(r"(?:^|\s)(?P<type>none|openmpi|pmi2|pmix(?:_v\d)?|cray_shasta|mvapich|mpichgm|mpichmx|lam)\s*$")
 _SUBMISSION = re.compile(
     r"(?<![#\w])#SBATCH[ \t]+(?P<header>.+)$|"
-    r"(?:^|[\s#$>;&|])(?:(?P<step>srun)|sbatch|salloc)(?P<command>(?: +-{1,2}[\w-]+(?:[= ](?!-)[^\s;&|]+)?)+)",
+    r"(?<![\w.-])(?:(?P<step>srun)|sbatch|salloc)(?P<command>(?: +-{1,2}[\w-]+(?:[= ](?!-)[^\s;&|]+)?)+)",
     re.MULTILINE,
 )
 _OPTION = re.compile(
