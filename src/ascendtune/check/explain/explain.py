@@ -17,13 +17,14 @@ from ascendtune.check.explain.cause.certainty import sureness_of
 from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
 from ascendtune.check.explain.cause.environment_notes import with_environment
 from ascendtune.check.explain.cause.stalled import Stall, stalled_at_start
-from ascendtune.check.explain.cause.subject import advice_on_message, last_resort, own_advice
+from ascendtune.check.explain.cause.subject import is_of_ranks, last_resort, names_cuda, remedies_of_unmatched
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.event.unmatched import (
     direct_cause,
     innermost_reason,
     may_be_of_device,
+    meaning_of,
     own_sentence,
     says_more_than,
 )
@@ -38,7 +39,6 @@ from ascendtune.check.explain.knowledge.matcher import Matcher
 from ascendtune.check.explain.knowledge.paired_packages import with_notes
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.directory import Unread
-from ascendtune.check.explain.package.origin import advice_on_frames
 from ascendtune.check.explain.traceback import cann_reason
 from ascendtune.check.finding import Finding, Status
 from ascendtune.check.table import as_json as findings_as_json
@@ -147,7 +147,12 @@ class Explanation:
     @property
     def to_collect(self) -> tuple[str, ...]:
         """What to gather next where nothing is known."""
-        bundle = ("`ascendtune doctor --bundle report.tar.gz`", say("the log of every rank"))
+        log = (
+            "the log of every rank"
+            if is_of_ranks(self.verdict.first, self.verdict.rank, self.facts)
+            else "the whole log of the program that failed"
+        )
+        bundle = ("`ascendtune doctor --bundle report.tar.gz`", say(log))
         opinion = say("the opinion of a language model (--ask URL)")
         if not self._may_be_of_device():
             return (*bundle, opinion)
@@ -165,7 +170,8 @@ class Explanation:
         first = self.verdict.first
         if first is None or "failed_build" in self.facts or (first.trace is not None and first.trace.is_of_start):
             return False
-        return may_be_of_device(first)
+        is_program = first.trace is not None or self.plog is not None
+        return may_be_of_device(first) and (is_program or names_cuda(self.scans))
 
     @property
     def plog(self) -> str | None:
@@ -194,7 +200,7 @@ class Explanation:
         if self.verdict.missing is not None:
             return self.verdict.missing.what
         told = self._told(first)
-        what = f"{first.meaning}: {told}" if told else first.meaning
+        what = f"{meaning_of(first)}: {told}" if told else meaning_of(first)
         return what + place_in_library(first) + self._versions(first) + self._culprit()
 
     def _versions(self, first: Event) -> str:
@@ -295,10 +301,9 @@ class Explanation:
             return remedies
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
-        of_class = (*own_advice(first), *first.remedies) if first is not None and first.remedies else ()
-        advice = (of_class or advice_on_message(first)) if first is not None else ()
-        on_frames = advice_on_frames(first.trace) if first is not None and first.trace is not None else ()
-        return (*(advice or on_frames or last_resort(first)), *(on_frames if advice else ()), *self._read_plog())
+        if first is None:
+            return (*last_resort(None), *self._read_plog())
+        return remedies_of_unmatched(first, self.scans, self.facts, self._read_plog()) or last_resort(first)
 
     def _names_values(self, reason: str) -> bool:
         """Whether the headline quotes a reason that an operator or HCCL gave, and not only how a call of the runtime

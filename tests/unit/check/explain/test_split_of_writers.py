@@ -100,12 +100,12 @@ def test_a_copy_that_does_not_fit_names_where_it_was_to_go(explained: Explained)
 
 
 def test_the_place_to_look_at_is_a_file_and_no_prompt(explained: Explained) -> None:
-    called = '  File "<stdin>", line 1, in <module>\n  File "/v/site-packages/moon.py", line 7, in rise\n    ebb()\n'
+    called = '  File "<stdin>", line 1, in <module>\n  File "/me/moon.py", line 7, in rise\n    ebb()\n'
     prompt = '  File "<string>", line 1, in <module>\n'
-    end = "RuntimeError: the tide is higher than the moon\n"
+    end = "RuntimeError: the tide is behind the moon\n"
 
     of_file = explained(f"Traceback (most recent call last):\n{called}{end}")
     of_none = explained(f"Traceback (most recent call last):\n{prompt}{end}")
 
-    assert of_file.remedies()[0].startswith("look at /v/site-packages/moon.py:7")
+    assert of_file.remedies()[0].startswith("look at /me/moon.py:7")
     assert not any("<string>" in remedy for remedy in of_none.remedies())

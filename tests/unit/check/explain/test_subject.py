@@ -31,8 +31,8 @@ _FRAME = '  File "{}", line 7, in {}\n'
             "moond: error: Observed a panic: tides.boundsError{x:1} (runtime error: index out of range)",
             "the issues of that program",
         ),
-        ("moond: error: tide 7 of the moon is 9 instead of 8", "correct it where your code"),
-        ("moond: error: tide of src/tide.cc:77 is 9 instead of 8", "correct it where your code"),
+        ("moond: error: the tide of the moon is 9 and nothing else", 'issues of moond for "the tide of the moon is"'),
+        ("moond: error: tide of src/tide.cc:77 is 9", "correct it where your code"),
     ],
 )
 def test_first_step_is_about_what_the_message_names(explained: Explained, line: str, advice: str) -> None:

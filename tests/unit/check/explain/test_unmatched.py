@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
-from ascendtune.check.explain.event.unmatched import without_logger
+from ascendtune.check.explain.event.plain_message import without_logger
 from ascendtune.check.explain.explain import Explanation
 
 Explained = Callable[..., Explanation]

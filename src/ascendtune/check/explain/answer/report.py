@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ascendtune.check.explain.answer.applicable_remedies import causes_here
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.unmatched import meaning_of
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log import level
@@ -194,7 +195,7 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
         absent = say("not in this log; the whole traceback ends with it: `File …, line …`")
         yield _Block("frame", f"{absent}: {code}" if code else absent, _MORE)
     if (rival := explanation.verdict.rival) is not None:
-        yield _Block("or", f"{rival.meaning} ({rival.where})", _KEPT)
+        yield _Block("or", f"{meaning_of(rival)} ({rival.where})", _KEPT)
 
 
 def _last_line(other: LastLine, short: int) -> str:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from ascendtune.check.explain.cause.set_in_log import place_of_setting
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.unmatched import advice_of, explains_itself, without_logger
+from ascendtune.check.explain.event.message_rule import turned_round
+from ascendtune.check.explain.event.plain_message import program_and_message
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.unmatched import advice_of, explains_itself
+from ascendtune.check.explain.facts.facts import Facts, versions
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.package.distributions import named_for_pip
+from ascendtune.check.explain.package.origin import advice_on_frames, advises_search
 
 _PATH = re.compile(r"(?<![\w/.:#*<>$}-])(?P<path>/[\w.@+-]+(?:/[\w.@+%=-]+)+)(?![\w/]*[#*<{$])")
 _SOURCES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".go", ".h", ".hpp", ".py", ".rs", ".ts")
 """Ends of paths that say where a message was made, not what it is about."""
 _DEVICES, _OF_KERNEL = "/dev/", ("/proc/", "/sys/")
 _ABSENT = re.compile(r"no such file or directory|does not exist|\bENOENT\b|\bnot found\b", re.IGNORECASE)
+_IN_MEMORY = "/dev/shm"
+_NO_SPACE = re.compile(r"no space left|disk quota exceeded|\bENOSPC\b|\bEDQUOT\b", re.IGNORECASE)
+_DENIED = re.compile(r"permission denied|\bEACCES\b", re.IGNORECASE)
 _MAKES = re.compile(r"\bmkdir|\bcreat(?:e|ing)\b|\bbind\b|\btouch\b|\bmake director|\bwrit(?:e|ing)\b", re.IGNORECASE)
 _NOT_LOADED = re.compile(
     r"\b(?:could not|couldn't|cannot|can't|can not|failed to|unable to|error|failure|failed) "
@@ -32,10 +43,11 @@ _NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 _PEER = re.compile(
-    r"(?<![\w./@])(?:\w+://)?(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w-]*(?:\.[\w-]+)+|localhost):(?P<port>\d{2,5})\b"
+    r"(?<![\w./@])(?:\w+://)?(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w-]*(?:\.[\w-]+)+|"
+    r"localhost):(?P<port>\d{2,5})\b"
 )
 _CONFIGURATION = re.compile(
-    r"(?<![\w/])(?P<file>[\w./~-]*\w\.(?:conf|cfg|ini|ya?ml|toml|json|env|properties|xml))(?![\w.]|:\d+\])"
+    r"(?<![\w/:])(?P<file>[\w./~-]*\w\.(?:conf|cfg|ini|ya?ml|toml|json|env|properties|xml))(?![\w.]|:\d+\])"
 )
 _CRASH = re.compile(
     r"\bpanic(?:ked)?\b|\bsegfault|segmentation fault|\bcore dumped|\binternal (?:compiler )?error\b|"
@@ -48,6 +60,42 @@ _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 _LEAST_REASON = 2
 """Words behind a path from which on they say why it could not be read."""
 
+_OF_VALUE = "value-refused"
+"""The entry of any ValueError that states a rule."""
+_OF_RANKS = frozenset(("world_size", "nproc", "nnodes", "joined"))
+_CUDA = re.compile(r"cuda|nccl|cudnn|cublas|\bgpu\b|torch", re.IGNORECASE)
+_UNIT = re.compile(r"(?<![\w./@-])(?P<unit>[A-Za-z][\w@:.-]*\.service)(?!\w)")
+_OF_UNIT = re.compile(r"\bunit \S+ (?P<unit>[A-Za-z][\w.@-]+)\[\d+\]")
+_NO_UNITS = ("systemd", "kernel", "sudo", "python", "python3", "bash", "audit")
+_POD = re.compile(r"\b(?:pod/[\w.-]+/|[Pp]od[ =:]+\"?(?:[a-z0-9-]+/)?)(?P<pod>[a-z0-9](?:[a-z0-9]*-)+[a-z0-9]+)\b")
+_STARTING = re.compile(r"\bStarting (?P<program>[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+)\b")
+_OF_THIS_RUN = re.compile(
+    r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|<[^>\n]*>|\S*[/\\=]\S*|"
+    r"\S*\d\S*|[.;!?:](?=\s|$)"
+)
+"""Values, places and the ends of sentences: what another run prints otherwise."""
+_OF_SYSTEM = re.compile(
+    r"\[(?:Errno|WinError) \d+\]|\b(?:[Nn]o such file or directory|[Pp]ermission denied|[Nn]o space left|"
+    r"[Oo]ut of memory|"
+    r"[Aa]ddress already in use|[Cc]onnection (?:refused|reset|timed out)|"
+    r"exit status)\b"
+)
+"""Texts of the system, which every program prints."""
+_LONGEST_WORDS = 80
+_SEARCHED = 400
+_MOST_WORDS = 9
+_LEAST_WORDS = 4
+
+_SEARCH_PACKAGE = (
+    '{package}{version} raises it: search its issues for "{words}"; `pip show {package}` (a clone: `git log -1`) shows '
+    "the release: a newer one may accept it"
+)
+_SEARCH_PROGRAM = 'search the issues of {program} for "{words}", the message without the values of this run'
+_SEARCH = 'search for "{words}", the message without the values of this run'
+_UNIT_STATUS = (
+    "`systemctl status {unit}; journalctl -u {unit} -n 50 --no-pager`: the first error there says why it ended"
+)
+_POD_STATE = "`kubectl describe pod {pod}; kubectl logs {pod} --previous`: the events at the end, and its last lines"
 _MAKE_PARENT = (
     "`ls -ld {parent} {above}`: {parent} is not there: make it, with the rights of the user that the program runs as "
     "(below /run it is gone after each start of the host: tmpfiles.d), or name another directory where it is configured"
@@ -60,6 +108,17 @@ _LOAD = (
     "`ls -l {path}; ulimit -n; id`: it is there and readable: the limit of open files (1024 is little for many "
     "workers): ulimit -n 131072 in the same shell (a service: LimitNOFILE=), or a damaged file: install it again; not "
     "there: this installation or build lacks it"
+)
+_FREE = (
+    "`df -h {parent}; df -i {parent}; quota -s`: full, or out of inodes or quota: remove what is not "
+    "needed there, or name "
+    "a directory with room where this one is configured (/dev/shm in a container: docker run "
+    "--shm-size=16g, --ipc=host)"
+)
+_ALLOW = (
+    "`id; namei -l {path}` as the user and in the container of the program: the first line there that this "
+    "user may not "
+    "enter or write: change its owner or rights, or name a directory of this user where this one is configured"
 )
 _DEVICE = (
     "`ls -l {path}` where the program runs: not there: its driver is not loaded, or the container was started without "
@@ -92,14 +151,69 @@ _REPORT = (
 )
 
 
-def advice_on_message(event: Event) -> tuple[str, ...]:
-    """What a message that no entry knows advises itself; else the command that tells more about what it names, and
-    what to do then; nothing if it names nothing of these."""
-    if advised := own_advice(event):
-        return advised
-    message = without_logger(event.message)
-    advice = _on_path(message) or _on_others(message, is_line=event.trace is None)
-    return (advice,) if advice else ()
+def remedies_of_unmatched(
+    event: Event, scans: Sequence[Scan], facts: Facts, of_device: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The remedies of a failure that no entry knows, or an entry of a whole class of messages.
+
+    Args:
+        of_device: where a device says more, of a failure that may be its own.
+    """
+    is_of_value = event.hit.entry.id == _OF_VALUE
+    own = own_advice(event)
+    advice = advice_on_message(event, scans) if is_of_value or not event.remedies else own
+    # Where the value comes from is said by the rule, or by the line that sets it.
+    of_class = () if is_of_value and len(advice) > len(own) else event.remedies
+    on_frames = advice_on_frames(event.trace) if event.trace is not None else ()
+    return (*advice, *of_class, *on_frames, *of_device, *search_for(event, scans, facts))
+
+
+def is_of_ranks(event: Event | None, rank: int | None, facts: Facts) -> bool:
+    """Whether the logs show a Python program or a job of several processes."""
+    is_python = event is not None and event.trace is not None
+    return is_python or rank is not None or not _OF_RANKS.isdisjoint(facts)
+
+
+def names_cuda(scans: Sequence[Scan]) -> bool:
+    """Whether the logs have words of programs that use a card of NVIDIA."""
+    return any(_CUDA.search(text) for scan in scans for text in (scan.head, scan.tail))
+
+
+def advice_on_message(event: Event, scans: Sequence[Scan]) -> tuple[str, ...]:
+    """What a message that no entry knows says of its remedy, the most direct first: its own advice; where the log sets
+    what it quotes; its rule, turned round; the command that tells more about what it names. Empty if it names nothing.
+    """
+    message = event.trace.message if event.trace is not None else program_and_message(event.text)[1]
+    setting = place_of_setting(event, scans, message) if message else ""
+    rule = turned_round(message)
+    advice = _on_path(message) or _on_others(message, is_line=event.trace is None) or ("" if rule else _on_unit(event))
+    advised = own_advice(event)
+    return (*advised, *filter(None, (setting, rule, "" if advised and (setting or rule) else advice)))
+
+
+def search_for(event: Event, scans: Sequence[Scan], facts: Facts) -> tuple[str, ...]:
+    """Where else the message is explained: in the issues of the package or program that prints it."""
+    trace = event.trace
+    if trace is not None and (not trace.type or not trace.message or advises_search(trace)):
+        return ()
+    program, message = ("", trace.message) if trace is not None else program_and_message(event.text)
+    if _OF_SYSTEM.search(message) or (trace is None and not explains_itself(event)):
+        return ()
+    words = _words_to_search(message)
+    package = trace.package_that_failed if trace is not None else ""
+    if package and trace is not None:
+        release = versions(facts, package)
+        named = say(" (by the log {version})", version=release[0]) if len(release) == 1 else ""
+        whole = f"{trace.type.rpartition('.')[2]}: {message}".replace('"', "'")
+        words = words or (whole if len(whole) <= _LONGEST_WORDS else "")
+        if not words:
+            return ()
+        return (named_for_pip(say(_SEARCH_PACKAGE, package=package, version=named, words=words)),)
+    if not words or (trace is not None and trace.frames):
+        # What one's own code raises no one else knows.
+        return ()
+    program = program or _program_that_started(event, scans)
+    return (say(_SEARCH_PROGRAM, program=program, words=words) if program else say(_SEARCH, words=words),)
 
 
 def own_advice(event: Event) -> tuple[str, ...]:
@@ -114,6 +228,28 @@ def last_resort(event: Event | None) -> tuple[str, ...]:
     return (say(_CORRECT_IT if names_it else "read the lines shown"),)
 
 
+def _on_unit(event: Event) -> str:
+    """The command that shows more of the service or pod that a line is about."""
+    unit = _UNIT.search(event.text) or _OF_UNIT.search(event.speaker)
+    if unit is not None and unit["unit"] not in _NO_UNITS:
+        return say(_UNIT_STATUS, unit=unit["unit"])
+    pod = _POD.search(event.speaker) or _POD.search(event.text)
+    return say(_POD_STATE, pod=pod["pod"]) if pod is not None else ""
+
+
+def _program_that_started(event: Event, scans: Sequence[Scan]) -> str:
+    scan = next((each for each in scans if each.name == event.source), None)
+    started = {match["program"] for match in _STARTING.finditer(scan.head)} if scan is not None else set()
+    return started.pop() if len(started) == 1 else ""
+
+
+def _words_to_search(message: str) -> str:
+    """The first words of a message that stand together without the values of this run; empty if it is short."""
+    text = " ".join(message.split())[:_SEARCHED]
+    runs = [" ".join(run.split()[:_MOST_WORDS]).strip(" .,;:!?-()") for run in _OF_THIS_RUN.split(text)]
+    return next((run for run in runs if len(run.split()) >= _LEAST_WORDS), "")
+
+
 def _on_path(message: str) -> str:
     named = next((each for each in _PATH.finditer(message) if not each["path"].endswith(_SOURCES)), None)
     path = named["path"].rstrip(".") if named is not None else ""
@@ -121,8 +257,12 @@ def _on_path(message: str) -> str:
         return ""
     place = PurePosixPath(path)
     where = {"path": path, "parent": str(place.parent), "above": str(place.parent.parent)}
-    if path.startswith(_DEVICES):
+    if path.startswith(_DEVICES) and not path.startswith(_IN_MEMORY):
         return say(_DEVICE, **where) if _ABSENT.search(message) else ""
+    if _NO_SPACE.search(message):
+        return say(_FREE, **where)
+    if _DENIED.search(message):
+        return say(_ALLOW, **where)
     if _ABSENT.search(message):
         return say(_MAKE_PARENT if _MAKES.search(message) else _FIND, **where)
     if not _NOT_LOADED.search(message):

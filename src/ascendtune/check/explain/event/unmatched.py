@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.event.event import Event, without_stamp
+from ascendtune.check.explain.event.message_rule import turned_round
+from ascendtune.check.explain.event.plain_message import program_and_message, without_logger
 from ascendtune.check.explain.facts.facts import ENDED
 from ascendtune.check.explain.knowledge.entries import KnownFailure
 from ascendtune.check.explain.knowledge.matcher import Hit
@@ -52,23 +54,6 @@ _OF_ERRNO = re.compile(
     re.IGNORECASE,
 )
 """Error texts of the system, which need the reason before them."""
-_LOGGER = re.compile(
-    r"\W*(?:"
-    r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
-    r"|\[?(?:ERROR|CRITICAL|FATAL)\]? (?:[A-Z_]+ )?\[[^\]]*\] \w+(?:\(\))?\] "
-    r"|\[?(?:ERROR|CRITICAL|FATAL)\]? ?[A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\] ?\d*(?:\[[^\]]*\])* ?(?:\w+:)?"  # CANN
-    r"|(?:\S+ \[\d+\] )?(?:\S+:\d+ )?NCCL WARN "
-    r"|[EF](?:\d{4})?\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ \S+\] "  # glog
-    r"|\[[EF](?:\d{3,4} [\d:.]+)? ?\S+\.(?:cpp|cc):\d+\] (?:\[[^\]]*\] ?)*"  # c10
-    r"|(?:\(raylet[^)]*\) )?\[[\d-]{10} [\d:,]+ [EC] \d+ \d+\] (?:\(\w+\) )?\S+:\d+: +(?:Check failed: )?"  # Ray
-    r"|\[\d+\.\d+\] \[[\w.-]+:\d+:\d+\] +\S+:\d+ +UCX +(?:ERROR|FATAL) |\[[\w.-]+:\d+ *:\d+:\d+\] "  # UCX
-    r"|(?:srun|slurmstepd(?:-\S+)?): error: (?:\S+: )?"
-    r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL|[EF] \|)\W+"
-    r"|\[?20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
-    r"|(?:ERROR|CRITICAL|FATAL|[Ee]rror|fatal)(?:: | - )"
-    r")"
-)
-"""What loggers put before a message: levels, times, processes, places in their source."""
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
 _LONGEST_ADVICE = 200
 _OF_DEVICE = re.compile(
@@ -85,6 +70,11 @@ _OF_BUILD = re.compile(
     r"No matching distribution|^error: command '|Compilation Failed!|ERROR: Cannot install "
 )
 """Of configuring, compiling, linking and installing."""
+_OF_CODE = (
+    *("AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError", "KeyError", "LookupError"),
+    *("ModuleNotFoundError", "NameError", "OSError", "PermissionError", "TypeError", "UnboundLocalError", "ValueError"),
+)
+"""Exceptions by which no device reports anything."""
 _SUGGESTION = "Did you mean"
 """Suggestions of Python for a misspelt name: useful only in the user's own code."""
 _IMPORT = re.compile(r"(?:from (?P<whole>\w[\w.]*) import\b|import (?P<other>\w[\w.]*))")
@@ -154,20 +144,35 @@ def _cut_off(trace: Trace) -> Hit:
 
 def unknown_line(said: str) -> Hit:
     """For a line that calls itself an error."""
-    message = without_logger(said.strip())
-    return Hit(_LINE, 0, {"message": message[:_LONGEST_MESSAGE]})
+    program, message = program_and_message(said)
+    names = {"message": _clauses(message)}
+    return Hit(_LINE_OF_PROGRAM, 0, {**names, "program": program}) if program else Hit(_LINE, 0, names)
+
+
+def _clauses(message: str) -> str:
+    """A message, of a long one the whole sentences or clauses that have room."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    ends = [match.start() for match in _CLAUSE_OR_SENTENCE.finditer(message[:_LONGEST_MESSAGE])]
+    end = ends[-1] if ends else message.rfind(" ", 0, _LONGEST_MESSAGE)
+    return f"{message[: end if end > 0 else _LONGEST_MESSAGE].rstrip(' ,;')} …"
+
+
+def meaning_of(event: Event) -> str:
+    """The sentence of an event; of an exception that no entry of its own matches, with the package that raised it."""
+    trace = event.trace
+    if trace is None or event.is_known or event.hit.entry.what != _EXCEPTION.what or not trace.message:
+        return event.meaning
+    package = trace.package_that_failed
+    if not package:
+        return event.meaning
+    names = {"package": package, "type": trace.type.rpartition(".")[2], "message": event.hit.names.get("message", "")}
+    return say(_REFUSED_BY if turned_round(trace.message) else _FAILED_IN, **names)
 
 
 def unknown_test(words: str) -> Hit:
     """For a test that failed, by the report of pytest or unittest."""
     return Hit(_FAILED_TEST, 0, {"message": words[:_LONGEST_MESSAGE]})
-
-
-def without_logger(text: str) -> str:
-    """A message without what a logger put before it; the whole text if little would be left."""
-    match = _LOGGER.match(text)
-    rest = text[match.end() :].strip() if match else text
-    return rest if len(rest.split()) >= _LEAST_WORDS else text
 
 
 def own_sentence(event: Event) -> str:
@@ -285,6 +290,8 @@ def may_be_of_device(event: Event) -> bool:
     one of configuring or building a program, of which a device knows nothing."""
     if _OF_BUILD.search(event.text):
         return False
+    if event.trace is not None and event.trace.type.rpartition(".")[2] in _OF_CODE:
+        return _OF_DEVICE.search(event.text) is not None
     return not explains_itself(event) or _OF_DEVICE.search(event.text) is not None
 
 
@@ -302,6 +309,8 @@ def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFail
     )
 
 
+_REFUSED_BY = "{package} refuses what it was given ({type}): {message}"
+_FAILED_IN = "{package} failed with {type}: {message}"
 _PYTHON = "https://docs.python.org/3/tutorial/errors.html"
 _EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
 _BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} (in {function}): {code}", _PYTHON)
@@ -350,3 +359,4 @@ _FAILED_TEST = _unknown(
     "`python -m pytest -x --tb=long` with the test's name behind it runs it alone and shows where it failed",
 )
 _LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")
+_LINE_OF_PROGRAM = _unknown("error-line", "{program} failed: {message}", "the run's own log")

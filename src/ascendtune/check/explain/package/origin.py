@@ -46,6 +46,8 @@ FAULTS_OF_CODE = (
     *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
 )
 """Exceptions of code that did not reckon with a value, where no `raise` stands in it."""
+_LEAST_TELLING = 5
+"""Words of a message that tell more than the place it was raised at."""
 _NO_FILES = ("<stdin>", "<string>", "<unknown>", "<module>")
 """What Python calls code that stands in no file."""
 _ASSERTED = (
@@ -113,9 +115,11 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
     if not (trace.type or is_own(file)):
         # Without the exception a package's code tells nothing.
         return ()
-    look = say("look at {file}:{line}", file=file, line=line)
     package = trace.package_that_failed
-    if (library := trace.library_alone) and trace.type and not _RAISES.search(trace.code):
+    # Of a line within a package that refused something there is nothing to correct.
+    is_to_look_at = is_own(file) or not (trace.type and package)
+    look = (say("look at {file}:{line}", file=file, line=line),) if is_to_look_at else ()
+    if library := _library_that_failed(trace):
         return (
             named_for_pip(
                 say(
@@ -129,11 +133,11 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
             ),
         )
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
-        return (look,)
+        return look
     if trace.code.startswith(ASSERT):
-        return (look, say(_ASSERTED, package=package, type=trace.type, function=trace.frames[-1][2]))
+        return (*look, say(_ASSERTED, package=package, type=trace.type, function=trace.frames[-1][2]))
     return (
-        look,
+        *look,
         say(
             "{package} failed in its own code and refused nothing: `pip show {package}`, and search its issues for "
             "'{type} {function}': a defect that another release does not have, or a value that it does not expect",
@@ -142,6 +146,18 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
             function=trace.frames[-1][2],
         ),
     )
+
+
+def advises_search(trace: Trace) -> bool:
+    """Whether `advice_on_frames` names what to search the issues of a package for."""
+    is_fault = trace.type in FAULTS_OF_CODE and trace.code and not trace.code.startswith("raise")
+    return bool(_library_that_failed(trace) or (trace.package_that_failed and is_fault))
+
+
+def _library_that_failed(trace: Trace) -> str:
+    """The package in whose code the traceback lies as a whole, where it refused nothing in words of its own."""
+    says_itself = trace.type not in FAULTS_OF_CODE and len(trace.message.split()) >= _LEAST_TELLING
+    return trace.library_alone if trace.type and not (says_itself or _RAISES.search(trace.code)) else ""
 
 
 def _package_code(trace: Trace) -> dict[str, str] | None:

@@ -7,7 +7,8 @@ import re
 from ascendtune.check.explain.log import level
 
 _IMPERATIVE = (
-    r"(?:Please(?! (?:note|ignore|report|submit|open|file|wait))|Try|Consider|Use|Set|Make sure|Ensure|Upgrade|Update|"
+    r"(?:Please(?! (?:note|ignore|report|submit|open|file|wait))|Try|Consider|Use(?! at your own)|Set|Make "
+    r"sure|Ensure|Upgrade|Update|"
     r"Specify|Reduce|Increase|Check(?! failed)|Pass|Enable|Disable|Did you|You (?:can|may|might|should|need|must)|"
     r"To (?:fix|solve|avoid|resolve|use|disable))\b"
 )
