@@ -15,6 +15,7 @@ _LONGEST = 90
 """Characters of a part of a message that is quoted in a remedy."""
 _ANY = r"(?:[^.;:\n]|[.:](?=\S))"
 _WITHIN_CLAUSE = r"(?:[^.;:,\n]|[.,](?=\d)|:(?=\S))"
+_LONGEST_GIVEN = 50
 _MUST = r"(?:must|should|has to|have to|needs? to|ought to|can only)"
 _CLAUSE = r"(?:(?<=[.;:!?] )|(?<=, )|^)"
 _END = r"(?=[.;!?](?:\s|$)|, (?:but|got|found|and|however|so|which|please|Thus|thus)\b| but | \(|\s*$|\n)"
@@ -241,6 +242,8 @@ def _give(text: str) -> str:
     if match is None:
         return ""
     want, got = _parts(match, "want", "got")
+    # Of a long value its kind is enough.
+    got = f"{got[:_LONGEST_GIVEN]}…" if len(got) > _LONGEST_GIVEN else got
     return say(_GIVE, want=want, got=got) if want and got else ""
 
 

@@ -163,7 +163,7 @@ def meaning_of(event: Event) -> str:
     trace = event.trace
     if trace is None or event.is_known or event.hit.entry.what != _EXCEPTION.what or not trace.message:
         return event.meaning
-    package = trace.package_that_failed
+    package = trace.package_that_failed or trace.package
     if not package:
         return event.meaning
     names = {"package": package, "type": trace.type.rpartition(".")[2], "message": event.hit.names.get("message", "")}
