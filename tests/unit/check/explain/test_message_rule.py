@@ -75,6 +75,7 @@ def test_no_rule_is_read_into_a_message(message: str) -> None:
         ("CMake Error at sea/CMakeLists.txt:7 (message): no tide here", "CMake", "no tide here"),
         ('time="2026" level=fatal msg="Error watching tides: moon"', "", "Error watching tides: moon"),
         ("[INIT][TIDE][ERROR]: the sea of moon is dry", "", "the sea of moon is dry"),
+        ('C++ exception with description "ebb of the tide % 8', "", "ebb of the tide % 8"),
         ("<GetMoon> call of the tide failed here", "", "call of the tide failed here"),
         ("[26002.109061] moon: tide stopped the sea", "", "moon: tide stopped the sea"),
         ("Internal error: tide of the moon failed", "", "Internal error: tide of the moon failed"),

@@ -38,7 +38,7 @@ _BEFORE_MESSAGE = re.compile(
     r"|\[?\d{4}[/-]\d\d[/-]\d\d[ T][\d:.,]+\]?Z? +(?:\d+ +)?(?:[EF] \| *)?"
     r"|\[ *\d+\.\d{3,}\] "  # the kernel's clock
     r"|[\w./-]+\.go:\d+:?\]? +|\S+\.cc:\d+ +NCCL WARN +|[\w.-]+:\d+:\d+ (?=\[\d+\])|NCCL WARN "
-    r"|(?:\[?[\w./ -]{1,40}\])(?=\[|:? *[A-Za-z])(?:: *)?|<\w{3,40}> |\*ERROR\* "
+    r"|(?:\[?[\w./ -]{1,40}\])(?=\[|:? *[A-Za-z])(?:: *)?|<\w{3,40}> |C\+\+ exception with description \"|\*ERROR\* "
     r")"
 )
 """What programs put before a message in ways of their own: levels, clocks, places, the names of their parts."""
