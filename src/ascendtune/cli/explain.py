@@ -64,8 +64,8 @@ def explain(
     from ascendtune.core.imports import uncollected_imports
 
     with uncollected_imports():
+        from ascendtune.check.explain.answer.json_form import as_json as explanation_as_json
         from ascendtune.check.explain.answer.report import as_text, opinion_as_text
-        from ascendtune.check.explain.explain import as_json as explanation_as_json
         from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.cli.messages import warn
     from ascendtune.cli.terminal import in_language, paint, width

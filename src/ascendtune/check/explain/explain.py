@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ascendtune.check.explain import reading
-from ascendtune.check.explain.answer.applicable_remedies import causes_here, fitted
+from ascendtune.check.explain.answer.applicable_remedies import fitted
 from ascendtune.check.explain.answer.placeholders import without_placeholders
 from ascendtune.check.explain.answer.remedies_by_owner import for_owner, place_in_library
 from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
@@ -41,12 +41,8 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.directory import Unread
 from ascendtune.check.explain.traceback import cann_reason
 from ascendtune.check.finding import Finding, Status
-from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.errors import NoVerdict
 from ascendtune.core.imports import uncollected_imports
-
-if TYPE_CHECKING:
-    from ascendtune.check.explain.answer.model_answer import Opinion
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -325,42 +321,6 @@ class Explanation:
             return ()
         return (say("read {plog}, which says more about errors of the device", plog=self.plog),)
 
-    def as_json(self) -> dict[str, Any]:
-        found = self.verdict
-        certainty = "cause" if found.first is None and self.run_cause is not None else found.certainty
-        return {
-            "exit_code": self.exit_code,
-            "certainty": "none" if self.exit_code == NoVerdict.exit_code else certainty,
-            "sureness": self.sureness if found.first else None,
-            "first": self._first_as_json() if found.first else None,
-            "remedies": list(self.remedies()) if found.first or self.run_cause else [],
-            "rival": self._event_as_json(found.rival) if found.rival else None,
-            "rank": found.rank,
-            "host": found.host,
-            "missing": found.missing.as_json() if found.missing else None,
-            "facts": {name: list(values) for name, values in sorted(self.facts.items())},
-            "memory": self.sums.as_json() if self.sums else None,
-            "now": list(self.now()),
-            "run_cause": self.run_cause,
-            "stop": self.stop,
-            "is_running": self.is_running,
-            "attempts": asdict(self.attempts) if self.attempts else None,
-            "echoes": [self._event_as_json(event) for event in found.echoes],
-            "notices": [self._event_as_json(event) for event in found.notices],
-            "dismissed": [self._event_as_json(event) for event in found.dismissed],
-            "sources": reading.sources_as_json(self.scans),
-            "unread": [{"name": each.name, "why": each.why} for each in self.unread],
-        }
-
-    def _first_as_json(self) -> dict[str, Any]:
-        """The first cause with the remedies of the text; where it waited for ranks, those are told of the ranks."""
-        first = self._event_as_json(self.verdict.first) if self.verdict.first else {}
-        return first if self.verdict.missing is not None else {**first, "remedies": list(self.remedies())}
-
-    def _event_as_json(self, event: Event) -> dict[str, Any]:
-        causes = causes_here(event.causes, event.hit.entry, self.facts)
-        return {**event.as_json(), "causes": list(causes), "remedies": list(self.remedies_here(event))}
-
 
 def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
@@ -399,9 +359,3 @@ def _names_device(first: Event) -> bool:
 def _matcher() -> Matcher:
     with uncollected_imports():
         return Matcher(entries())
-
-
-def as_json(explanation: Explanation, opinion: Opinion | None = None) -> str:
-    """The explanation, and what a language model says of it, if it was asked."""
-    told = {"opinion": opinion.as_json() if opinion is not None else None}
-    return findings_as_json(explanation.headline(), explanation.findings(), **explanation.as_json(), **told)

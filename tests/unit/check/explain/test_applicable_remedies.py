@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.answer.applicable_remedies import causes_here, fitted
+from ascendtune.check.explain.answer.json_form import fields_of
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts.facts import Facts, of_log
 from ascendtune.check.explain.facts.job_environment import of_job_environment
@@ -242,16 +243,16 @@ def test_a_program_is_told_the_remedies_and_causes_of_the_text(explained: Explai
     place = '  File "/home/moon/miniconda3/envs/tide/lib/python3.10/tide.py", line 7, in rise\n'
     anywhere, there = explained(f"step 1\n{_PTHREAD}\n"), explained(f"{slurm}{place}step 1\n{_PTHREAD}\n")
 
-    assert "docker run" in anywhere.as_json()["first"]["remedies"][0]
-    assert "docker run" not in there.as_json()["first"]["remedies"][0]
+    assert "docker run" in fields_of(anywhere)["first"]["remedies"][0]
+    assert "docker run" not in fields_of(there)["first"]["remedies"][0]
     for each in (anywhere, there):
-        told = each.as_json()
+        told = fields_of(each)
         assert tuple(told["remedies"]) == tuple(told["first"]["remedies"]) == each.remedies()
 
 
 def test_other_failures_are_told_with_what_holds_where_the_job_ran(explained: Explained) -> None:
     place = '  File "/home/moon/miniconda3/envs/tide/lib/python3.10/tide.py", line 7, in rise\n'
-    told = explained(f"{place}{_PTHREAD}\ntorch.OutOfMemoryError: CUDA out of memory.\n").as_json()
+    told = fields_of(explained(f"{place}{_PTHREAD}\ntorch.OutOfMemoryError: CUDA out of memory.\n"))
     of_threads = [each for each in (told["first"], *told["echoes"]) if each["id"] == "host-threads-of-cann"]
 
     assert of_threads and "docker run" not in of_threads[0]["remedies"][0]

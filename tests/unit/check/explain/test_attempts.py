@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.explain.explain import Explanation, as_json, explain
+from ascendtune.check.explain.answer.json_form import as_json, fields_of
+from ascendtune.check.explain.explain import Explanation, explain
 
 _FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 _STEPS = "step 3 loss 1.7\nstep 4 loss 1.6\n"
@@ -29,7 +30,7 @@ def test_failure_after_which_a_later_attempt_finished_is_told_as_such(tmp_path: 
 
     assert explanation.headline().startswith("attempt 1 finished; attempt 0 had failed: the GPU's memory is used up")
     assert explanation.exit_code == 0 and explanation.verdict.rank == 0
-    assert explanation.as_json()["attempts"] == {"failed": 0, "finished": 1}
+    assert fields_of(explanation)["attempts"] == {"failed": 0, "finished": 1}
 
 
 @pytest.mark.parametrize("attempts", [["Training completed.\n", _FULL], [_FULL, _FULL], [_FULL, ""], [_FULL]])
@@ -55,7 +56,7 @@ def test_attempts_are_known_by_the_names_that_scripts_give(tmp_path: Path, name:
         (tmp_path / name.format(number)).parent.mkdir(exist_ok=True)
         (tmp_path / name.format(number)).write_text(_STEPS + last)
 
-    assert explain([str(tmp_path)]).as_json()["attempts"] == {"failed": 1, "finished": 2}
+    assert fields_of(explain([str(tmp_path)]))["attempts"] == {"failed": 1, "finished": 2}
 
 
 _RESTARTS = [

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from ascendtune.check.explain.answer.json_form import as_json
 from ascendtune.check.explain.answer.report import as_text
-from ascendtune.check.explain.explain import as_json, explain
+from ascendtune.check.explain.explain import explain
 from ascendtune.check.explain.log import compressed
 from ascendtune.check.explain.log import directory as logs_module
 from ascendtune.check.explain.log.directory import is_log, logs_in

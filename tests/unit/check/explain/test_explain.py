@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
+from ascendtune.check.explain.answer.json_form import as_json
 from ascendtune.check.explain.answer.report import as_text
-from ascendtune.check.explain.explain import Explanation, as_json, explain
+from ascendtune.check.explain.explain import Explanation, explain
 from ascendtune.check.explain.log.source import BLOCK_BYTES
 from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.core.exit_cause import CauseKind, exit_cause

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.explain import Explanation, as_json
+from ascendtune.check.explain.answer.json_form import as_json
+from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts.facts import of_log, of_message, told
 
 

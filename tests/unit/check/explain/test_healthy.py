@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.explain.answer.json_form import fields_of
 from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
 
@@ -93,7 +94,7 @@ def test_warning_that_ended_nothing_is_shown_as_what_comes_nearest(explained: Ca
 
     assert explanation.is_healthy and text.startswith("no failure was found\n")
     assert "maybe    " in text and "do: " in text
-    assert len(explanation.as_json()["dismissed"]) == 1
+    assert len(fields_of(explanation)["dismissed"]) == 1
     assert not explained("step 1 loss 2.0\n").verdict.dismissed
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.explain.answer.json_form import fields_of
 from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation, explain
 
@@ -145,7 +146,7 @@ def test_last_line_of_each_missing_rank_is_told(explained: Callable[..., Explana
 
     every = as_text(explanation, columns=200, paint=lambda text, _: text, everything=True)
     assert "last line of rank 5: Saving model checkpoint" in every
-    found = explanation.as_json()["missing"]["last_lines"]
+    found = fields_of(explanation)["missing"]["last_lines"]
     assert [(line["rank"], line["phase"]) for line in found] == [(2, "evaluating"), (5, "saving a checkpoint")]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
+from ascendtune.check.explain.answer.json_form import fields_of
 from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.log.frame import frame_of
@@ -168,7 +169,7 @@ def test_line_beside_from_which_the_headline_takes_its_versions_is_shown(explain
     )
 
     assert said.strip() in as_text(explanation, columns=300, paint=lambda text, _: text)
-    assert said.strip() in explanation.as_json()["first"]["beside"]
+    assert said.strip() in fields_of(explanation)["first"]["beside"]
 
 
 def test_build_of_another_index_satisfies_the_plain_version(explained: Explained) -> None:
