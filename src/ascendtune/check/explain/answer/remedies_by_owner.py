@@ -15,7 +15,7 @@ from ascendtune.check.explain.knowledge.entries import IMPORTER, KnownFailure
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import posix
 from ascendtune.check.explain.package.distributions import named_for_pip
-from ascendtune.check.explain.package.origin import advice_on_frames
+from ascendtune.check.explain.package.origin import asked_of_library
 from ascendtune.check.explain.traceback.trace import Trace
 
 _FAMILIES = (
@@ -55,12 +55,12 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
         kept = _without(_FUNCTION_OF_ONES_OWN, kept)
     if not is_of_line(entry):
         return kept or remedies
-    advice = advice_on_frames(trace) if trace.library_alone else (_of_called(trace, library),)
+    asked = asked_of_library(trace, trace.library_alone) if trace.library_alone else _of_called(trace, library)
     only_looks = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
     if is_alone and kept and _NO_MORE_THAN_LOOK.fullmatch(kept[0]):
         # What is asked of the library says where to look.
         kept = kept[1:]
-    return (*advice, *kept) if only_looks else (*kept, *advice)
+    return (asked, *kept) if only_looks else (*kept, asked)
 
 
 def library_that_failed(trace: Trace) -> str:

@@ -120,18 +120,7 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
     is_to_look_at = is_own(file) or not (trace.type and package)
     look = (say("look at {file}:{line}", file=file, line=line),) if is_to_look_at else ()
     if library := _library_that_failed(trace):
-        return (
-            named_for_pip(
-                say(
-                    _OF_LIBRARY,
-                    package=library,
-                    function=trace.frames[-1][2],
-                    file=_PACKAGES.sub("", posix(file)),
-                    line=line,
-                    type=trace.type,
-                )
-            ),
-        )
+        return (asked_of_library(trace, library),)
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
         return look
     if trace.code.startswith(ASSERT):
@@ -146,6 +135,14 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
             function=trace.frames[-1][2],
         ),
     )
+
+
+def asked_of_library(trace: Trace, library: str) -> str:
+    """What to ask of the package in whose code the whole traceback lies."""
+    file, line, _ = trace.place or ("", 0, "")
+    shown = _PACKAGES.sub("", posix(file))
+    function, kind = trace.frames[-1][2], trace.type
+    return named_for_pip(say(_OF_LIBRARY, package=library, function=function, file=shown, line=line, type=kind))
 
 
 def advises_search(trace: Trace) -> bool:
