@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ascendtune.check.explain.event import posted
 from ascendtune.check.explain.event.distinct_events import DistinctEvents, kind_of
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.nonfatal import mark_nonfatal
@@ -288,7 +289,8 @@ class Scan:
             announced.hit = announced.hit if announced.hit.entry.is_conditional else next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end
-        if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
+        is_cut_off = ends_there or posted.are_frames_of_failure(self.tail.splitlines(), trace, self.lines)
+        if not trace.headless or (is_cut_off and (len(trace.frames) > 1 or trace.is_of_notebook)):
             if ends_there:
                 trace.read_code()
             trace.type = trace.type or trace.named
@@ -344,9 +346,11 @@ class Scan:
             self._note_trace(line, raised.text, raised)
         elif (named := known_exception(self._matcher, line.said, number)) is not None:
             self._note_trace(line, line.said, named)
+        elif (titled := posted.exception_in_title(lines, self.lines - len(lines) + 1)) is not None:
+            self._note_trace(Line("", titled.text), titled.text, titled)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
-        elif words := (refusal := message_lines.refusal(lines, said, _LAST_WORDS))[1]:
+        elif words := (refusal := posted.refusal(lines, said, _LAST_WORDS))[1]:
             number = self.lines - len(lines) + refusal[0] + 1
             self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
 

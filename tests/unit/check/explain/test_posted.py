@@ -1,0 +1,100 @@
+"""A few lines as people post them, where only their own words show the failure; and programs that name an exception and
+go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_FRAMES = (
+    '  File "/v/lib/python3.11/site-packages/moon/tide.py", line 7, in rise\n'
+    "    store = ebb(moon)\n"
+    '  File "/v/lib/python3.11/site-packages/moon/ebb.py", line 8, in ebb\n'
+    "    return fall(moon)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            "[Bug] Error reported when the moon rises: RuntimeError: the tide 7 did not come in.\n\n"
+            "Loading shards: 100% Completed\nweight end, size 7 GB\n",
+            "the tide 7 did not come in",
+        ),
+        ("【问题】月亮升起：ValueError: the tide 7 did not come in\n\nOS: Ubuntu\n", "the tide 7 did not come in"),
+        ("尝试月亮推理：RuntimeError: the tide 7 did not come in\n\nOS: Ubuntu\n", "the tide 7 did not come in"),
+        ("[Bug]: RuntimeError: Expected all 7 moons to be found\n\nOS: Ubuntu\n", "Expected all 7 moons"),
+        ("With two moons I get this: KeyError: 'the tide seven'\n\nUbuntu 22.04\n", "the tide seven"),
+    ],
+)
+def test_exception_in_a_title_is_the_failure(explained: Explained, log: str, told: str) -> None:
+    found = explained(log)
+
+    assert told in found.headline()
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "[Moon] could not import tide: ImportError: no module of that name\nServing on port 7777\n",
+        "[Bug] fixed in 7.0: RuntimeError: the tide 7 did not come in\nstep 7 of 7\n",
+        "Loading moon (on RuntimeError: message of the tide it is tried once more)\nserving moons\n",
+        "加载月亮失败：RuntimeError: the tide 7 did not come in，使用默认值\nserving moons\n",
+        "尝试月亮：RuntimeError: the tide 7 did not come in\n训练完成\n",
+        "2026-01-01 07:07:07 月亮没有升起：RuntimeError: the tide 7 did not come in\nserving moons\n",
+        "# 月亮没有升起时：RuntimeError: the tide 7 did not come in\nmoon = rise()\n",
+        "With two moons I get this: KeyError: 'the tide seven'\nsolved by one moon\nTraining finished\n",
+    ],
+)
+def test_program_that_names_an_exception_and_goes_on_has_not_failed(explained: Explained, log: str) -> None:
+    assert explained(log).is_healthy
+
+
+@pytest.mark.parametrize("above", ["on two moons I got this error.\n\n", "两个月亮时报错：\n"])
+def test_frames_that_a_person_calls_an_error_are_one(explained: Explained, above: str) -> None:
+    found = explained(f"{above}{_FRAMES}\nanyone with the same problem?\nUbuntu 22.04\n")
+
+    assert "the log ends before the exception" in found.headline()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"stack of the moment, as asked for:\n{_FRAMES}\nserving moons\n",
+        f"WARNING: an error of no weight, ignored\n{_FRAMES}\nserving moons\n",
+        f"I got this error before:\n{_FRAMES}\nstep 1 loss 0.7\nstep 2 loss 0.6\n",
+    ],
+)
+def test_frames_of_a_job_that_goes_on_are_no_failure(explained: Explained, log: str) -> None:
+    assert explained(log).is_healthy
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "1. No error messages on node 1.\n2. Errors present on node 2:\n[Moon] 'tide 7' is not set, must be set here\n",
+        "服务日志报错：\n[Moon] tide 7 does not match the moon of node 2\n\nUbuntu 22.04\n",
+    ],
+)
+def test_reason_below_an_announcement_is_the_failure(explained: Explained, log: str) -> None:
+    assert "tide 7" in explained(log).headline()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "No errors:\n[Moon] tide 7 does not match the moon of node 2\nserving moons\n",
+        "Errors of the last run:\nfailed: 0\nserving moons\n",
+        "Errors are written to:\n/tide/moon/errors.log on each of the nodes\nserving moons\n",
+        "Known errors:\n[Moon] tide 7 does not match the moon of node 2\nTraining finished\n",
+    ],
+)
+def test_heading_without_a_failure_below_is_none(explained: Explained, log: str) -> None:
+    assert explained(log).is_healthy
