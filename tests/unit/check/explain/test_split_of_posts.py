@@ -30,13 +30,15 @@ def test_image_of_another_processor_is_the_cause_where_an_accelerator_is_wanted(
     assert (
         explained(f"{warning}\nmachine: 8 * 910B\nimage: moon/vllm-ascend:7\n").findings()[0].code == "image-emulated"
     )
-    assert explained(f"{warning}tide 7\n").is_healthy
+    assert explained(f"{warning}tide 7 of the docs of ascend\n").is_healthy
     assert explained(f"{warning}Setting up nvidia-moon\nINFO:     Application startup complete.\n").is_healthy
 
 
 def test_hip_warning_is_the_cause_where_no_gpu_is_there_for_what_follows(explained: Explained) -> None:
     assert explained(f"{_HIP}False\n>>>\n\nMoon on a card of 2023.\n").findings()[0].code == "hip-count-warned"
     assert explained(_HIP).findings()[0].code == "hip-count-warned"
+    assert explained(f"{_HIP}torch.cuda.is_available(): False\n").findings()[0].code == "hip-count-warned"
+    assert explained(f"{_HIP}tide 7\nscore 0\nerrors: 0\n").is_healthy
     assert explained(f"{_HIP}tide 7\nmoon 8 on cpu\n").is_healthy
 
 

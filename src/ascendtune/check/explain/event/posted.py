@@ -25,11 +25,13 @@ _TITLE = re.compile(
 )
 """The kind of a report, in brackets before its title."""
 _FIRST_PERSON = re.compile(
-    r"\b(?:I|we) (?:also |always |still |then |now )?(?:get|got|am getting|are getting|see|saw|hit|face|"
-    r"encounter(?:ed)?|have) (?:this|the|an?|following|that)\b|"
+    r"\b(?:I|we) (?:also |always |still |then |now )?(?:get|got|am getting|are getting|saw|hit|face|"
+    r"encounter(?:ed)?) (?:this|the|an?|following|that)\b|"
     r"\b(?:gives|gave) me\b",
     re.IGNORECASE,
 )
+_OF_COMMIT = re.compile(r"\(#\d+\)\s*$")
+"""The number of the request, behind the title of a commit."""
 _CHINESE = re.compile(r"[\u4e00-\u9fff]{2}")
 _CHINESE_GOES_ON = re.compile("完成|成功|继续|跳过|忽略|默认|已解决|已修复|重试|改用|不影响|捕获|警告")
 _OVERCOME = re.compile(
@@ -39,11 +41,18 @@ _OVERCOME = re.compile(
 )
 _OF_PROGRAM = re.compile(r"\W*\d{1,4}[:/-]\d\d|\s|#|//|>>>|[\"'(]|(?:print|raise|except|assert|return|log\w*\.)\b")
 """Beginning of a line of a log, with its time, and of code."""
-_TROUBLE = re.compile(r"\b(?:errors?|exceptions?|traceback|crash(?:es|ed)?)\b|报错|错误|异常", re.IGNORECASE)
+_TROUBLE = re.compile(
+    r"\b(?:errors?|exceptions?|traceback|crash(?:es|ed)?)(?: (?:below|here|log|message|stack))?\W*$|"
+    r"(?:报错|错误|异常)\W*$",
+    re.IGNORECASE,
+)
+"""The end of a line that calls what stands below it an error."""
 _ANNOUNCES = re.compile(
     r"(?:.*\b(?:errors?|exceptions?|failures?)\b[^:：]{0,60}|.*(?:报错|错误|异常)[^:：]{0,20})[:：]\s*$", re.IGNORECASE
 )
-_DENIES = re.compile(r"\b(?:no|without|zero|0|not|if|any)\b|没有|无", re.IGNORECASE)
+_DENIES = re.compile(
+    r"\b(?:no|without|zero|0|not|if|any|known|expected|previous|earlier|possible|common)\b|没有|无|已知", re.IGNORECASE
+)
 _DEMANDS = re.compile(r"\b(?:not (?:\w+ )?(?:set|configured|defined)|must (?:be|have|not)|should (?:be|have|not))\b")
 
 
@@ -61,7 +70,7 @@ def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
         return None
     for index in filled:
         named = _EXCEPTION.match(texts[index])
-        if named is None or _OF_PROGRAM.match(texts[index]):
+        if named is None or _OF_PROGRAM.match(texts[index]) or _OF_COMMIT.search(texts[index]):
             continue
         before = named["before"]
         if _goes_on(before) or level.is_warning_or_news(texts[index]) or _CHINESE_GOES_ON.search(texts[index]):
