@@ -136,3 +136,11 @@ def test_log_of_a_host_asks_for_no_ranks_and_no_launches(explained: Explained) -
 
     assert "the log of every rank" not in asked
     assert not any("LAUNCH_BLOCKING" in each for each in asked)
+
+
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [("[Moon] 'tide level' is not set correctly", "'tide level'"), ("`moon rise` is required here", "`moon rise`")],
+)
+def test_quoted_key_of_several_words_is_named_as_a_whole(message: str, key: str) -> None:
+    assert turned_round(message).startswith(f"give {key}: ")

@@ -130,9 +130,8 @@ _RATHER = re.compile(
 _MISSING = re.compile(
     r"(?:[Mm]issing (?:required )?(?:argument|option|key|field|parameter|config(?:uration)?|environment variable)s?"
     r"(?: for)?:?|[Rr]equired (?:argument|option|key|field|parameter)s?:?) (?P<key>['\"`]?[\w.-]+['\"`]?)|"
-    r"(?P<other>['\"`]?-{0,2}[A-Za-z_][\w.-]*['\"`]?) (?:is|must be|are) (?:required|mandatory|not (?:set|"
-    r"specified|given|"
-    r"provided|defined)|missing)\b"
+    r"(?P<other>['\"`][^'\"`\n]{1,40}['\"`]|-{0,2}[A-Za-z_][\w.-]*) (?:is|must be|are) "
+    r"(?:required|mandatory|not (?:set|specified|given|provided|defined)|missing)\b"
 )
 
 _CHOOSE = "of what the message names, use one that it lists: {list}"
