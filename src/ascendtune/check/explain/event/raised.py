@@ -24,7 +24,7 @@ from ascendtune.check.explain.knowledge.entries import (
 )
 from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.package.api_change import release_of_model_type
-from ascendtune.check.explain.package.origin import names_of
+from ascendtune.check.explain.package.origin import is_read_by_itself, names_of
 from ascendtune.check.explain.traceback.trace import Trace
 from ascendtune.check.explain.traceback.traces import Traces
 from ascendtune.core.imports import uncollected_imports
@@ -106,6 +106,9 @@ def _passed(hits: list[Hit], said: str, trace: Trace) -> list[Hit]:
         names = names_of(hit.entry.origin, said, trace)
         if hit.entry.what.startswith(f"{{{IMPORTER}}}") and trace.asks_for_attribute and not trace.importer_of(""):
             # A package only handed the request of one's own code on.
+            continue
+        if hit.entry.is_of_api and not hit.entry.origin and is_read_by_itself(said, trace):
+            # The library is not older than itself.
             continue
         if names is not None and (not hit.entry.frame or trace.passed(hit.entry.frame)):
             hit.names.update(names)

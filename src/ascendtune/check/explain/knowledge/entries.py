@@ -25,6 +25,8 @@ An entry looks like this:
                                         # "two-checkouts", "installed-copy", "model-code" (of trust_remote_code, and
                                         # transformers),
                                         # "package-alone" (all frames are of one package: nobody else gave it a value),
+                                        # "read-by-itself" (the library reads a name of its own from an object that
+                                        # lacks it),
                                         # "patch" (code that a package puts in place of another's), "generated-code"
                                         # (that unsloth wrote from code of trl)
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts/); may name parts

@@ -9,14 +9,14 @@ from typing import Literal, get_args
 
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import is_of_build, is_of_standard_library, is_own, posix
-from ascendtune.check.explain.package.api_change import is_known_module
+from ascendtune.check.explain.package.api_change import change_in, is_known_module
 from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.patches import patch_in
 from ascendtune.check.explain.traceback.trace import ASSERT, Trace
 
 Origin = Literal[
     "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch",
-    "generated-code", "own-folder", "package-alone",
+    "generated-code", "own-folder", "package-alone", "read-by-itself",
 ]  # fmt: skip
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
@@ -91,6 +91,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         return _package_code(trace) if trace is not None and trace.frames else None
     if origin == "package-alone":
         return _package_alone(trace) if trace is not None and trace.frames else None
+    if origin == "read-by-itself":
+        return {} if trace is not None and is_read_by_itself(said, trace) else None
     missing = _MISSING.search(said)
     if trace is None or missing is None or not trace.frames:
         return None
@@ -104,6 +106,15 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         found = _copy(package, file, trace, is_installed=origin == "installed-copy")
     lacking = missing["name"] or missing["missing"] or missing["attribute"]
     return found and {"package": package, "missing": lacking, **found}
+
+
+def is_read_by_itself(said: str, trace: Trace) -> bool:
+    """Whether the library that has had a name since some release reads it itself, of an object without it: that object
+    is of another package's class, for no library asks for what only its next release brings."""
+    if not trace.frames or trace.asks_for_attribute or "' object has no attribute" not in said:
+        return False
+    change = change_in(said)
+    return bool(change and change.is_added and change.release) and trace.package in change.modules
 
 
 def advice_on_frames(trace: Trace) -> tuple[str, ...]:
