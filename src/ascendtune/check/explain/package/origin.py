@@ -114,7 +114,9 @@ def is_read_by_itself(said: str, trace: Trace) -> bool:
     if not trace.frames or trace.asks_for_attribute or "' object has no attribute" not in said:
         return False
     change = change_in(said)
-    return bool(change and change.is_added and change.release) and trace.package in change.modules
+    if change is None or not (change.is_added and change.release):
+        return False
+    return trace.package in change.modules
 
 
 def advice_on_frames(trace: Trace) -> tuple[str, ...]:
