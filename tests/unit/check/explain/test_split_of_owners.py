@@ -217,6 +217,7 @@ def test_function_of_the_login_shell_is_not_a_program(explained: Explained, line
         ("  ProtectHome=read-only\n", "/root/moon", "home-hidden-from-service"),
         ("ProtectHome=yes\n", "/srv/moon", "permission-to-create"),
         ("ProtectHome=no\n", "/home/moon", "permission-to-create"),
+        ("# ProtectHome=yes\n", "/home/moon", "permission-to-create"),
     ],
 )
 def test_unit_that_hides_home_directories_is_read(explained: Explained, unit: str, path: str, entry: str) -> None:
