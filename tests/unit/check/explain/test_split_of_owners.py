@@ -222,3 +222,12 @@ def test_function_of_the_login_shell_is_not_a_program(explained: Explained, line
 )
 def test_unit_that_hides_home_directories_is_read(explained: Explained, unit: str, path: str, entry: str) -> None:
     assert entry_of(explained(f"[Service]\n{unit}Error: mkdir {path}: permission denied\n")) == entry
+
+
+def test_refusal_of_cmake_is_quoted_where_the_frame_of_pip_was_cut_away(explained: Explained) -> None:
+    explanation = explained(
+        "error: subprocess-exited-with-error\n      CMake Error at CMakeLists.txt:7 (message):\n"
+        "        Moon needs the tide 7.7.\n\nERROR: Failed building wheel for moon\n"
+    )
+
+    assert "Moon needs the tide 7.7" in explanation.headline()

@@ -35,6 +35,9 @@ _OUTPUT = re.compile(
     r"\[(?:\d+ lines of output|stderr|stdout)\][ \t]*\n"
     r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|│].*)?\n)+)"
 )
+_OF_CMAKE = re.compile(
+    r"^[ \t>|│]*CMake Error at [^\s()]+ \(\w+\):[ \t]*\n(?:[ \t]*\n)?[ \t]+(?P<said>\S.*)", re.MULTILINE
+)
 _DOCKER_BUILD = re.compile(
     r"^[ \t]*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
     r"did not complete successfully: exit",
@@ -98,6 +101,9 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         for output in _OUTPUT.finditer(text):
             if last := _last_words(output["lines"].splitlines()):
                 yield "build_said", last
+    elif "cmake error at " in lower and (refused := _OF_CMAKE.search(text)):
+        # Somebody cut pip's frame around the output away.
+        yield "build_said", f"CMake Error: {refused['said'].strip()}"
     if "onnection broken by" in text:
         for broken in _BROKEN.finditer(text):
             reason = _REASON.search(broken["rest"])
