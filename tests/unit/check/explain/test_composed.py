@@ -35,9 +35,12 @@ _NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)
 _EXPLAINING = [
     entry
     for entry in entries()
-    if entry.kind in ("cause", "symptom") and not entry.lasting and "DEBUG: " not in entry.test
+    if entry.kind in ("cause", "symptom")
+    and not entry.lasting
+    and "DEBUG: " not in entry.test
+    and "RankID:-1" not in entry.test
 ]
-"""News counts only where a log ends with it."""
+"""News counts only where a log ends with it; a process that is no rank of a job writes no log of ranks."""
 
 
 def _composed(entry: KnownFailure, seed: int, *, steps: int = 4) -> tuple[list[str], int]:
