@@ -59,7 +59,7 @@ if "ascendtune.job.nodes.agent" in sys.orig_argv:
     from ascendtune.job.hang import watcher
     limits = watcher.Limits(least_seconds=3, first_steps_seconds=20)
     watcher.Watcher = partial(watcher.Watcher, limits=limits, look_every_seconds=0.1)
-    watcher.Ways = partial(watcher.Ways, patience_seconds=1)
+    watcher.StopMethods = partial(watcher.StopMethods, patience_seconds=1)
 """
 
 

@@ -16,7 +16,7 @@ steps, before = float(sys.argv[7]), float(sys.argv[8])
 phases = {**Limits().phases, "startup": before, "rendezvous": before}
 limits = Limits(least_seconds=3, first_steps_seconds=steps, phases=phases)
 local.Watcher = partial(local.Watcher, limits=limits, look_every_seconds=0.1)
-local.Ways = partial(local.Ways, patience_seconds=0.5)
+local.StopMethods = partial(local.StopMethods, patience_seconds=0.5)
 worker, run, how, nproc, on_hang, max_restarts = sys.argv[1:7]
 spec = JobSpec(
     (sys.executable, worker, run, how),

@@ -77,7 +77,7 @@ def in_a_row(names: Iterable[str]) -> str:
 _SKEW_SECONDS = 10.0
 
 Answers = Mapping[TargetHost, Mapping[str, Any]]
-"""What `handshake_reply.look_around` found on each host, and when it was `received`."""
+"""What `handshake_reply.describe_host` found on each host, and when it was `received`."""
 
 
 def require_compatible_hosts(answers: Answers) -> None:
