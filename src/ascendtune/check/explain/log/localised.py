@@ -80,6 +80,10 @@ _ENGLISH = {
 _LEVELS = ("致命错误", "致命錯誤", "错误", "錯誤")
 _SIGNS = (*_ENGLISH, *(level.encode() for level in _LEVELS))
 _SIGNS_IN_ASCII = tuple(filter(bytes.isascii, _SIGNS))
+_LETTERS = re.compile(
+    b"[" + bytes({next(byte for byte in sign if byte > 127) for sign in _SIGNS if not sign.isascii()}) + b"]"
+)
+"""The bytes with which their letters begin: those of progress bars are others."""
 _COLON = rb"(?::|\xef\xbc\x9a)"
 """ASCII, or as wide as a Chinese character."""
 
@@ -116,7 +120,8 @@ _OF_MAKE = re.compile(rb"(?P<before>\*\*\* \[[^\]\n]*\] )" + "(?:错误|錯誤)"
 def in_english(block: bytes) -> bytes:
     """`block` with the known messages of shells, the C library and compilers in English, the original behind them in
     parentheses; it has as many lines as before."""
-    if not any(map(block.__contains__, _SIGNS_IN_ASCII if block.isascii() else _SIGNS)):
+    is_other = not block.isascii() and _LETTERS.search(block) is not None
+    if not any(map(block.__contains__, _SIGNS if is_other else _SIGNS_IN_ASCII)):
         return block
     block = _DUMPED.sub(b" (core dumped)", _LINE_OF_SCRIPT.sub(_line_of_script, block))
     block = _MESSAGE.sub(lambda found: b": %s (%s)" % (_ENGLISH[found["local"]], found["local"]), block)
