@@ -1,4 +1,4 @@
-"""What the optimizer added to each parameter, reference beside candidate."""
+"""Compares the optimizer's updates of each parameter: those of the candidate with those of the reference."""
 
 from __future__ import annotations
 

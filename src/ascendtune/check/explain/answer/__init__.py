@@ -1,1 +1,1 @@
-"""What is told, and what is to be done?"""
+"""What is the answer, and what should the user do?"""

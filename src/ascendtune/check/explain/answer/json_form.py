@@ -23,7 +23,7 @@ def as_json(explanation: Explanation, opinion: Opinion | None = None) -> str:
 
 
 def fields_of(explanation: Explanation) -> dict[str, Any]:
-    """What an explanation holds beside its findings."""
+    """The fields of an explanation, without its findings."""
     found, cause = explanation.verdict, explanation.run_cause
     certainty = "cause" if found.first is None and cause is not None else found.certainty
 

@@ -34,7 +34,7 @@ _IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|栈帧|上面一�
 """In a remedy that looks at, or changes, the line that failed."""
 _NO_MORE_THAN_LOOK = re.compile(r"(?:look at the frame shown|查?看\w*栈帧)[^:;：；]*")
 _COMMAND = re.compile(r"`(?:env|grep|echo|ls|cat|file|pip|python)\b")
-"""In a remedy that also says where a value comes from, whoever's code used it."""
+"""A command that shows where a value comes from. Such a remedy helps with code of any owner."""
 _NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 _CALLED = (
@@ -69,9 +69,11 @@ def library_that_failed(trace: Trace) -> str:
 
 
 def is_of_line(entry: KnownFailure) -> bool:
-    """Whether the entry knows the message alone, and advises to look at the line that failed, or to change it: whose
-    line that is decides. One that names a setting is right whoever's code ran into it, and so is one that speaks of the
-    package."""
+    """Whether the remedies of an entry depend on the owner of the line that failed.
+
+    They do if the entry knows the message alone, and advises to look at that line or to change it. A remedy that names
+    a setting or the package holds for any owner.
+    """
     is_general = entry.family in _FAMILIES and not (
         entry.frame or entry.origin or entry.is_conditional or entry.by_owner
     )
@@ -104,7 +106,7 @@ def place_in_library(event: Event) -> str:
 
 
 def _of_called(trace: Trace, library: str) -> str:
-    """What to ask of a library that code of one's own called."""
+    """The remedy for a library that failed when the user's own code called it."""
     file, line, function = _innermost_in(trace, library)
     shown = _INSTALLED.sub("", posix(file))
     words = say(_CALLED, package=library, file=shown, line=line, function=function, type=trace.type)

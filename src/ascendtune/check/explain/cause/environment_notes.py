@@ -1,4 +1,4 @@
-"""What the paths of a traceback say of the machine: packages of the user that hide those of the environment."""
+"""Notes on the Python environment, from the paths of a traceback: user packages that hide those of the environment."""
 
 from __future__ import annotations
 

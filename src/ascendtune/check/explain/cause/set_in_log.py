@@ -74,7 +74,7 @@ def place_of_setting(event: Event, scans: Sequence[Scan], message: str) -> str:
 
 
 def _tokens_of(message: str) -> list[tuple[str, bool]]:
-    """What a message quotes or names: quoted values, then names, with whether each is a name."""
+    """The quoted values of a message, then its names; each with whether it is a name."""
     tokens: dict[str, bool] = {}
     for match in _QUOTED.finditer(_LISTS.sub(" ", message)):
         quoted = next(filter(None, match.groups())).strip()

@@ -1,4 +1,4 @@
-"""What to look at where nothing but a message is known: the path, limit, peer or file that it is about."""
+"""Remedies for a message that no entry matches, from the path, limit, peer or file that it names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a person says of a failure around the few lines that are posted of it: a title with the exception, words above
-frames that lack theirs, and above a reason that has no level."""
+"""Failures in short posts, where a person's words stand around a few lines of a log.
+
+The exception may stand in the title only, frames may lack their heading and exception, and a reason may have no level.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
 
 
 def asked_of_library(trace: Trace, library: str) -> str:
-    """What to ask of the package in whose code the whole traceback lies."""
+    """The remedy for a package whose code holds the whole traceback."""
     file, line, _ = trace.place or ("", 0, "")
     shown = _PACKAGES.sub("", posix(file))
     function, kind = trace.frames[-1][2], trace.type
