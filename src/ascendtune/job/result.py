@@ -21,7 +21,7 @@ from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir, State
 
 _LOST_ANOTHER = MachineError.exit_code
-"""Of a rank that recorded no cause: it lost its connection to another rank (`train/attempt.py`)."""
+"""Of a rank that recorded no cause: it lost its connection to another rank (`train/torch_errors.py`)."""
 _FAILURE = re.compile(
     r"time\s*: (?P<time>\S+)\s+host\s*: .*?\s+rank\s*: (?P<rank>\d+) \(local_rank.*?exitcode\s*: (?P<code>-?\d+)",
     re.DOTALL,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -13,20 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ascendtune.core import log
-from ascendtune.core.errors import (
-    AscendtuneError,
-    DataError,
-    InputError,
-    MachineError,
-    RecipeError,
-    disk_fault,
-    out_of_host_memory,
-)
-from ascendtune.core.exit_cause import OUT_OF_MEMORY
-from ascendtune.core.foreign_json import first_line
+from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, RecipeError
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared
@@ -46,9 +34,11 @@ from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
-from ascendtune.train.strategy.base import started_by_torchrun
 from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.supervision import Phases
+from ascendtune.train.torch_errors import TIMED_OUT, is_lost_connection, lost_connection, translated
+
+_DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
 
 
 def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = ()) -> None:
@@ -77,16 +67,16 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
         try:
             _train(run, record, recipe, rank, held, callbacks)
         except BaseException as error:
-            if _is_lost_connection(error):
+            if is_lost_connection(error):
                 # Not a failure of the training: an engine that starts failed jobs again does so after this exit code.
-                lost = _lost_connection(error, run)
-                if lost.code == _TIMED_OUT_CODE:
+                lost = lost_connection(error, run)
+                if lost.code == TIMED_OUT:
                     # A rank that hangs records nothing.
                     note_end(run, record, lost, rank)
                 raise lost from error
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
-            ours = _translated(error)
+            ours = translated(error)
             if ours is not None and ours.code in _DISK_FULL and (steps := run.checkpoint_steps()):
                 ours.remedy += f"; the same command then resumes from step {steps[-1]}"
             note_end(run, record, ours or error, rank)
@@ -272,121 +262,3 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
         exported_step = counters.step if best is None else best
         run.end_attempt("finished", ended_because=reason, exported_step=exported_step, resume_from=None)
     strategy.barrier()
-
-
-def _translated(error: BaseException) -> AscendtuneError | None:
-    """The error of this program for an error of torch or the system that has a remedy; None for others."""
-    if isinstance(error, AscendtuneError):
-        return error
-    if isinstance(error, MemoryError):
-        return out_of_host_memory(error)
-    is_of_collective = _is_of_collectives(error)
-    is_out_of_memory = _OUT_OF_MEMORY.search(str(error)) or (is_of_collective and "out of memory" in str(error))
-    if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory:
-        place, look = "device", "`ascendtune devices` shows what other processes hold"
-        if "DefaultCPUAllocator" in str(error):
-            place, look = "host", "`free -h` and `ulimit -v` show what this host gives"
-        return MachineError(
-            "; ".join(
-                (f"out of {place} memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
-            ),
-            code=OUT_OF_MEMORY,
-            remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
-            f"data.max_length, or use method.tuner: lora; {look}",
-        )
-    if _DEVICE_FAILED.search(str(error)) or isinstance(error, getattr(torch, "AcceleratorError", ())):
-        return MachineError(
-            f"the device failed: {str(error).strip().splitlines()[0]}",
-            code="device-failed",
-            remedy="look at the device with `ascendtune doctor`; the same command resumes from the last checkpoint",
-        )
-    if is_of_collective:
-        return MachineError(
-            f"a collective failed: {_one_line(error)}",
-            code="collective-failed",
-            remedy="look for the library's own message in the log, with NCCL_DEBUG=INFO or ASCEND_GLOBAL_LOG_LEVEL=1; "
-            "`ascendtune comm test` tries the collectives alone",
-        )
-    if isinstance(error, dist.DistStoreError | dist.DistNetworkError) and re.search(
-        "timed out|timeout", str(error), re.I
-    ):
-        return MachineError(
-            f"not all ranks came to meet this one in time: {first_line(error)}",
-            code="ranks-not-met",
-            remedy="look at the logs of the ranks that are missing, and whether the nodes reach each other",
-        )
-    if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
-        return MachineError(
-            f"the device cannot compute {missing['name']}: torch has no such operator for {missing['backend']}",
-            code="operator-missing",
-            remedy="set model.attention: eager, and each kernel key to false; or update torch and torch_npu",
-        )
-    return disk_fault(error, getattr(error, "filename", None) or ".", "training")
-
-
-# torch's message in c10/core/impl and the dispatcher (2.13).
-_MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")
-
-
-# Of the host; then where a context, a kernel or a library finds no memory, often as other processes hold it. That of
-# tensors has a class of its own.
-_OUT_OF_MEMORY = re.compile(
-    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
-    r"|(?:CUDA (?:driver )?error|Triton Error \[CUDA\]): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-)
-_DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
-# Torch's, before 2.8 without a class of its own, and torch_npu's.
-_DEVICE_FAILED = re.compile("acl api failed|CUDA error: ")
-_OF_COLLECTIVES = re.compile("gloo|nccl|hccl", re.IGNORECASE)
-# In the messages of errors that follow when another rank has ended: never the first cause. Other errors of the same
-# libraries are causes: memory that is missing, tensors that do not fit, a device that two ranks were given.
-_LOST_CONNECTION = re.compile(
-    r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|bad file descriptor|remote process exit"
-    r"|communicator was aborted|connectfullmesh failed"
-    # HCCL's numbers: a time-out, connections by TCP and RoCE, the network, another rank.
-    r"|(?=.*(?:gloo|nccl|hccl))(?:.*time[ds]? ?-?out)|hccl.*error code is (?:9|1[1-4]|19|21)(?!\d)",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-_TIMED_OUT = re.compile(r"(?<!connection )time[ds]? ?-?out|hccl.*error code is 9(?!\d)", re.IGNORECASE | re.DOTALL)
-_TIMED_OUT_CODE = "collective-timed-out"
-
-
-def _is_lost_connection(error: BaseException) -> bool:
-    """Whether this rank failed because the connection to another one broke, in training or in a checkpoint."""
-    if not started_by_torchrun():
-        return False
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, RuntimeError) and _LOST_CONNECTION.search(str(cause)):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
-
-
-def _lost_connection(error: BaseException, run: RunDir) -> MachineError:
-    if _TIMED_OUT.search(str(error)):
-        return MachineError(
-            f"another rank did not take part in a collective before the time-out: {_one_line(error)}",
-            code=_TIMED_OUT_CODE,
-            remedy="look which rank hung or was late: the stacks of a hang that was reported lie beside the logs, and "
-            "the last phase of each rank in heartbeat/ of the run directory",
-            where=run.logs,
-        )
-    return MachineError(
-        f"the connection to another rank broke: {_one_line(error)}",
-        code="connection-lost",
-        remedy="look for the error of that rank: it is the cause",
-        where=run.logs,
-    )
-
-
-def _is_of_collectives(error: BaseException) -> bool:
-    is_named = isinstance(error, RuntimeError) and _OF_COLLECTIVES.search(str(error)) is not None
-    return is_named or isinstance(error, dist.DistBackendError)
-
-
-def _one_line(error: BaseException) -> str:
-    """The whole message: these libraries name the cause in the last of several lines."""
-    return " ".join(str(error).split())

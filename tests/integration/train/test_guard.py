@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from ascendtune.core.errors import CheckFailed, RecipeError
-from ascendtune.train import attempt
 from ascendtune.train import model_checks as guard
 from ascendtune.train.attention import interface
 from ascendtune.train.attention.interface import sdpa_attention
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.loop import Loop
 from ascendtune.train.objective.head import PLAIN
+from ascendtune.train.torch_errors import translated
 
 PACKED = {"data": {"packing": True}}
 
@@ -114,6 +114,6 @@ def test_an_operator_that_the_device_lacks_is_no_matter_of_packing(
     monkeypatch.setitem(interface.TABLE, "sdpa_fp32", f"{__name__}:lacking")
     with pytest.raises(NotImplementedError, match="Could not run") as raised:
         make_loop(data={"packing": "auto"}, model={"attention": "sdpa_fp32"})
-    told = attempt._translated(raised.value)
+    told = translated(raised.value)
     assert told is not None and told.exit_code == 3
     assert told.what == "the device cannot compute aten::_cslt_compress: torch has no such operator for CPU"
