@@ -6,7 +6,7 @@ import json
 import math
 import os
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from ascendtune.machine.visible import cpu_count
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.adamw import AdamWUpdate
+from ascendtune.train.attention.choice import AttentionChoice
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run, step_of
 from ascendtune.train.checkpoint.count import most_checkpoints, steps_between
@@ -77,27 +78,17 @@ def set_up(
     """
     device = strategy.device
     setup = set_up_model(record, recipe, strategy, prepared)
-    root, model, precision, attention = setup.root, setup.root.model, setup.precision, setup.attention
+    root, model, precision = setup.root, setup.root.model, setup.precision
     start_weights = hashes_of_weights(
         model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
     )
     head_form = root.with_full_params(lambda: check_head(model, recipe, strategy, precision))
-    padding_free = root.with_full_params(lambda: isolates(model, recipe, strategy, precision, attention))
+    layout = _choose_layout(record, recipe, strategy, setup)
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
 
-    reference_attention, masked = None, attention.is_own
-    if reference_directory := record.get("reference_directory"):
-        reference_attention = attention_of_reference(recipe, reference_directory, device)
-        padding_free = padding_free and may_isolate(recipe, reference_attention, is_main=strategy.is_main)
-        masked = masked or reference_attention.is_own
-    # A rank with a plan of its own would train on other rows.
-    is_shared = strategy.agree(padding_free)
-    if padding_free and not is_shared and strategy.is_main:
-        warn("rows are padded: attention keeps documents apart on this rank, and not on every other one")
-    padding_free = is_shared
-    batches, held_out = _make_batches(recipe, strategy, prepared, record, padding_free=padding_free, masked=masked)
+    batches, held_out = _make_batches(recipe, strategy, prepared, record, layout)
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
     schedule = _make_schedule(recipe, batches.plan)
     require_profiled_steps(recipe.profile, schedule.total_steps, strategy)
@@ -121,10 +112,11 @@ def set_up(
     in_loop, stop = strategy.loop_precision(precision), StopRequest()
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
-        vocabulary, key = setup.tokenizer.vocab_size, reference_key(recipe, record, precision, attention.name)
+        key = reference_key(recipe, record, precision, setup.attention.name)
         reference = reference_model(
-            recipe, reference_directory, reference_attention, objective, root, strategy, precision, vocabulary
-        )
+            recipe, record.get("reference_directory"), layout.reference_attention, objective,
+            root, strategy, precision, tokens=setup.tokenizer.vocab_size,
+        )  # fmt: skip
         add = partial(add_reference, precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop)
         with stop.listening("the reference answers so far"):
             last = recipe.profile.window()[-1] if recipe.profile.only else schedule.total_steps
@@ -163,21 +155,42 @@ def set_up(
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """How rows become the sequences of a batch."""
+
+    padding_free: bool
+    """Documents go through the model without padding, one behind the other."""
+    masked: bool
+    """The model gets a mask of the padding."""
+    reference_attention: AttentionChoice | None
+    """Of the reference, where it is another model."""
+
+
+def _choose_layout(record: dict[str, Any], recipe: Recipe, strategy: Strategy, setup: ModelSetup) -> _Layout:
+    root, attention = setup.root, setup.attention
+    padding_free = root.with_full_params(lambda: isolates(root.model, recipe, strategy, setup.precision, attention))
+    masked, of_reference = attention.is_own, None
+    if directory := record.get("reference_directory"):
+        of_reference = attention_of_reference(recipe, directory, strategy.device)
+        padding_free = padding_free and may_isolate(recipe, of_reference, is_main=strategy.is_main)
+        masked = masked or of_reference.is_own
+    # A rank with a plan of its own would train on other rows.
+    is_shared = strategy.agree(padding_free)
+    if padding_free and not is_shared and strategy.is_main:
+        warn("rows are padded: attention keeps documents apart on this rank, and not on every other one")
+    return _Layout(is_shared, masked, of_reference)
+
+
 def _make_batches(
-    recipe: Recipe,
-    strategy: Strategy,
-    prepared: PreparedData,
-    record: dict[str, Any],
-    *,
-    padding_free: bool,
-    masked: bool,
+    recipe: Recipe, strategy: Strategy, prepared: PreparedData, record: dict[str, Any], layout: _Layout
 ) -> tuple[Batches, Batches | None]:
     """Those of the training data, and of the evaluation data where there is any."""
 
     def plan(dataset: TokenDataset, global_batch: int, seed: int | None) -> BatchPlan:
         return BatchPlan(
             dataset.lengths, dataset.label_counts,
-            capacity=recipe.capacity(padding_free=padding_free),
+            capacity=recipe.capacity(padding_free=layout.padding_free),
             global_batch=global_batch, seed=seed, group_size=dataset.group_size,
         )  # fmt: skip
 
@@ -185,7 +198,8 @@ def _make_batches(
     at_once = recipe.batch.micro_batch * strategy.world_size
     batches = Batches(
         dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
-        strategy, recipe.batch.micro_batch, padding_free=padding_free, pad_id=prepared.pad_id, masked=masked,
+        strategy, recipe.batch.micro_batch,
+        padding_free=layout.padding_free, masked=layout.masked, pad_id=prepared.pad_id,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     if not prepared.eval:
