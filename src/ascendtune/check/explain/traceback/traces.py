@@ -39,6 +39,8 @@ _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
 """Lines after which a traceback without an end is given up; of several ranks that write at once, for each of them."""
+_MOST_FRAMES = 60
+"""Of one traceback; of more those in the middle are dropped."""
 _UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
 """A line of code that lost its blanks when the log was copied."""
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
@@ -105,54 +107,14 @@ class Traces:
             return False, None
         if trace.type:
             return self._goes_on(speaker, trace, text, number)
-        if frame := frame_of(text):
-            if trace.asking and trace.frames == trace.asking:
-                # Those that follow are of the process that raised it.
-                trace.frames = []
-            if len(trace.frames) > 60:
-                del trace.frames[30]
-            trace.frames.append(frame)
-            trace.indent = len(text) - len(text.lstrip(" │"))
-            trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
-            trace.last_frame = number, text.strip()
-            trace.cell.clear()
+        if _is_inside(trace, text, number):
             return True, None
-        if numbered := NUMBERED.match(text):
-            trace.cell.append(numbered["code"])
-        if text.lstrip()[:1] == "│":
-            if pointed := _PANEL_CODE.match(text):
-                trace.code = pointed["code"]
-            trace.end = number
-            return True, None
-        text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
-        if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
-            trace.read_marks(text)
-            trace.code, trace.code_line, trace.end = trace.code or text.strip(), text, number
-            return True, None
-        if code := _NOTEBOOK_CODE.match(text):
-            if trace.frames and not trace.frames[-1][1]:
-                file, _, function = trace.frames[-1]
-                trace.frames[-1] = (file, int(code["line"]), function)
-            trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
-            return True, None
-        if _OF_RAY.match(text) and trace.frames:
-            trace.asking, trace.end = list(trace.frames), number
-            return True, None
-        match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
-        if match is None and not trace.code and trace.frames and number == trace.end + 1 and _UNINDENTED.match(text):
-            trace.code, trace.end = text.strip(), number
-            return True, None
+        text = _without_bar(text)
+        match = _exception_in(text)
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace, number)):
             # Something else was printed in between.
             return False, None
-        trace.type, trace.last_line = match["type"], number
-        # Two ranks that write into one line put the name of the second exception behind the message of the first.
-        said = (match["message"] or "").strip()
-        trace.message = said.removesuffix(match["type"])
-        if trace.message != said:
-            trace.lines, trace.is_composed = [text.strip()], True
-        trace.unite()
-        trace.complete()
+        _note_exception(trace, match, text, number)
         if GOES_ON.search(text):
             return True, None
         if not trace.message and trace.code.startswith(ASSERT):
@@ -229,6 +191,72 @@ class Traces:
         if match is None:
             return None
         return Trace(number, match["type"], match["message"].strip(), last_line=number, lines=[text.strip()])
+
+
+def _is_inside(trace: Trace, text: str, number: int) -> bool:
+    """Whether the line stands between the heading of a traceback and its exception; `trace` notes what it says."""
+    if frame := frame_of(text):
+        _note_frame(trace, frame, text, number)
+        return True
+    if numbered := NUMBERED.match(text):
+        trace.cell.append(numbered["code"])
+    if text.lstrip()[:1] == "│":
+        if pointed := _PANEL_CODE.match(text):
+            trace.code = pointed["code"]
+        trace.end = number
+        return True
+    text = _without_bar(text)
+    if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
+        trace.read_marks(text)
+        trace.code, trace.code_line, trace.end = trace.code or text.strip(), text, number
+        return True
+    if code := _NOTEBOOK_CODE.match(text):
+        if trace.frames and not trace.frames[-1][1]:
+            file, _, function = trace.frames[-1]
+            trace.frames[-1] = (file, int(code["line"]), function)
+        trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
+        return True
+    if _OF_RAY.match(text) and trace.frames:
+        trace.asking, trace.end = list(trace.frames), number
+        return True
+    lacks_code = not trace.code and trace.frames and number == trace.end + 1
+    if lacks_code and _UNINDENTED.match(text) and _exception_in(text) is None:
+        trace.code, trace.end = text.strip(), number
+        return True
+    return False
+
+
+def _note_frame(trace: Trace, frame: tuple[str, int, str], text: str, number: int) -> None:
+    if trace.asking and trace.frames == trace.asking:
+        # Those that follow are of the process that raised it.
+        trace.frames = []
+    if len(trace.frames) > _MOST_FRAMES:
+        del trace.frames[_MOST_FRAMES // 2]
+    trace.frames.append(frame)
+    trace.indent = len(text) - len(text.lstrip(" │"))
+    trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
+    trace.last_frame = number, text.strip()
+    trace.cell.clear()
+
+
+def _note_exception(trace: Trace, match: re.Match[str], text: str, number: int) -> None:
+    trace.type, trace.last_line = match["type"], number
+    # Two ranks that write into one line put the name of the second exception behind the message of the first.
+    said = (match["message"] or "").strip()
+    trace.message = said.removesuffix(match["type"])
+    if trace.message != said:
+        trace.lines, trace.is_composed = [text.strip()], True
+    trace.unite()
+    trace.complete()
+
+
+def _exception_in(text: str) -> re.Match[str] | None:
+    return _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
+
+
+def _without_bar(text: str) -> str:
+    """A line without what an exception group draws before it."""
+    return _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:
