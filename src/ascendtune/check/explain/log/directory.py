@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -95,24 +95,53 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
     Raises:
         InputError: there is none, all are those of runs, or the directory holds more than the logs of a training.
     """
-    found, unread, runs, entries, size = dict[Path, os.stat_result](), list[Unread](), list[Path](), 0, 0
-    top, unnamed = directory.resolve(), list[Path]()
+    files = _look_through(directory)
+    unread = files.unread
+    if not files.logs and 0 < len(files.unnamed) <= _MOST_UNNAMED:
+        return [Log(str(path)) for path in sorted(files.unnamed)], unread
+    if not files.logs:
+        raise InputError(
+            f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
+            code="no-logs-in-directory",
+            remedy="name the files: ascendtune explain DIRECTORY/*",
+            where=directory,
+        )
+    _require_other_than_runs(directory, files.logs)
+    beside = {log.parent for log in files.logs}
+    unread += [Unread(str(path), IS_UNNAMED, may_matter=False) for path in files.unnamed if path.parent in beside]
+    logs = _once(files.logs)
+    copies = [path for path in logs if (of := _original(path)) is not None and of in logs]
+    unread += [Unread(str(path), IS_COPY, may_matter=False) for path in copies]
+    joined, too_old = _joined({path: state for path, state in logs.items() if path not in copies})
+    return joined, sorted([*unread, *too_old], key=lambda each: each.name)
+
+
+@dataclass
+class _Files:
+    """The files of a directory that are logs, or may be."""
+
+    logs: dict[Path, os.stat_result] = field(default_factory=dict)
+    unnamed: list[Path] = field(default_factory=list)
+    """Without a suffix that tells."""
+    unread: list[Unread] = field(default_factory=list)
+
+
+def _look_through(directory: Path) -> _Files:
+    found, entries, size, top = _Files(), 0, 0, directory.resolve()
     for place, directories, names in walk(directory):
-        if place == directory:
-            runs = sorted(place / name for name in directories if _is_run(place / name))
         entries += len(directories) + len(names)
         closed = (place / name for name in directories if not os.access(place / name, os.R_OK | os.X_OK))
-        unread += [Unread(str(path), IS_CLOSED) for path in closed]
+        found.unread += [Unread(str(path), IS_CLOSED) for path in closed]
         for path in (place / name for name in names):
             if is_log(path.name) and path.is_file():
                 with suppress(OSError):
-                    found[path] = path.stat()
-                    size += found[path].st_size if _mark_of(path) is None else 0
+                    found.logs[path] = path.stat()
+                    size += found.logs[path].st_size if _mark_of(path) is None else 0
             elif _HAS_NO_SUFFIX.match(path.name) and path.is_file():
-                unnamed.append(path)
+                found.unnamed.append(path)
             elif path.is_symlink() and path.is_dir() and not path.resolve().is_relative_to(top):
-                unread.append(Unread(str(path), IS_LINK, may_matter=False))
-        if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:
+                found.unread.append(Unread(str(path), IS_LINK, may_matter=False))
+        if entries > _MOST_ENTRIES or len(found.logs) > _MOST_LOGS or size > _MOST_BYTES:
             raise InputError(
                 f"the directory holds more than the logs of a training: over {_MOST_ENTRIES:,} files, "
                 f"{_MOST_LOGS:,} logs or {format_bytes(_MOST_BYTES)} of logs",
@@ -120,34 +149,19 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
                 remedy="give the directory of one training, or name the files",
                 where=directory,
             )
-    if runs and all(not {*path.parents}.isdisjoint(runs) for path in found):
-        # How a run ended stands in its record, not in its logs alone.
+    return found
+
+
+def _require_other_than_runs(directory: Path, logs: Iterable[Path]) -> None:
+    """Raise where all logs are those of runs: how a run ended stands in its record, not in its logs alone."""
+    runs = sorted(each for each in directory.iterdir() if _is_run(each))
+    if runs and all(not {*path.parents}.isdisjoint(runs) for path in logs):
         raise InputError(
             f"{len(runs)} {'run lies' if len(runs) == 1 else 'runs lie'} in this directory; name the one to explain",
             code="directory-of-runs",
             remedy=f"ascendtune explain {shlex.quote(str(runs[-1]))}; `ascendtune runs list` shows how each ended",
             where=directory,
         )
-    if not found and 0 < len(unnamed) <= _MOST_UNNAMED:
-        return [Log(str(path)) for path in sorted(unnamed)], unread
-    if not found:
-        raise InputError(
-            f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
-            code="no-logs-in-directory",
-            remedy="name the files: ascendtune explain DIRECTORY/*",
-            where=directory,
-        )
-    unread += [Unread(str(path), IS_UNNAMED, may_matter=False) for path in unnamed if _is_of_logs(path, found)]
-    files = _once(found)
-    copies = [path for path in files if (of := _original(path)) is not None and of in files]
-    unread += [Unread(str(path), IS_COPY, may_matter=False) for path in copies]
-    logs, too_old = _joined({path: state for path, state in files.items() if path not in copies})
-    return logs, sorted([*unread, *too_old], key=lambda each: each.name)
-
-
-def _is_of_logs(path: Path, found: Iterable[Path]) -> bool:
-    """Whether a file lies in the same directory as a log."""
-    return path.parent in {log.parent for log in found}
 
 
 def is_log(name: str) -> bool:
