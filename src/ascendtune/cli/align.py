@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import in_language, print_findings
+from ascendtune.cli.terminal import in_language, print_findings, print_json
 
 
 def align(
@@ -86,5 +85,5 @@ def align(
             "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": str(noise.basis)},
             "stages": [each.as_json() for each in comparison.findings],
         }
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts)
     raise typer.Exit(exit_code(comparison))

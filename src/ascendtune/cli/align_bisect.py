@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import typer
 from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import in_language, print_findings
+from ascendtune.cli.terminal import in_language, print_findings, print_json
 
 if TYPE_CHECKING:
     from ascendtune.check.align.bisect import Swap, SwapTrial, TrainedRecipe
@@ -80,7 +79,7 @@ def _bisected(
     sentence = verdict(comparison, one, other)
     step = comparison.shown_at
     if comparison.parted is None or step is None:
-        print(json.dumps({"verdict": sentence, "exit_code": 0}, ensure_ascii=False) if as_json else sentence)
+        print_json({"verdict": sentence, "exit_code": 0}) if as_json else print(sentence)
         return 0
     recipes = TrainedRecipe.of(one), TrainedRecipe.of(other)
     swaps = swaps_between(*recipes, names)
@@ -119,7 +118,7 @@ def _bisected(
             "not_swapped": {each.name: each.obstacle for each in swaps if each.obstacle},
             "directory": str(directory) if directory else None,
         }
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts)
     else:
         findings = findings_of(trials, swaps, guilty)
         print_findings(found, findings, everything=True)

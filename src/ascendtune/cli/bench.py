@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import MOST_PROCESSES, AsJson, LanguageOption, Overrides, Quiet, RecipeFile
-from ascendtune.cli.terminal import in_language
+from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def bench(
                     warn(f"no picture: {error.what}")
     with chosen:
         if as_json:
-            print(json.dumps(as_plain(setting, rows, *judged()), indent=2, ensure_ascii=False))
+            print_json(as_plain(setting, rows, *judged()))
         else:
             print(_as_text(setting, rows, *judged()))
             print("\n" + say("results: {path}", path=safe(str(found.directory))))

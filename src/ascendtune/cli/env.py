@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -14,7 +13,7 @@ import typer
 from ascendtune.cli.confirm import confirm
 from ascendtune.cli.messages import notice, suggest_next, warn
 from ascendtune.cli.options import AsJson, Yes
-from ascendtune.cli.terminal import in_language
+from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def mirrors(
     if action is MirrorAction.SHOW:
         found = [replace(each, address=without_secrets(each.address)) for each in settings(os.environ)]
         if as_json:
-            print(json.dumps([each.__dict__ for each in found], indent=2, ensure_ascii=False))
+            print_json([each.__dict__ for each in found])
         else:
             print("\n".join(f"{each.tool:12} {each.address}  ({each.source or 'default'})" for each in found))
     elif action is MirrorAction.TEST:
@@ -164,7 +163,7 @@ def _compare(*, as_json: bool) -> None:
         if not as_json:
             print(f"{name:24} " + (f"{seconds:.2f} s" if seconds is not None else f"no answer: {fault}"), flush=True)
     if as_json:
-        print(json.dumps(results, indent=2, ensure_ascii=False))
+        print_json(results)
     if all(each["error"] for each in results):
         raise MachineError(
             "no mirror answers",
@@ -212,7 +211,7 @@ def install_plan(
     with in_language(None, as_json=as_json):
         plan = make_install_plan(outside)
         if as_json:
-            print(json.dumps(plan.as_json(outside.program), indent=2, ensure_ascii=False))
+            print_json(plan.as_json(outside.program))
         else:
             print("\n".join(_plan_lines(plan, outside.program)))
     if not plan.is_possible:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -15,7 +14,7 @@ import typer
 
 from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption, Yes
-from ascendtune.cli.terminal import in_language, print_findings
+from ascendtune.cli.terminal import in_language, print_findings, print_json
 from ascendtune.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def caches(
         entries = [{**each.__dict__, "path": str(each.path), "chosen": each in chosen} for each in found]
         for entry in entries:
             del entry["identity"]
-        print(json.dumps(entries, indent=2, ensure_ascii=False))
+        print_json(entries)
     else:
         print(_cache_table(chosen if clean else found) or "nothing found")
     if clean and not as_json and len(chosen) < len(found):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, Quiet
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.hub.modelscope import RepoType
 
@@ -87,7 +87,7 @@ def fetch(
             log.say("stopped; the same command goes on at the last byte")
         raise
     if as_json:
-        print(json.dumps(results, indent=2, ensure_ascii=False))
+        print_json(results)
     else:
         print("\n".join(_line(each) for each in results))
         if (model := next((each["directory"] for each in results if each["kind"] == "model"), None)) and not verify:

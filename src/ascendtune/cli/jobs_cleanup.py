@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ascendtune.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from ascendtune.job.cleanup import Leftover
@@ -38,7 +39,7 @@ def cleanup(
     survivors = end(chosen)
     ended = [each for each in chosen if each.stat.pid not in {stat.pid for stat in survivors}]
     if as_json:
-        print(json.dumps([_as_json(each, each in ended) for each in found], indent=2, ensure_ascii=False))
+        print_json([_as_json(each, each in ended) for each in found])
     else:
         _tell(ended, [stat.pid for stat in survivors])
     return 1 if len(ended) < len(found) else 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from ascendtune.job.record import Job
@@ -34,7 +34,7 @@ def list_jobs(
     shown = [job for job in known if everything or state_of(job) in ("running", "unknown")]
     if as_json:
         facts = [{**job.as_json(), "state": state_of(job), "silent_seconds": _silent_seconds(job)} for job in shown]
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts)
     elif shown:
         _print(shown)
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.cli.job_display import JobId
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from ascendtune.job.record import Job
@@ -26,7 +26,7 @@ def show(
 
     found = find(job, newest=True)
     facts = _facts(found)
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(found, facts)))
+    print_json(facts) if as_json else print("\n".join(_lines(found, facts)))
 
 
 def _facts(job: Job) -> dict[str, Any]:

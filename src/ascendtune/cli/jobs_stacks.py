@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from ascendtune.cli.job_display import complete
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from ascendtune.core.procfs import Stat
@@ -53,7 +53,7 @@ def stacks(
         )
     place, taken = collect(directory, beats)
     verdict = HangReport(tuple(beats), tuple(taken), place)
-    print(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False) if as_json else "\n".join(verdict.lines()))
+    print_json(verdict.as_json()) if as_json else print("\n".join(verdict.lines()))
 
 
 def _meant(text: str) -> tuple[Path, dict[int, Stat]]:

@@ -69,30 +69,36 @@ def _run(words: list[str]) -> int:
     except Abort as abort:
         # typer raises it for a refused prompt, and for every EOFError.
         ended = abort.__cause__
-        if not isinstance(ended, EOFError):
-            return 130
-        damaged = _damaged_bytecode(ended)
-        print_error(damaged) if damaged else print_internal_error(ended)
-        return _after(ended, damaged.exit_code if damaged else 1)
+        return _failed(ended) if isinstance(ended, EOFError) else 130
     except (BrokenPipeError, _ReaderGone):
         # The reader closed the pipe (`| head`); flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
-    except OSError as error:
-        fault = uncaught_os_error(error)
-        print_error(fault) if fault else print_internal_error(error)
-        return _after(error, fault.exit_code if fault else 1)
-    except ModuleNotFoundError as error:
-        missing = _missing_extra(error)
-        print_error(missing) if missing else print_internal_error(error)
-        return _after(error, missing.exit_code if missing else 1)
-    except MemoryError as error:
-        exhausted = out_of_host_memory(error)
-        print_error(exhausted)
-        return _after(error, exhausted.exit_code)
     except Exception as error:  # noqa: BLE001  # unexpected exceptions are printed as one line
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Print an exception that is not ours, as one of ours where it is the machine's fault; returns the exit code."""
+    ours = _as_ours(error)
+    if ours is None:
         print_internal_error(error)
         return _after(error, 1)
+    print_error(ours)
+    return _after(error, ours.exit_code)
+
+
+def _as_ours(error: Exception) -> AscendtuneError | None:
+    match error:
+        case EOFError():
+            return _damaged_bytecode(error)
+        case OSError():
+            return uncaught_os_error(error)
+        case ModuleNotFoundError():
+            return _missing_extra(error)
+        case MemoryError():
+            return out_of_host_memory(error)
+    return None
 
 
 def _after(error: Exception, code: int) -> int:

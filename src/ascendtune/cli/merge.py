@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from ascendtune.cli.options import AsJson, Quiet
 from ascendtune.cli.run_names import complete_weights, refuse_recipe, weights_named
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def merge(
         merged = merge_adapters(sources, to, onto=onto, verify=not no_verify, progress=progress.show)
     for note in merged.notes:
         warn(note)
-    print(json.dumps(_as_json(merged), indent=2, ensure_ascii=False) if as_json else _as_text(merged))
+    print_json(_as_json(merged)) if as_json else print(_as_text(merged))
     suggest_next(f"ascendtune chat {shlex.quote(str(merged.directory))}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typer.exceptions import TyperException
 
 from ascendtune.cli.other_tools import option_remedy
-from ascendtune.cli.terminal import colour, width
+from ascendtune.cli.terminal import colour, print_json, width
 from ascendtune.core.errors import AscendtuneError, error_to_json
 from ascendtune.core.terminal_text import wrapped
 
@@ -25,7 +24,7 @@ def print_error(error: AscendtuneError) -> None:
 
 def print_as_json(error: AscendtuneError) -> None:
     """Print the error and the further errors in it on stdout, for a program that reads JSON."""
-    print(json.dumps({"errors": [error_to_json(each) for each in _all_in(error)]}, indent=2, ensure_ascii=False))
+    print_json({"errors": [error_to_json(each) for each in _all_in(error)]})
 
 
 def _all_in(error: AscendtuneError) -> Iterator[AscendtuneError]:

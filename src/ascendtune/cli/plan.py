@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import typer
 
 from ascendtune.cli.options import MOST_PROCESSES, AsJson
 from ascendtune.cli.run_names import complete_key
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def plan(
     log.set_up()
     history = read_history()
     if past:
-        print(json.dumps([asdict(each) for each in history], indent=2) if as_json else history_text(history))
+        print_json([asdict(each) for each in history]) if as_json else print(history_text(history))
         return
     if recipe is None:
         raise InputError("no recipe was given", code="recipe-missing", remedy="name one, or add --history")
@@ -123,7 +123,7 @@ def plan(
         content: dict[str, Any] = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
         said = {"why_not": time} if isinstance(time, str) else asdict(time)
         content |= {"changes": answer.changes, "time": said, "measured": asdict(found) if found else None}
-        print(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
     else:
         _print(answer, target, time, found)
     sys.stdout.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, LanguageOption, Overrides
+from ascendtune.cli.terminal import print_json
 
 _STEPS = "5-8"
 """Where neither the command line nor the recipe names any."""
@@ -105,7 +105,7 @@ def profile(
     with chosen:
         if as_json:
             compared = {"against": comparison_as_plain(found, before)} if before is not None else {}
-            print(json.dumps(content() | compared, indent=2, ensure_ascii=False))
+            print_json(content() | compared)
             return
         columns = width(sys.stdout) or PLAIN_COLUMNS
         print(as_text(found, advice_for(found), columns))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from ascendtune.cli.options import AsJson, Quiet, Yes
 from ascendtune.cli.run_names import complete_weights, run_named, weights_named
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ def push(
         message = f"Upload {directory.path.resolve().name} with ascendtune"
         commit = client.upload(found, files, public=public, message=message)
     if as_json:
-        print(json.dumps({
+        print_json({
             "run": str(directory), "repository": found.url, "private": not public if found.is_private is None
             else found.is_private, "files": [{"name": each.name, "bytes": each.size_bytes} for each in files],
             "left_out": left_out, "commit": commit,
-        }, indent=2, ensure_ascii=False))  # fmt: skip
+        })  # fmt: skip
     elif not dry_run:
         print(f"uploaded: {found.url}" if commit else f"nothing new: {found.url} has these files")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import Overrides, RecipeFile
-from ascendtune.cli.terminal import PLAIN_COLUMNS, width
+from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, width
 
 if TYPE_CHECKING:
     from ascendtune.data.spec import DatasetSpec, Task
@@ -252,4 +251,4 @@ def schema() -> None:
     """
     from ascendtune.recipe.recipe import Recipe
 
-    print(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))
+    print_json(Recipe.model_json_schema())

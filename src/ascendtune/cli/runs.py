@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -18,6 +17,7 @@ import typer
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.procfs import is_alive
 from ascendtune.core.rundir import RunDir
@@ -54,7 +54,7 @@ def list_runs(
     found = find_runs(directory)
     summaries = [RunSummary.of(run) for run in (found if everything or as_json else found[-_SHOWN:])]
     if as_json:
-        print(json.dumps([asdict(each) for each in summaries], indent=2))
+        print_json([asdict(each) for each in summaries])
         return
     if not summaries:
         print(f"no runs in {directory}")
@@ -90,7 +90,7 @@ def show(
     from ascendtune.core.rundir import RunDir
 
     facts = _facts(RunDir.open(run_named(run)))
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(facts)))
+    print_json(facts) if as_json else print("\n".join(_lines(facts)))
 
 
 def _facts(run: RunDir) -> dict[str, Any]:

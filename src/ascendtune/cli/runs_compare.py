@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.foreign_json import is_number
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def compare(
         raise InputError("one run cannot be compared", code="too-few-runs", remedy="give two or more run directories")
     compared = _compare([RunDir.open(run_named(path)) for path in runs])
     # JSON has no NaN.
-    print(json.dumps(_without_nan(compared), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(compared)))
+    print_json(_without_nan(compared)) if as_json else print("\n".join(_lines(compared)))
 
 
 def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ascendtune.core import language
 from ascendtune.core.terminal_text import control, terminal_width
@@ -48,6 +49,11 @@ def table(
             never cut. Without `spare` the first column is shortened.
     """
     return "\n".join(table_lines(header, rows, limit=width(sys.stdout), right=right, spare=spare))
+
+
+def print_json(content: Any) -> None:
+    """Print plain values as JSON, for a program."""
+    print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def print_findings(sentence: str, findings: Sequence[Finding], *, everything: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import typer
 from ascendtune.cli.messages import notice, print_error, suggest_next, warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.suggest import path_suggestion
 
@@ -74,7 +74,7 @@ def sync(
         print(_table(found))
     outcomes = {} if dry_run else _upload([each for each in found if each.state == "new"], project)
     if as_json:
-        print(json.dumps([_as_json(each, outcomes.get(each.directory)) for each in found], indent=2))
+        print_json([_as_json(each, outcomes.get(each.directory)) for each in found])
     failed = [name for name in outcomes.values() if name != "uploaded"]
     damaged = [each for each in found if each.state == "damaged"]
     if failed or damaged:
@@ -169,7 +169,7 @@ def import_events(
         if not as_json:
             print(f"{run}: {count_of(found.points, 'point')}, {count_of(len(found.training), 'step')}")
     if as_json:
-        print(json.dumps(results, indent=2, ensure_ascii=False))
+        print_json(results)
     if damaged:
         raise CheckFailed(
             f"{damaged} event files are damaged",
@@ -272,7 +272,7 @@ def send(
         if not as_json:
             print(f"{run}: {count_of(count, 'step') + ' sent' if count else 'nothing new'}")
     if as_json:
-        print(json.dumps(results, indent=2, ensure_ascii=False))
+        print_json(results)
     if faults:
         sys.exit(max(each.exit_code for each in faults))
     if offline:
