@@ -61,7 +61,7 @@ def _bisected(
     reference: Path, candidate: Path, switch: str, directory: Path | None, *, yes: bool, as_json: bool
 ) -> int:
     """Print the result, and return the exit code."""
-    from ascendtune.check.align.bisect import TrainedRecipe, find_culprits, findings_of, swaps_between
+    from ascendtune.check.align.bisect import INGREDIENTS, TrainedRecipe, find_culprits, findings_of, swaps_between
     from ascendtune.check.align.bisect import verdict as verdict_of
     from ascendtune.check.align.language import say
     from ascendtune.check.align.loss_noise import expected_noise
@@ -70,9 +70,10 @@ def _bisected(
     from ascendtune.check.align.verdict import verdict
     from ascendtune.core import log
     from ascendtune.core.errors import NoVerdict
+    from ascendtune.core.suggest import known_names
 
     log.set_up()
-    names = _names(switch)
+    names = known_names(switch, INGREDIENTS, "ingredient")
     one, other = (read_training_record(Path(run_named(each))) for each in (reference, candidate))
     _require_trainable(one, other)
     comparison = compare_trainings(one, other, expected_noise(one, other))
@@ -200,25 +201,6 @@ class _Trainer:
             return None, say("its training ended before step {step}", step=self.step)
         comparison = compare_trainings(self.reference, side, expected_noise(self.reference, side))
         return comparison.parted is None, verdict(comparison, self.reference, side)
-
-
-def _names(switch: str) -> list[str]:
-    from ascendtune.check.align.bisect import INGREDIENTS
-    from ascendtune.core.errors import InputError
-    from ascendtune.core.suggest import did_you_mean
-
-    names = [name.strip() for name in switch.split(",") if name.strip()]
-    if wrong := [name for name in names if name not in INGREDIENTS]:
-        raise InputError(
-            f"--switch: '{wrong[0]}' is not an ingredient",
-            code="invalid-option-value",
-            remedy=did_you_mean(wrong[0], INGREDIENTS, f"give some of {','.join(INGREDIENTS)}"),
-        )
-    if not names:
-        raise InputError(
-            "--switch names no ingredient", code="invalid-option-value", remedy=f"give some of {','.join(INGREDIENTS)}"
-        )
-    return names
 
 
 def _require_trainable(reference: TrainingRecord, candidate: TrainingRecord) -> None:

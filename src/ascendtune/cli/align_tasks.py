@@ -30,15 +30,12 @@ def tasks(
     """
     from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores, verdict
     from ascendtune.check.finding import exit_code
-    from ascendtune.check.table import as_json as findings_as_json
 
     chosen = in_language(lang, as_json=as_json)
     sides = read_scores(reference), read_scores(candidate)
     compared = compare_tasks(*sides)
     with chosen:
         findings = findings_of(compared, *sides)
-        if as_json:
-            print(findings_as_json(verdict(findings), findings, tasks=[asdict(each) for each in compared]))
-        else:
-            print_findings(verdict(findings), findings, everything=True)
+        each_task = [asdict(each) for each in compared]
+        print_findings(verdict(findings), findings, as_json=as_json, everything=True, tasks=each_task)
     raise typer.Exit(exit_code(findings))

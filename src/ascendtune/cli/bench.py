@@ -68,6 +68,7 @@ def bench(
     from ascendtune.core import language, log
     from ascendtune.core.files import write_atomically
     from ascendtune.core.ownership import restrict_umask
+    from ascendtune.core.suggest import known_names
     from ascendtune.core.terminal_text import safe
     from ascendtune.machine.visible import visible_devices
     from ascendtune.recipe.recipe import Recipe
@@ -78,7 +79,7 @@ def bench(
     loaded = Recipe.load(recipe, overrides or [])
     visible = visible_devices()
     counts = _counts(devices, len(visible.ids) if visible.vendor.is_accelerator else None)
-    names = _names(strategies)
+    names = known_names(strategies, _STRATEGIES, "strategy") if strategies is not None else []
     setting = _setting(loaded, steps=steps, warmup=warmup, repeats=repeats)
     per_device, accumulate = loaded.batch.micro_batch, loaded.batch.accumulate
     cells, _ = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
@@ -177,20 +178,6 @@ def _counts(text: str | None, visible: int | None) -> list[int]:
             remedy=f"use numbers up to {visible}",
         )
     return counts
-
-
-def _names(text: str | None) -> list[str]:
-    from ascendtune.core.suggest import did_you_mean
-
-    names = [word.strip() for word in text.split(",")] if text is not None else []
-    for name in names:
-        if name not in _STRATEGIES:
-            raise InputError(
-                f"--strategies: '{name}' is not a strategy",
-                code="invalid-option-value",
-                remedy=did_you_mean(name, _STRATEGIES, f"choose from: {', '.join(_STRATEGIES)}"),
-            )
-    return list(dict.fromkeys(names))
 
 
 def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> BenchSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from ascendtune.cli.options import AsJson, DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
 from ascendtune.core.errors import InputError
-from ascendtune.core.suggest import closest
+from ascendtune.core.suggest import require_known
 
 _OTHER_NAMES = {
     "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "fp16": "float16",
@@ -30,11 +29,10 @@ def known(names: Collection[str], given: list[str] | None, what: str) -> list[st
         InputError: a name is unknown; the remedy is the nearest one.
     """
     for name in given or ():
-        if name not in names:
-            usual = _OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""))
-            near = usual if usual in names else closest(name, names)
-            remedy = f"did you mean {near}?" if near else f"choose from {', '.join(names)}"
-            raise InputError(f"unknown {what} {name}", code="unknown-name", remedy=remedy)
+        usual = _OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""))
+        if name not in names and usual in names:
+            raise InputError(f"unknown {what} '{name}'", code="unknown-name", remedy=f"did you mean '{usual}'?")
+    require_known(given or (), names, what)
     return list(dict.fromkeys(given or names))
 
 
@@ -91,7 +89,6 @@ def test(
     from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, LARGEST_EXACT
     from ascendtune.check.comm.judge import judge, results, verdict
     from ascendtune.check.finding import exit_code
-    from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.cli.comm_ranks import choose_ranks, run
     from ascendtune.cli.terminal import print_findings
     from ascendtune.core import log
@@ -103,11 +100,9 @@ def test(
     work = {"task": "test", "collectives": collectives, "dtypes": dtypes, "timeout_seconds": timeout}
     ran = run(work, ranks, directory, steps=len(collectives) * len(dtypes))
     findings = judge(ran, collectives, timeout)
-    sentence = verdict(ran, findings)
-    if as_json:
-        print(findings_as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, results=results(ran)))
-    else:
-        print_findings(sentence, findings)
+    print_findings(
+        verdict(ran, findings), findings, as_json=as_json, ranks=ranks.count, kind=ranks.kind, results=results(ran)
+    )
     return exit_code(findings)
 
 
@@ -176,6 +171,7 @@ def bench(
     from ascendtune.cli.comm_ranks import choose_ranks, run
     from ascendtune.cli.comm_report import Report, measure_step
     from ascendtune.core import log
+    from ascendtune.core.files import require_place_for
 
     log.set_up()
     if profile_step is not None:
@@ -192,17 +188,17 @@ def bench(
             code="conflicting-options",
             remedy="remove them; --max-bytes sets the size",
         )
+    if expect is not None:
+        expected_of(expect)
+    if png is not None:
+        require_place_for(png)
     if pairs:
         work: dict[str, Any] = {"task": "pairs", "bytes": bytes_of(max_bytes or "16M", "--max-bytes")}
     else:
         work = _sweep(collective or "all_reduce", dtype or "float32", min_bytes or "8", max_bytes or "1G")
-    if expect is not None:
-        expected_of(expect)
-    if png is not None:
-        _require_directory_of(png)
     ranks = choose_ranks(devices, device_ids, nodes)
-    count = ranks.count * (ranks.count - 1) if pairs else (work["max_bytes"] // work["min_bytes"]).bit_length()
-    ran = run({**work, "iterations": iterations or 20, "timeout_seconds": timeout}, ranks, directory, steps=count)
+    steps = ranks.count * (ranks.count - 1) if pairs else (work["max_bytes"] // work["min_bytes"]).bit_length()
+    ran = run({**work, "iterations": iterations or 20, "timeout_seconds": timeout}, ranks, directory, steps=steps)
     report = Report(ran, expect, png, as_json, timeout)
     return report.links() if pairs else report.rows(work, plot=plot)
 
@@ -226,17 +222,3 @@ def _sweep(collective: str, dtype: str, min_bytes: str, max_bytes: str) -> dict[
             remedy="swap them",
         )
     return {"task": "sizes", "collective": collective, "dtype": dtype, "min_bytes": first, "max_bytes": last}
-
-
-def _require_directory_of(png: Path) -> None:
-    """Raise unless a plot can be written to its directory: before the ranks measure for minutes."""
-    from ascendtune.core.files import require_writable
-
-    if not png.parent.is_dir():
-        raise InputError(
-            "the directory for --png does not exist",
-            code="path-missing",
-            remedy=f"mkdir -p {shlex.quote(str(png.parent))}",
-            where=png.parent,
-        )
-    require_writable(png.parent)

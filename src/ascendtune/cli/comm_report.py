@@ -16,7 +16,6 @@ from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.comm.step import StepTimes
 from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, BandwidthRow, against_figure, against_peak, expected_of
 from ascendtune.check.finding import Finding, exit_code, unknown
-from ascendtune.check.table import as_json
 from ascendtune.cli.comm_ranks import place_for, run
 from ascendtune.cli.messages import warn
 from ascendtune.cli.progress import ProgressBar
@@ -43,7 +42,7 @@ class Report:
         """One collective over sizes; `work` is the task of the ranks."""
         what = f"{work['collective']} of {work['dtype']}"
         rows = sweep.bandwidth_rows(self.ran, work["collective"])
-        findings, sentence, average = self._unfinished(), f"{what}: no size was measured", None
+        findings, sentence, average, pictures = self._unfinished(), f"{what}: no size was measured", None, []
         if not rows and self.ran.is_whole:
             why = "no size fits into half of the free memory"
             findings.append(unknown(BANDWIDTH, why, remedy="set a smaller --min-bytes, or free memory"))
@@ -55,18 +54,16 @@ class Report:
             )
             links = self.ran.ranks.count - 1
             findings += [sweep.values(rows), *self._held_against(best.busbw_bytes_per_second, links)]
-        if self.is_json:
-            self._print_json(
-                sentence,
-                findings,
-                collective=work["collective"],
-                dtype=work["dtype"],
-                average_busbw_bytes_per_second=average,
-                rows=[asdict(row) for row in rows],
-            )
-        else:
-            pictures = [_table(rows, work["dtype"]), *([bars(rows, width(sys.stdout))] if plot else [])] if rows else []
-            _print(pictures, sentence, findings)
+            pictures = [_table(rows, work["dtype"]), *([bars(rows, width(sys.stdout))] if plot else [])]
+        self._print(
+            pictures,
+            sentence,
+            findings,
+            collective=work["collective"],
+            dtype=work["dtype"],
+            average_busbw_bytes_per_second=average,
+            rows=[asdict(row) for row in rows],
+        )
         if rows:
             self._say_where_it_ended(rows[-1], work["max_bytes"])
             if self.png:
@@ -76,16 +73,13 @@ class Report:
     def links(self) -> int:
         """Messages between all pairs of ranks."""
         links = sweep.links_of(self.ran)
-        findings, sentence = self._unfinished(), "no link was measured"
+        findings, sentence, pictures = self._unfinished(), "no link was measured", []
         if links:
             slowest = min(link.bytes_per_second for link in links)
             sentence = f"{len(links)} links, messages of {format_bytes(links[0].bytes)}, {self._who}"
             findings += [sweep.slow_link(links, self.ran.ranks), *self._held_against(slowest, 1)]
-        if self.is_json:
-            self._print_json(sentence, findings, links=[link.as_json() for link in links])
-        else:
-            picture = heat_map(links, self.ran.ranks.count, width(sys.stdout), paint) if links else None
-            _print([picture] if picture else [], sentence, findings)
+            pictures = [heat_map(links, self.ran.ranks.count, width(sys.stdout), paint)]
+        self._print(pictures, sentence, findings, links=[link.as_json() for link in links])
         if links and self.png:
             draw_links(self.png, sentence, links, self.ran.ranks.count)
         return exit_code(findings)
@@ -110,9 +104,10 @@ class Report:
             peak = replace(peak, bytes_per_second=links * peak.bytes_per_second)
         return [against_peak(bytes_per_second, peak)]
 
-    def _print_json(self, sentence: str, findings: Sequence[Finding], **further: Any) -> None:
+    def _print(self, pictures: list[str], sentence: str, findings: Sequence[Finding], **further: Any) -> None:
         ranks = self.ran.ranks
-        print(as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, backend=self.ran.backend, **further))
+        about = {"ranks": ranks.count, "kind": ranks.kind, "backend": self.ran.backend}
+        _print(pictures, sentence, findings, as_json=self.is_json, **about, **further)
 
     def _say_where_it_ended(self, last: BandwidthRow, wanted: int) -> None:
         if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < wanted:
@@ -136,10 +131,12 @@ def _table(rows: Sequence[BandwidthRow], dtype: str) -> str:
     return table(list(cells), list(zip(*cells.values(), strict=True)), right=[name for name in cells if name != "type"])
 
 
-def _print(pictures: Sequence[str], sentence: str, findings: Sequence[Finding]) -> None:
-    for picture in pictures:
+def _print(
+    pictures: Sequence[str], sentence: str, findings: Sequence[Finding], *, as_json: bool, **further: Any
+) -> None:
+    for picture in () if as_json else pictures:
         print(picture, end="\n\n")
-    print_findings(sentence, findings)
+    print_findings(sentence, findings, as_json=as_json, **further)
 
 
 _FAR = 1000
@@ -165,11 +162,8 @@ def measure_step(source: Path, ranks: RankGroup, directory: Path | None, timeout
     if steps:
         sentence = step.sentence(steps, f"{ranks.count} ranks over {ran.backend}")
         findings.append(step.waiting(steps, ranks))
-    if is_json:
-        shown = [each.as_json() for each in steps]
-        print(as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, steps=shown))
-    else:
-        _print([_step_table(steps)] if steps else [], sentence, findings)
+    pictures, times = [_step_table(steps)] if steps else [], [each.as_json() for each in steps]
+    _print(pictures, sentence, findings, as_json=is_json, ranks=ranks.count, kind=ranks.kind, steps=times)
     return exit_code(findings)
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+from ascendtune.check.doctor.language import say
 from ascendtune.cli.options import AsJson, LanguageOption
-from ascendtune.cli.terminal import in_language, print_findings
+from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_findings, print_json, width
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.suggest import require_known
+from ascendtune.core.terminal_text import safe, wrap_words
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.check import Examination
@@ -18,8 +23,6 @@ if TYPE_CHECKING:
 
 
 def _complete_code(incomplete: str) -> list[str]:
-    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
-
     return [code for code in (*CHECKS, *DEEP_CHECKS) if code.startswith(incomplete)]
 
 
@@ -63,14 +66,11 @@ def doctor(
 
     Exit code 1: a failure was found; 4: no check could give an answer.
     """
-    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
     from ascendtune.check.doctor.fixes import plan_fixes
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
-    from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_place_for
 
     if yes and not mend and bundle is None:
@@ -78,35 +78,32 @@ def doctor(
             "--yes needs --fix or --bundle", code="conflicting-options", remedy="add --fix, or remove --yes"
         )
     spoken = in_language(lang, as_json=as_json)
-    recipe, words = _recipe_among(codes or [])
-    chosen = _known(words, has_nodes=nodes is not None or as_list)
-    if as_list:
-        with spoken:
-            print(_list(chosen, as_json))
-        return 0
-    if nodes is not None:
-        from ascendtune.cli.doctor_nodes import doctor_nodes
-
-        _require_of_several(recipe=recipe is not None, repairs=mend or bundle is not None)
-        with spoken:
-            return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
-    if bundle is not None:
-        require_place_for(bundle)
-    outside = Outside(needs=recipe)
-    if deep:
-        chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
+    recipe, chosen = _recipe_among(codes or [])
+    _require_checks(chosen, has_nodes=nodes is not None or as_list)
     with spoken:
-        examination = examine(outside, chosen)
+        if as_list:
+            _print_list(chosen, as_json=as_json)
+            return 0
+        if nodes is not None:
+            from ascendtune.cli.doctor_nodes import doctor_nodes
+
+            _require_of_several(recipe=recipe is not None, repairs=mend or bundle is not None)
+            return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
+        if bundle is not None:
+            require_place_for(bundle)
+        outside = Outside(needs=recipe)
+        examination = examine(outside, [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen)
         sentence = verdict(examination, outside)
-        todo = plan_fixes(examination, outside) if mend else None
+        fixes = plan_fixes(examination, outside) if mend else None
         if as_json:
-            further = {"fix": todo.as_json(carry_out(todo) if yes else [])} if todo else {}
-            not_applicable = list(examination.not_applicable)
-            print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
+            further: dict[str, Any] = {"not_applicable": list(examination.not_applicable)}
+            if fixes:
+                further["fix"] = fixes.as_json(carry_out(fixes) if yes else [])
+            print_findings(sentence, examination.findings, as_json=True, **further)
         else:
-            _show(sentence, examination, everything=verbose, chosen=bool(words))
-            if todo:
-                fix(todo, yes=yes)
+            _show(sentence, examination, everything=verbose, chosen=bool(chosen))
+            if fixes:
+                fix(fixes, yes=yes)
         if bundle is not None:
             _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
     return exit_code(examination.findings)
@@ -114,8 +111,6 @@ def doctor(
 
 def _require_of_several(*, recipe: bool, repairs: bool) -> None:
     """Raise where something was given that works on one machine only."""
-    from ascendtune.core.errors import InputError
-
     if recipe:
         raise InputError(
             "a recipe is checked on one machine",
@@ -132,8 +127,6 @@ def _require_of_several(*, recipe: bool, repairs: bool) -> None:
 
 def _show(sentence: str, examination: Examination, *, everything: bool, chosen: bool) -> None:
     """Print the findings as a table; passed checks are only counted unless `everything`, or `chosen` by their codes."""
-    from ascendtune.check.doctor.language import say
-
     fine = [] if everything or chosen else [each for each in examination.findings if each.status == "ok"]
     shown = [each for each in examination.findings if each not in fine]
     print_findings(sentence, shown)
@@ -154,7 +147,6 @@ def _recipe_among(words: list[str]) -> tuple[Needs | None, list[str]]:
     if not files:
         return None, words
     from ascendtune.check.doctor.needs import needs_of
-    from ascendtune.core.errors import InputError
     from ascendtune.recipe.recipe import Recipe
 
     if len(files) > 1:
@@ -164,51 +156,33 @@ def _recipe_among(words: list[str]) -> tuple[Needs | None, list[str]]:
     return needs_of(Recipe.load(files[0]), Path(files[0])), [word for word in words if word not in files]
 
 
-def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
-    """The codes, or InputError with the nearest one that exists."""
-    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
-    from ascendtune.core.errors import InputError
-    from ascendtune.core.suggest import closest
-
-    known = [*CHECKS, *DEEP_CHECKS, *NODE_CHECKS]
-    for code in codes:
-        if code not in known:
-            near = closest(code, known)
-            remedy = "`ascendtune doctor --list` shows the checks" + (f"; did you mean {near}?" if near else "")
-            raise InputError(f"unknown check {code}", code="unknown-name", remedy=remedy)
-        if code in NODE_CHECKS and not has_nodes:
-            raise InputError(
-                f"the check {code} compares several machines",
-                code="option-missing",
-                remedy="add --nodes host1,host2",
-            )
-    return codes
+def _require_checks(codes: list[str], *, has_nodes: bool) -> None:
+    """Raise for a code that is not one of a check, or of one that compares several machines where one is examined."""
+    known = (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)
+    require_known(codes, known, "check", "`ascendtune doctor --list` shows the checks")
+    if not has_nodes and (comparing := [code for code in codes if code in NODE_CHECKS]):
+        raise InputError(
+            f"the check {comparing[0]} compares several machines",
+            code="option-missing",
+            remedy="add --nodes host1,host2",
+        )
 
 
-def _list(chosen: list[str], as_json: bool) -> str:
-    import json
-    import sys
-
-    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+def _print_list(chosen: list[str], *, as_json: bool) -> None:
     from ascendtune.check.doctor.check import get_check
-    from ascendtune.check.doctor.language import say
-    from ascendtune.cli.terminal import PLAIN_COLUMNS, width
-    from ascendtune.core.terminal_text import wrap_words
 
     checks = [get_check(code) for code in chosen or (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
     if as_json:
-        shown = [{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks]
-        return json.dumps(shown, indent=2, ensure_ascii=False)
+        print_json([{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks])
+        return
     size, columns = max(map(len, CHECKS)) + 2, min(width(sys.stdout) or PLAIN_COLUMNS, 120)
-    lines = (wrap_words(say(each.what), columns, each.code.ljust(size), " " * size) for each in checks)
-    return "\n".join(line for each in lines for line in each)
+    for each in checks:
+        print(*wrap_words(say(each.what), columns, each.code.ljust(size), " " * size), sep="\n")
 
 
 def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
     """Show what goes into the bundle, ask on a terminal, and write it."""
     from ascendtune.check.doctor.bundle import masked_words, write_bundle
-    from ascendtune.check.doctor.language import say
-    from ascendtune.core.terminal_text import safe
     from ascendtune.core.units import format_bytes
 
     print(say("{path} will contain:", path=path), file=sys.stderr)
@@ -231,8 +205,6 @@ def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
 
 def fix(plan: FixPlan, *, yes: bool) -> None:
     """Print the plan, ask, and carry it out. An action that fails is reported; the others are still done."""
-    from ascendtune.check.doctor.language import say
-
     print()
     if plan.actions:
         print(say("--fix can do:"), *(f"  {each.what}" for each in plan.actions), sep="\n")
@@ -250,9 +222,6 @@ def fix(plan: FixPlan, *, yes: bool) -> None:
 
 def carry_out(plan: FixPlan) -> list[FixAction]:
     """Run the actions, with one line on stderr for each; returns those that succeeded."""
-    from ascendtune.check.doctor.language import say
-    from ascendtune.core.errors import MachineError
-
     done = []
     for action in plan.actions:
         try:
@@ -268,8 +237,6 @@ def carry_out(plan: FixPlan) -> list[FixAction]:
 def _agreed(count: int, yes: bool) -> bool:
     if yes:
         return True
-    from ascendtune.check.doctor.language import say
-
     if not sys.stdin.isatty():
         print(say("nothing was changed: add --yes"), file=sys.stderr)
         return False

@@ -15,6 +15,7 @@ from ascendtune.cli.messages import notice, suggest_next, warn
 from ascendtune.cli.options import AsJson, Yes
 from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.core.suggest import known_names
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.install_plan import InstallPlan
@@ -109,13 +110,7 @@ def mirrors(
                 code="unknown-name",
                 remedy=f"name one of {', '.join(MIRRORS)}",
             )
-        tools = tuple(only.split(",")) if only else TOOLS
-        if unknown := [each for each in tools if each not in TOOLS]:
-            raise InputError(
-                f"--only {unknown[0]!r} is not a tool",
-                code="invalid-option-value",
-                remedy=f"choose from {', '.join(TOOLS)}",
-            )
+        tools = tuple(known_names(only, TOOLS, "tool")) if only else TOOLS
         _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), name, tools, yes=yes)
 
 

@@ -16,6 +16,7 @@ from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption, Yes
 from ascendtune.cli.terminal import in_language, print_findings, print_json
 from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.suggest import known_names
 
 if TYPE_CHECKING:
     from ascendtune.check.finding import Finding
@@ -47,9 +48,7 @@ def caches(
     from ascendtune.core.units import format_bytes
     from ascendtune.machine.environment.caches import NAMES, find_entries, remove
 
-    names = clean.split(",") if clean else list(NAMES)
-    if unknown := [each for each in names if each not in NAMES]:
-        raise InputError(f"no cache {unknown[0]}", code="unknown-name", remedy=f"choose from: {', '.join(NAMES)}")
+    names = known_names(clean, NAMES, "cache") if clean else list(NAMES)
     found = find_entries(os.environ, Path.cwd(), names)
     chosen = [each for each in found if each.is_own and each.age_seconds >= older_than * _HOUR] if clean else []
     if as_json:
@@ -176,15 +175,11 @@ def _repair(repairs: list[tuple[str, ...]]) -> None:
 def _tell(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
     """Print what `look` finds, in the language of the user; the exit code."""
     from ascendtune.check.finding import exit_code
-    from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.core.units import count_of
 
     with in_language(lang, as_json=as_json):
         findings = look()
         wrong = sum(each.status in ("failure", "warning") for each in findings)
         headline = f"{count_of(wrong, 'problem')} found" if wrong else "no problem found"
-        if as_json:
-            print(findings_as_json(headline, findings))
-        else:
-            print_findings(headline, findings)
+        print_findings(headline, findings, as_json=as_json)
     return exit_code(findings)

@@ -34,17 +34,13 @@ def check(
 
     from ascendtune.check.finding import exit_code
     from ascendtune.check.migrate.scan import scan
-    from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.cli.terminal import print_findings
 
     with ProgressBar(sys.stderr) as progress:
         found = scan(path, progress.show)
-    if as_json:
-        print(findings_as_json(found.verdict, found.findings, files=found.files))
-    else:
-        shown = found.findings if everything else [_shortened(each) for each in found.findings]
-        print_findings(found.verdict, shown, everything=everything)
+    shown = found.findings if everything or as_json else [_shortened(each) for each in found.findings]
+    print_findings(found.verdict, shown, as_json=as_json, everything=everything, files=found.files)
     return exit_code(found.findings)
 
 

@@ -56,11 +56,21 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
-def print_findings(sentence: str, findings: Sequence[Finding], *, everything: bool = False) -> None:
-    """Print a verdict and its findings; with `everything` also the evidence of those that are ok."""
-    from ascendtune.check.table import as_text
+def print_findings(
+    sentence: str, findings: Sequence[Finding], *, as_json: bool = False, everything: bool = False, **further: Any
+) -> None:
+    """Print a verdict and its findings.
 
-    print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint, everything=everything))
+    Args:
+        everything: also the evidence of findings that are ok; JSON has it always.
+        further: keys of the JSON beside them.
+    """
+    from ascendtune.check import table
+
+    if as_json:
+        print(table.as_json(sentence, findings, **further))
+    else:
+        print(table.as_text(sentence, findings, columns=width(sys.stdout), paint=paint, everything=everything))
 
 
 def in_language(option: str | None, *, as_json: bool = False) -> AbstractContextManager[None]:

@@ -1,12 +1,14 @@
-"""Suggestions for a word or path that does not exist: the one function that asks "did you mean"."""
+"""A word or path that does not exist: the one function that asks "did you mean", and the error that does."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
+
+from ascendtune.core.errors import InputError
 
 _MOST_LOOKED_AT = 1000
 
@@ -30,6 +32,33 @@ def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "", cutoff:
     """`did you mean 'lora'?`, or `otherwise` where no choice is similar to `word`."""
     found = closest(word, choices, cutoff)
     return f"did you mean '{found}'?" if found else otherwise
+
+
+def require_known(names: Iterable[str], known: Collection[str], what: str, otherwise: str | None = None) -> None:
+    """Raise for the first of `names` that is not `known`.
+
+    Args:
+        what: the kind of the name, such as "strategy".
+        otherwise: the remedy where none is similar (default: all known names).
+
+    Raises:
+        InputError: the remedy is the most similar name.
+    """
+    for name in names:
+        if name not in known:
+            remedy = did_you_mean(name, known, otherwise or f"choose from {', '.join(known)}")
+            raise InputError(f"unknown {what} '{name}'", code="unknown-name", remedy=remedy)
+
+
+def known_names(text: str, known: Collection[str], what: str) -> list[str]:
+    """The names in `a,b`, each once.
+
+    Raises:
+        InputError: as `require_known`.
+    """
+    names = [word.strip() for word in text.split(",")]
+    require_known(names, known, what)
+    return list(dict.fromkeys(names))
 
 
 def closest_path(missing: Path) -> Path | None:

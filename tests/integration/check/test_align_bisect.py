@@ -72,7 +72,7 @@ def test_interrupt_leaves_no_process_and_no_directory(parted: Workshop, tmp_path
 
 REFUSED = {
     "without consent": (("reference", "candidate"), 2, "confirmation-needed"),
-    "unknown ingredient": (("reference", "candidate", "--switch", "optimiser", "--yes"), 2, "invalid-option-value"),
+    "unknown ingredient": (("reference", "candidate", "--switch", "optimiser", "--yes"), 2, "unknown-name"),
     "ingredients that are the same": (("reference", "candidate", "--switch", "kernels", "--yes"), 4, "nothing-to-swap"),
     "place in a run": (
         ("reference", "candidate", "--to", "runs/reference/trials", "--yes"),

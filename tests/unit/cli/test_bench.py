@@ -141,12 +141,19 @@ def test_a_benchmark_in_use_or_damaged_is_refused(trainings: Trainings) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"devices": "1,x"}, {"devices": "0"}, {"devices": ""}, {"strategies": "dpp"}, {"strategies": ""}]
+    ("options", "code"),
+    [
+        ({"devices": "1,x"}, "invalid-option-value"),
+        ({"devices": "0"}, "invalid-option-value"),
+        ({"devices": ""}, "invalid-option-value"),
+        ({"strategies": "dpp"}, "unknown-name"),
+        ({"strategies": ""}, "unknown-name"),
+    ],
 )
-def test_lists_that_are_not_understood_are_refused(trainings: Trainings, options: dict[str, str]) -> None:
+def test_lists_that_are_not_understood_are_refused(trainings: Trainings, options: dict[str, str], code: str) -> None:
     with pytest.raises(AscendtuneError) as caught:
         run_bench(**options)
-    assert caught.value.code == "invalid-option-value"
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize(("visible", "counts"), [(None, [1, 2]), (1, [1]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])

@@ -24,7 +24,7 @@ def test_neighbours_names_are_understood(given: str, meant: str) -> None:
     names = (*LARGEST_EXACT, *COLLECTIVES)
     with pytest.raises(InputError) as raised:
         known(names, [given], "name")
-    assert raised.value.code == "unknown-name" and raised.value.remedy == f"did you mean {meant}?"
+    assert raised.value.code == "unknown-name" and raised.value.remedy == f"did you mean '{meant}'?"
 
 
 def test_every_other_name_leads_to_one_that_exists() -> None:

@@ -76,7 +76,7 @@ def test_no_line_is_english_prose_in_a_chinese_locale(ascendtune: Run, words: tu
 
 def test_unknown_check_is_refused_with_the_nearest_name(ascendtune: Run) -> None:
     result = ascendtune("doctor", "version")
-    assert result.returncode == 2 and "did you mean versions?" in result.stderr
+    assert result.returncode == 2 and "did you mean 'versions'?" in result.stderr
 
 
 @pytest.mark.long

@@ -86,8 +86,8 @@ def test_use_warns_of_what_passes_the_mirror_by(home: Path, capsys: pytest.Captu
     [
         (["mirrors", "use"], "unknown-name"),
         (["mirrors", "use", "kernel.org"], "unknown-name"),
-        (["mirrors", "use", "tuna", "--only", "npm"], "invalid-option-value"),
-        (["mirrors", "use", "tuna", "--only", "pip,"], "invalid-option-value"),
+        (["mirrors", "use", "tuna", "--only", "npm"], "unknown-name"),
+        (["mirrors", "use", "tuna", "--only", "pip,"], "unknown-name"),
         (["mirrors", "show", "tuna"], "conflicting-options"),
         (["mirrors", "undo"], "nothing-to-undo"),
         (["mount", "check", "/no/such/directory"], "not-a-directory"),

@@ -179,14 +179,14 @@ def test_a_directory_may_be_given_twice(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("test", "--collective", "allreduce"), 2, "did you mean all_reduce?"),
+        (("test", "--collective", "allreduce"), 2, "did you mean 'all_reduce'?"),
         (("test", "--devices", "1"), 2, "code: too-few-ranks"),
         (("bench", "--min-bytes", "2K", "--max-bytes", "1K"), 2, "--min-bytes 2K is larger than --max-bytes 1K"),
         (("bench", "--max-bytes", "many"), 2, "--max-bytes many is not a size"),
         (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
         (("bench", "--pairs", "--dtype", "int8"), 2, "code: conflicting-options"),
         (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
-        (("bench", "--png", "/dev/null/a.png"), 2, "code: path-missing"),
+        (("bench", "--png", "/dev/null/a.png"), 3, "code: not-a-directory"),
         (("test", "--directory", "/dev/null"), 3, "a file of that name exists"),
     ],
 )
