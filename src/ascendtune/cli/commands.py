@@ -91,16 +91,14 @@ COMMANDS = {
     "data show": CommandEntry(
         "ascendtune.cli.data_show:show", "Show rows as they are trained on: tokens, labels, cuts."
     ),
-    "jobs list": CommandEntry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
-    "jobs show": CommandEntry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
-    "jobs logs": CommandEntry("ascendtune.cli.jobs_logs:logs", "Print the output of a job's processes."),
-    "jobs stop": CommandEntry(
-        "ascendtune.cli.jobs_stop:stop", "Stop a job after a checkpoint, and verify that it is gone."
-    ),
+    "jobs list": CommandEntry("ascendtune.cli.jobs:list_jobs", "List your jobs: state, devices, time, step."),
+    "jobs show": CommandEntry("ascendtune.cli.jobs:show", "Show one job: processes, devices, logs, why it ended."),
+    "jobs logs": CommandEntry("ascendtune.cli.jobs:logs", "Print the output of a job's processes."),
+    "jobs stop": CommandEntry("ascendtune.cli.jobs:stop", "Stop a job after a checkpoint, and verify that it is gone."),
     "jobs cleanup": CommandEntry(
         "ascendtune.cli.jobs_cleanup:cleanup", "Find and end leftover processes of earlier jobs."
     ),
-    "jobs stacks": CommandEntry("ascendtune.cli.jobs_stacks:stacks", "Show where each rank of a running job is."),
+    "jobs stacks": CommandEntry("ascendtune.cli.jobs:stacks", "Show where each rank of a running job is."),
     "recipe check": CommandEntry("ascendtune.cli.recipe:check", "Check a recipe without starting anything."),
     "recipe convert": CommandEntry("ascendtune.cli.recipe:convert", "Convert a LLaMA-Factory recipe."),
     "recipe schema": CommandEntry("ascendtune.cli.recipe:schema", "Print the JSON schema of recipes, for editors."),
