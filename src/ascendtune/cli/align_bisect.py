@@ -160,7 +160,7 @@ class _Trainer:
     def _train(self, swapped: tuple[str, ...]) -> tuple[bool | None, str]:
         from ascendtune.check.align.bisect import trial_recipe
         from ascendtune.check.align.language import say
-        from ascendtune.cli.align_repeat import train_again
+        from ascendtune.cli.child_training import train_again
         from ascendtune.core import log
         from ascendtune.core.errors import RecipeError
         from ascendtune.core.files import write_atomically
@@ -186,7 +186,7 @@ class _Trainer:
         from ascendtune.check.align.stages import compare_trainings
         from ascendtune.check.align.training_record import read_training_record
         from ascendtune.check.align.verdict import verdict
-        from ascendtune.cli.align_repeat import error_in
+        from ascendtune.cli.child_training import error_in
         from ascendtune.core.rundir import RunDir
 
         cause = RunDir(run).read_if_any().get("exit_cause")

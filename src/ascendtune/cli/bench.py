@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.check.bench.language import say
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import MOST_PROCESSES, AsJson, LanguageOption, Overrides, Quiet, RecipeFile
-from ascendtune.cli.terminal import in_language, print_json
-from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_json, table, width
+from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
+from ascendtune.core.suggest import known_names
+from ascendtune.core.terminal_text import safe, wrap_words
 
 if TYPE_CHECKING:
-    from ascendtune.check.bench.cells import Cell, CellResult
-    from ascendtune.check.bench.judge import Profiles, Shortfall, SpeedupRow
+    from ascendtune.check.bench.judge import Shortfall, SpeedupRow
     from ascendtune.check.bench.show import BenchSettings
     from ascendtune.check.profile.profile import RankProfile
+    from ascendtune.machine.visible import VisibleDevices
     from ascendtune.recipe.recipe import Recipe
 
 _STRATEGIES = ("ddp", "fsdp", "deepspeed")
@@ -60,46 +64,42 @@ def bench(
     """
     from ascendtune.check.bench.cells import cells_of
     from ascendtune.check.bench.judge import insignificant_differences, shortfalls, speedup_rows
-    from ascendtune.check.bench.language import say
     from ascendtune.check.bench.picture import draw
     from ascendtune.check.bench.show import as_markdown, as_plain, title
-    from ascendtune.cli.bench_cells import Bench, measure
-    from ascendtune.cli.messages import warn
-    from ascendtune.core import language, log
+    from ascendtune.cli.bench_cells import Bench, BenchedRecipe, measure
+    from ascendtune.core import log
     from ascendtune.core.files import write_atomically
     from ascendtune.core.ownership import restrict_umask
-    from ascendtune.core.suggest import known_names
-    from ascendtune.core.terminal_text import safe
     from ascendtune.machine.visible import visible_devices
-    from ascendtune.recipe.recipe import Recipe
 
     log.set_up(quiet=quiet)
     restrict_umask()
     chosen = in_language(lang, as_json=as_json)
-    loaded = Recipe.load(recipe, overrides or [])
+    benched = BenchedRecipe.load(recipe, overrides or [])
     visible = visible_devices()
-    counts = _counts(devices, len(visible.ids) if visible.vendor.is_accelerator else None)
-    names = known_names(strategies, _STRATEGIES, "strategy") if strategies is not None else []
-    setting = _setting(loaded, steps=steps, warmup=warmup, repeats=repeats)
-    per_device, accumulate = loaded.batch.micro_batch, loaded.batch.accumulate
-    cells, _ = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
-    profile_of = _reading_once()
+    on_host = not visible.vendor.is_accelerator
+    setting = _setting(benched.recipe, visible, steps=steps, warmup=warmup, repeats=repeats)
+    batch = benched.recipe.batch
+    arrange = partial(
+        cells_of,
+        devices=_counts(devices, None if on_host else len(visible.ids)),
+        strategies=known_names(strategies, _STRATEGIES, "strategy") if strategies is not None else [],
+        per_device=batch.micro_batch,
+        accumulate=batch.accumulate,
+    )
+    profile_of = cache(_profile_in)
 
     def judged() -> tuple[list[Shortfall], list[str]]:
         """Where rows miss the target, and notes, in the language that is set."""
-        is_host = not visible.vendor.is_accelerator
-        _, notes = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
-        return shortfalls(rows, profile_of, on_host=is_host, cores=setting.cores), [
-            *notes,
-            *insignificant_differences(rows),
-        ]
+        short = shortfalls(rows, lambda each: profile_of(each.directory), on_host=on_host, cores=setting.cores)
+        return short, [*arrange()[1], *insignificant_differences(rows)]
 
-    with Bench.open(output, loaded, setting) as found:
-        results = measure(found, cells, recipe, overrides or [], loaded, visible)
-        rows = speedup_rows(results, setting.memory_bytes if visible.vendor.is_accelerator else None)
+    with Bench.open(output, benched, setting) as found:
+        results = measure(found, arrange()[0], visible)
+        rows = speedup_rows(results, None if on_host else setting.memory_bytes)
         found.write(summary=as_plain(setting, rows, *judged()))
         measured = [each for each in results if each.repeats]
-        with language.using(language.choose(lang, os.environ, "utf-8")):
+        with in_language(lang, encoding="utf-8"):
             write_atomically(found.directory / "bench.md", as_markdown(setting, rows, *judged()))
             if measured:
                 try:
@@ -126,10 +126,7 @@ def bench(
 def _as_text(setting: BenchSettings, rows: list[SpeedupRow], short: list[Shortfall], notes: list[str]) -> str:
     """For the terminal: the tables, what failed, and where the target is missed."""
     from ascendtune.check.bench.cells import COMPARISONS
-    from ascendtune.check.bench.language import say
     from ascendtune.check.bench.show import LEFT_ALIGNED, failures, head, table_of
-    from ascendtune.cli.terminal import PLAIN_COLUMNS, table, width
-    from ascendtune.core.terminal_text import safe, wrap_words
 
     columns = width(sys.stdout) or PLAIN_COLUMNS
     lines = wrap_words(safe(head(setting)), columns, "", "")
@@ -180,13 +177,12 @@ def _counts(text: str | None, visible: int | None) -> list[int]:
     return counts
 
 
-def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> BenchSettings:
+def _setting(recipe: Recipe, visible: VisibleDevices, *, steps: int, warmup: int, repeats: int) -> BenchSettings:
     from ascendtune import __version__
     from ascendtune.check.bench.show import BenchSettings
-    from ascendtune.machine.visible import cpu_count, visible_devices
+    from ascendtune.machine.visible import cpu_count
     from ascendtune.train.plan.estimator import target_here
 
-    visible = visible_devices()
     try:
         target = target_here(visible, 1)
         name, memory = target.name, target.memory_bytes
@@ -195,26 +191,11 @@ def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> BenchS
     return BenchSettings(recipe.name, name, visible.kind, memory, cpu_count(), steps, warmup, repeats, __version__)
 
 
-def _reading_once() -> Profiles:
-    """`_profile_of`, which reads the profile of a cell only once."""
-    known: dict[Cell, list[RankProfile] | None] = {}
-
-    def profile_of(result: CellResult) -> list[RankProfile] | None:
-        if result.cell not in known:
-            known[result.cell] = _profile_of(result)
-        return known[result.cell]
-
-    return profile_of
-
-
-def _profile_of(result: CellResult) -> list[RankProfile] | None:
-    """The profile of the first training of a cell, which has those of all ranks; None where it cannot be read."""
+def _profile_in(run: str | None) -> list[RankProfile] | None:
+    """The profile of a run, one entry a rank; None where there is no run, or its profile cannot be read."""
     from ascendtune.check.profile.profile import read_profile
-    from ascendtune.core.errors import AscendtuneError
 
-    if not result.repeats:
-        return None
     try:
-        return read_profile(Path(result.repeats[0].run))
+        return read_profile(Path(run)) if run is not None else None
     except (AscendtuneError, OSError):
         return None

@@ -14,8 +14,7 @@ from typing import Any
 from ascendtune.check.bench.cells import AS_ASKED, Cell, CellResult
 from ascendtune.check.bench.measure import DeviceSamples, read_repeat
 from ascendtune.check.bench.show import BenchSettings
-from ascendtune.cli.align_repeat import error_in
-from ascendtune.cli.short_run import train_briefly
+from ascendtune.cli.child_training import error_in, train_briefly
 from ascendtune.core import log
 from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import parsed_record, read_record, write_json
@@ -33,6 +32,19 @@ _PROFILED_STEPS = 2
 _MOST_SERIES = 1000
 
 
+@dataclass(frozen=True)
+class BenchedRecipe:
+    """A recipe, where it comes from, and the keys that the user changes."""
+
+    file: Path
+    overrides: list[str]
+    recipe: Recipe
+
+    @classmethod
+    def load(cls, file: Path, overrides: list[str]) -> BenchedRecipe:
+        return cls(file, overrides, Recipe.load(file, overrides))
+
+
 @dataclass
 class Bench:
     """The directory of a benchmark, with the results so far."""
@@ -40,18 +52,20 @@ class Bench:
     directory: Path
     identity: str
     """Of recipe, device and number of steps: results of another one are not mixed in."""
+    benched: BenchedRecipe
     setting: BenchSettings
     results: dict[Cell, CellResult]
 
     @classmethod
     @contextmanager
-    def open(cls, directory: Path | None, recipe: Recipe, setting: BenchSettings) -> Iterator[Bench]:
+    def open(cls, directory: Path | None, benched: BenchedRecipe, setting: BenchSettings) -> Iterator[Bench]:
         """The benchmark in `directory`, or in the next free one beside the runs of the recipe; no other may use it.
 
         Raises:
             InputError: the directory holds another benchmark.
             MachineError: another process uses the directory, or it cannot be written, or bench.json is damaged.
         """
+        recipe = benched.recipe
         identity = _identity(recipe, setting)
         place = directory or _free(recipe.run_directory().parent, f"{recipe.name}-bench", identity)
         with translated_disk_errors(place, "making the directory of the benchmark"):
@@ -75,7 +89,7 @@ class Bench:
                 )
             cells = kept.get("cells", [])
             found = [CellResult.of(each) for each in (cells if isinstance(cells, list) else [cells])]
-            yield cls(place, identity, setting, {each.cell: each for each in found})
+            yield cls(place, identity, benched, setting, {each.cell: each for each in found})
 
     def write(self, summary: dict[str, Any] | None = None) -> None:
         """Replace bench.json.
@@ -88,9 +102,7 @@ class Bench:
         write_json(self.directory / _FILE, {"identity": self.identity, **content, "cells": cells})
 
 
-def measure(
-    bench: Bench, cells: Sequence[Cell], recipe: Path, overrides: list[str], loaded: Recipe, visible: VisibleDevices
-) -> list[CellResult]:
+def measure(bench: Bench, cells: Sequence[Cell], visible: VisibleDevices) -> list[CellResult]:
     """Train each cell as often as the setting says, less what is measured already; results in that order.
 
     All cells are trained once before the first is trained again, so that a drift of the machine is seen as spread. A
@@ -111,7 +123,7 @@ def measure(
                     continue
                 done += 1
                 log.say(f"training {done} of {missing}: {result.cell.name}, repeat {number}")
-                _train(bench, result, number, recipe, overrides, loaded, visible)
+                _train(bench, result, number, visible)
                 bench.write()
     except KeyboardInterrupt:
         log.say(f"stopped: what is measured is in {bench.directory / _FILE}; the same command goes on from there")
@@ -119,30 +131,22 @@ def measure(
     return results
 
 
-def _train(
-    bench: Bench,
-    result: CellResult,
-    number: int,
-    recipe: Path,
-    overrides: list[str],
-    loaded: Recipe,
-    visible: VisibleDevices,
-) -> None:
+def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevices) -> None:
     """Train a cell once, and add what it measured, or why it failed, to `result`."""
-    cell, setting = result.cell, bench.setting
+    cell, setting, benched = result.cell, bench.setting, bench.benched
     steps = range(setting.warm_up + 1, setting.warm_up + setting.steps + 1)
     name = f"{cell.name}-r{number}"
     # The profiler starts a step before the first one that it records.
     first_profiled = steps.stop + 1
     last = first_profiled + _PROFILED_STEPS - 1
     words = [
-        *overrides,
+        *benched.overrides,
         *([] if cell.strategy == AS_ASKED else [f"parallel.strategy={cell.strategy}"]),
         f"batch.per_device={cell.per_device}",
         f"batch.accumulate={cell.accumulate}",
         "optim.epochs=null",
         f"optim.max_steps={last}",
-        f"track.every_steps={min(loaded.track.every_steps, max(1, setting.steps // 2))}",
+        f"track.every_steps={min(benched.recipe.track.every_steps, max(1, setting.steps // 2))}",
         "track.tensorboard=false",
         f"profile.steps={first_profiled}-{last}",
         "profile.only=true",
@@ -155,7 +159,7 @@ def _train(
     samples = DeviceSamples(lambda: _devices_of_job(visible, cell.devices), steps)
     output = bench.directory / "log" / f"{name}.log"
     watch = samples.take if visible.vendor.is_accelerator else None
-    code, run = train_briefly(recipe, words, devices=cell.devices, log=output, watch=watch)
+    code, run = train_briefly(benched.file, words, devices=cell.devices, log=output, watch=watch)
     if code or run is None:
         result.failure = _failure(run, output)
         log.warn(f"{cell.name} could not be trained: {result.failure}")

@@ -41,7 +41,7 @@ def measure(
     Raises:
         CheckFailed: they could not be trained; the training has said why.
     """
-    from ascendtune.cli.short_run import train_briefly
+    from ascendtune.cli.child_training import train_briefly
     from ascendtune.core.rundir import RunDir
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.device_table import known_name

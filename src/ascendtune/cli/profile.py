@@ -166,7 +166,7 @@ def _record(
     Raises:
         CheckFailed: the training failed; it has said why.
     """
-    from ascendtune.cli.short_run import TrainingInterrupted, train_briefly
+    from ascendtune.cli.child_training import TrainingInterrupted, train_briefly
     from ascendtune.core import log
     from ascendtune.core.errors import CheckFailed
     from ascendtune.core.terminal_text import safe

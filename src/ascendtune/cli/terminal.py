@@ -73,12 +73,17 @@ def print_findings(
         print(table.as_text(sentence, findings, columns=width(sys.stdout), paint=paint, everything=everything))
 
 
-def in_language(option: str | None, *, as_json: bool = False) -> AbstractContextManager[None]:
+def in_language(
+    option: str | None, *, as_json: bool = False, encoding: str | None = None
+) -> AbstractContextManager[None]:
     """Context in which a command answers in the language of `--lang`, else of the locale.
 
     Programs that read JSON get English, unless they ask for something else.
 
+    Args:
+        encoding: of the file that is written (default: that of stdout).
+
     Raises:
         InputError: `option` is not a language.
     """
-    return language.using(language.choose(option, {} if as_json else os.environ, sys.stdout.encoding))
+    return language.using(language.choose(option, {} if as_json else os.environ, encoding or sys.stdout.encoding))

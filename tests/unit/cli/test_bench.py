@@ -12,7 +12,7 @@ import pytest
 from ascendtune.check.bench.show import BenchSettings
 from ascendtune.cli import bench as command
 from ascendtune.cli import bench_cells
-from ascendtune.cli.bench_cells import Bench
+from ascendtune.cli.bench_cells import Bench, BenchedRecipe
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.visible import VisibleDevices
@@ -128,9 +128,7 @@ def test_another_recipe_takes_another_directory(trainings: Trainings) -> None:
 
 
 def test_a_benchmark_in_use_or_damaged_is_refused(trainings: Trainings) -> None:
-    from ascendtune.recipe.recipe import Recipe
-
-    recipe = Recipe.load(Path("recipe.yaml"), [])
+    recipe = BenchedRecipe.load(Path("recipe.yaml"), [])
     with Bench.open(Path("own"), recipe, SETTING), pytest.raises(AscendtuneError) as caught:
         run_bench(output=Path("own"))
     assert caught.value.code == "bench-in-use"

@@ -17,10 +17,9 @@ from tests.unit.check.profile.traces import op, step, write
 
 from ascendtune.check.profile.advice_entry import Advice
 from ascendtune.check.profile.profile import RankProfile, read_profile
-from ascendtune.cli.align_repeat import end_training
+from ascendtune.cli.child_training import TrainingInterrupted, end_training, run_started_by
 from ascendtune.cli.profile import profile
 from ascendtune.cli.profile_trial import trials_as_text, try_changes
-from ascendtune.cli.short_run import TrainingInterrupted, run_started_by
 from ascendtune.core.errors import AscendtuneError, CheckFailed
 from ascendtune.core.process import Child
 from ascendtune.core.rundir import RunDir
@@ -77,7 +76,7 @@ def test_the_training_and_its_steps_are_announced(
         words.extend(overrides)
         return 3, None
 
-    monkeypatch.setattr("ascendtune.cli.short_run.train_briefly", train_briefly)
+    monkeypatch.setattr("ascendtune.cli.child_training.train_briefly", train_briefly)
     with pytest.raises(AscendtuneError) as caught:
         profile(recipe, steps=steps)
     assert caught.value.code == "profile-failed" and f"profile.steps={said}" in words
@@ -136,7 +135,7 @@ def test_ctrl_c_says_what_stands(
     def train_briefly(*_: Any, **__: Any) -> tuple[int, Path]:
         raise TrainingInterrupted(run)
 
-    monkeypatch.setattr("ascendtune.cli.short_run.train_briefly", train_briefly)
+    monkeypatch.setattr("ascendtune.cli.child_training.train_briefly", train_briefly)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("name: small\nmodel: {path: model}\ndata: {train: rows.json}\n")
     with pytest.raises(KeyboardInterrupt):

@@ -70,6 +70,11 @@ class CellResult:
     """Why it could not be trained, in the words of the run."""
 
     @property
+    def directory(self) -> str | None:
+        """The run of its first training, which has the profiles of all ranks."""
+        return self.repeats[0].run if self.repeats else None
+
+    @property
     def rate(self) -> float | None:
         """Tokens per second of all ranks, the median over repeats."""
         return median(each.tokens_per_second for each in self.repeats) if self.repeats else None
