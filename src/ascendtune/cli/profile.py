@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ascendtune.check.profile.language import say
 from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, LanguageOption, Overrides
-from ascendtune.cli.terminal import print_json
+from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_json, width
+from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.terminal_text import safe
 
 _STEPS = "5-8"
 """Where neither the command line nor the recipe names any."""
@@ -60,29 +62,38 @@ def profile(
     """
     from ascendtune.check.profile.advice import advice_for
     from ascendtune.check.profile.comparison import comparison_as_plain, comparison_as_text
-    from ascendtune.check.profile.language import say
     from ascendtune.check.profile.page import write_page
     from ascendtune.check.profile.profile import read_profile
     from ascendtune.check.profile.show import as_plain, as_text
     from ascendtune.cli.profile_trial import trials_as_text, try_changes
     from ascendtune.cli.run_names import run_named
-    from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, width
-    from ascendtune.core import language, log
+    from ascendtune.core import log
     from ascendtune.core.files import require_place_for, write_json
-    from ascendtune.core.terminal_text import safe
 
     log.set_up()
     chosen = in_language(lang, as_json=as_json)
     if report:
         require_place_for(report)
-    place = Path(run_named(target))
+    target = Path(run_named(target))
     before = read_profile(Path(run_named(against))) if against else None
-    record = partial(_record, place, overrides or [], steps=steps, ranks=ranks, devices=devices, device_ids=device_ids)
-    is_recipe = _is_recipe(place)
-    if is_recipe:
+    # Before the user's keys, which may leave the allocations out.
+    keys = ["profile.memory=true", *(overrides or [])]
+    keys += [f"profile.steps={steps}"] if steps else []
+    keys += [f"profile.ranks=[{ranks}]"] if ranks else []
+
+    def record(changes: list[str], ending: str) -> Path:
+        return _record(target, [*keys, *changes], ending, devices=devices, device_ids=device_ids)
+
+    if _is_recipe(target):
         place = record([], "")
+    elif overrides or steps or ranks or devices or device_ids or tries:
+        raise InputError(
+            "keys, --steps, --ranks, --try and devices are for recording, and this was recorded already",
+            code="conflicting-options",
+            remedy="give the recipe to record anew, or leave them out",
+        )
     else:
-        _require_no_options(overrides, steps, ranks, devices, device_ids, "yes" if tries else None)
+        place = target
     try:
         found = read_profile(place)
         advice = advice_for(found)
@@ -99,13 +110,12 @@ def profile(
     if (place / "run.json").is_file() and os.access(place / "profile", os.W_OK):
         write_json(place / "profile" / "summary.json", content())
         pages.append(place / "profile" / "report.html")
-    with language.using(language.choose(lang, os.environ, "utf-8")):
+    with in_language(lang, encoding="utf-8"):
         for page in pages:
             write_page(page, found)
     with chosen:
         if as_json:
-            compared = {"against": comparison_as_plain(found, before)} if before is not None else {}
-            print_json(content() | compared)
+            print_json(content() | ({} if before is None else {"against": comparison_as_plain(found, before)}))
             return
         columns = width(sys.stdout) or PLAIN_COLUMNS
         print(as_text(found, advice_for(found), columns))
@@ -135,51 +145,23 @@ def _is_recipe(path: Path) -> bool:
     return b'"traceEvents"' not in start and not start.lstrip().startswith(b"[") and b'"schemaVersion"' not in start
 
 
-def _require_no_options(*options: object) -> None:
-    from ascendtune.core.errors import InputError
-
-    if any(options):
-        raise InputError(
-            "keys, --steps, --ranks, --try and devices are for recording, and this was recorded already",
-            code="conflicting-options",
-            remedy="give the recipe to record anew, or leave them out",
-        )
-
-
-def _record(
-    recipe: Path,
-    overrides: list[str],
-    changes: list[str],
-    ending: str,
-    *,
-    steps: str | None,
-    ranks: str | None,
-    devices: int | None,
-    device_ids: str | None,
-) -> Path:
+def _record(recipe: Path, overrides: list[str], ending: str, *, devices: int | None, device_ids: str | None) -> Path:
     """Train the first steps of `recipe`; returns the run directory.
 
     Args:
-        changes: overrides behind those of the user.
-        ending: of the name of the run; "" for the recipe as it is.
+        ending: of the name of the run; "" for the recipe as the user asks for it.
 
     Raises:
         CheckFailed: the training failed; it has said why.
     """
     from ascendtune.cli.child_training import TrainingInterrupted, train_briefly
     from ascendtune.core import log
-    from ascendtune.core.errors import CheckFailed
-    from ascendtune.core.terminal_text import safe
     from ascendtune.recipe.recipe import Recipe
 
-    # Before the user's keys, which may leave the allocations out.
-    overrides = ["profile.memory=true", *overrides, *changes]
-    overrides += [f"profile.steps={steps}"] if steps else []
-    overrides += [f"profile.ranks=[{ranks}]"] if ranks else []
     asked = Recipe.load(recipe, overrides)
-    overrides += [] if asked.profile.steps else [f"profile.steps={_STEPS}"]
+    overrides = overrides if asked.profile.steps else [*overrides, f"profile.steps={_STEPS}"]
     name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
-    overrides += [f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
+    overrides = [*overrides, f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
     log.say(f"training the first steps of {asked.name}, to profile steps {asked.profile.steps or _STEPS}")
     try:
         code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
