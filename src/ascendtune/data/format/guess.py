@@ -108,7 +108,10 @@ class _Column:
 
     def is_prose(self) -> bool:
         """Whether its values are texts, and not numbers, dates, links or identifiers."""
-        return len(self.texts) >= 0.5 * max(1, len(self.values)) and self.is_prose_where_filled()
+        return self.is_mostly_filled() and self.is_prose_where_filled()
+
+    def is_mostly_filled(self) -> bool:
+        return len(self.texts) * 2 >= max(1, len(self.values))
 
     def is_prose_where_filled(self) -> bool:
         """The same of a column that may be empty in most rows: not every question has a passage."""
@@ -117,12 +120,11 @@ class _Column:
 
     def holds_turns(self) -> bool:
         """Whether its values are lists of messages."""
-        lists = [value for value in self.values if isinstance(value, list)]
-        return (
-            bool(lists)
-            and len(lists) == len(self.values)
-            and all(_are_turns(each, "role", "content") for each in lists)
-        )
+        are_turns = [isinstance(value, list) and _are_turns(value, "role", "content") for value in self.values]
+        return bool(are_turns) and all(are_turns)
+
+    def holds_objects(self) -> bool:
+        return any(isinstance(value, list | dict) for value in self.values)
 
     def is_truth(self) -> bool:
         return bool(self.values) and all(_is_truth(value) for value in self.values)
@@ -161,46 +163,51 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     Args:
         rows: the first rows.
     """
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if "contents" in names and all(_are_turns(row.get("contents"), "parts") for row in rows[:_MOST_VALUES]):
-        # Gemini's.
-        turns = {"messages": "contents"}
-        if system := [name for name in names if name in _GEMINI_SYSTEM]:
-            turns["system"] = system[0]
-        return Guess("conversations", "messages", turns, certain=True)
-    for name in names:
-        said = [row.get(name) for row in rows[:_MOST_VALUES]]
-        if name.strip().lower() in _CONVERSATIONS and (all(map(_are_turns, said)) or all(map(_are_said_in_turn, said))):
-            return Guess("conversations", "sharegpt", {"conversations": name}, certain=True)
-    columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
-    if nested := _inside(columns):
-        return nested
-    letters = [each.name for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")]
-    choices = [each.name for each in columns if not _CHOICES.isdisjoint(each.words)]
-    if len(letters) > 2 or choices:
-        # Of a question with several to choose from, which are neither answers nor in the prompt.
-        others = set(names) - {*letters, *choices}
-        likely = guess([{name: row.get(name) for name in names if name in others} for row in rows])
+    rows = rows[:_MOST_VALUES]
+    columns = _columns_of(rows)
+    if found := _whole_conversations(columns) or _inside(columns):
+        return found
+    if choices := _choices(columns):
+        likely = guess([{name: value for name, value in row.items() if name not in choices} for row in rows])
         return replace(likely, certain=False) if likely else None
-    # A column called answer may hold numbers.
-    answers = [
-        column for column in columns if column.is_named("answer") and len(column.texts) * 2 >= len(rows[:_MOST_VALUES])
-    ]
-    prose = [column for column in columns if column.is_prose() or column in answers]
     if not any(column.is_prose() for column in columns):
-        inner = [flattened(row) for row in rows[:_MOST_VALUES]]
-        likely = guess(inner) if inner != list(rows[:_MOST_VALUES]) else None
+        inner = [flattened(row) for row in rows]
+        likely = guess(inner) if inner != list(rows) else None
         # One text among what an object holds is as likely a name as the row's content.
         return likely if likely and likely.format != "text" else None
-    chosen, rejected = _two_answers(prose)
-    if chosen and rejected:
-        question = _best_question(prose, taken=(chosen, rejected))
-        if question:
-            found = {"prompt": question, "chosen": chosen, "rejected": rejected}
-            return _guess("pairs", "preference", found, certain=question.is_named("question"))
+    # A column called answer may hold numbers.
+    prose = [each for each in columns if each.is_prose() or (each.is_named("answer") and each.is_mostly_filled())]
+    if pair := _two_answers(prose):
+        return pair
     if len(prose) == 1 and not any(each.is_named("question") and each.holds_turns() for each in columns):
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]]) -> list[_Column]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [_Column(name, [row.get(name) for row in rows]) for name in names]
+
+
+def _whole_conversations(columns: Sequence[_Column]) -> Guess | None:
+    """A column whose values are whole conversations."""
+    for column in columns:
+        if column.name == "contents" and all(_are_turns(each, "parts") for each in column.values):
+            # Gemini's.
+            system = next((each for each in columns if each.name in _GEMINI_SYSTEM), None)
+            return _guess("conversations", "messages", {"messages": column, "system": system}, certain=True)
+        if column.name.strip().lower() in _CONVERSATIONS and (
+            all(map(_are_turns, column.values)) or all(map(_are_said_in_turn, column.values))
+        ):
+            return _guess("conversations", "sharegpt", {"conversations": column}, certain=True)
+    return None
+
+
+def _choices(columns: Sequence[_Column]) -> set[str]:
+    """Columns with what there is to choose from: neither answers nor in the prompt."""
+    letters = {each.name for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")}
+    named = {each.name for each in columns if not _CHOICES.isdisjoint(each.words)}
+    return letters | named if len(letters) > 2 or named else set()
 
 
 def flattened(row: Mapping[str, Any], depth: int = _DEEPEST) -> dict[str, Any]:
@@ -268,8 +275,7 @@ def names_columns(rows: Sequence[Mapping[str, Any]]) -> bool:
     They are a row if one is a number in a column of numbers, or a sentence or question among such, and none says what
     its column holds or stands above values of another kind.
     """
-    names = list(rows[0])
-    columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
+    columns = _columns_of(rows[:_MOST_VALUES])
     short = [each for each in columns if len(each.words) <= _MOST_WORDS and _ending(each.name) is None]
     if any(each.is_named(role) for each in short for role in _WORDS):
         return True
@@ -301,13 +307,18 @@ def _ending(text: str) -> str | None:
     return "?" if end in _QUESTION_MARKS else "." if end in _SENTENCE_ENDS else None
 
 
-def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
-    good = [column for column in prose if column.is_named("chosen")]
+def _two_answers(prose: Sequence[_Column]) -> Guess | None:
+    """A question with a better and a worse answer."""
     bad = [column for column in prose if column.is_named("rejected")]
+    good = [column for column in prose if column.is_named("chosen")]
     if bad and not good:
         # ms-swift's rejected_response stands beside response.
         good = [each for each in prose if each.is_named("answer") and each.words < bad[0].words]
-    return (good[0] if good else None), (bad[0] if bad else None)
+    question = _best_question(prose, taken=(good[0], bad[0])) if good and bad else None
+    if question is None:
+        return None
+    found = {"prompt": question, "chosen": good[0], "rejected": bad[0]}
+    return _guess("pairs", "preference", found, certain=question.is_named("question"))
 
 
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
@@ -315,41 +326,39 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
     if not any(each.is_named("question") for each in columns):
         # `a` is an answer beside `q`; beside `b` it is the first letter.
         answers = [each for each in answers if not each.words & _WORDS["answer"] <= {"a"}]
-    answer = max(answers, key=_answer_score, default=None)
-    asked = [each for each in columns if each.is_named("question") and each.holds_turns()]
-    question = asked[0] if asked else _best_question(prose, taken=(answer,) if answer else ())
-    certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
-    if question and question.is_named("system"):
-        # The question is in no column that is read.
-        certain = False
-    passages = [value for each in columns if each.is_named("context") for value in each.values]
-    if any(isinstance(each, list | dict) for each in passages):
-        # No format puts them into a prompt.
-        certain = False
-    if answer is None:
-        others = [each for each in prose if each is not question and not each.is_named("context")]
-        answer = max(others, key=_answer_score, default=None)
-    if question is None or answer is None:
+    named = max(answers, key=_answer_score, default=None)
+    turns = [each for each in columns if each.is_named("question") and each.holds_turns()]
+    question = turns[0] if turns else _best_question(prose, taken=(named,) if named else ())
+    if question is None:
         return None
-    found = {"prompt": question, "completion": answer}
-    truths = [each for each in columns if each.is_named("label") and each.is_truth()]
-    if truths:
-        return _guess("singles", "unpaired", {**found, "label": truths[0]}, certain=certain)
-    filled = [each for each in columns if each not in (question, answer) and each.is_prose_where_filled()]
-    system = [each for each in filled if each.is_named("system")]
-    context = [each for each in filled if each.is_named("context")]
-    if not context and question.name.strip().lower() == "instruction":
-        context = [each for each in columns if each.name.strip().lower() == "input" and each.texts]
-    if context:
-        words = {"instruction": question, "input": context[0], "output": answer}
-        return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
-    if any(each.name == "history" for each in columns):
-        # Earlier turns: alpaca reads a column of this name.
-        words = {"instruction": question, "output": answer}
-        return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
-    return _guess(
-        "conversations", "prompt_completion", found | ({"system": system[0]} if system else {}), certain=certain
+    others = [each for each in prose if each is not question and not each.is_named("context")]
+    answer = named or max(others, key=_answer_score, default=None)
+    if answer is None:
+        return None
+    certain = (
+        named is not None
+        and question.is_named("question")
+        # The question is in no column that is read.
+        and not question.is_named("system")
+        and not _has_rival(named, prose)
+        # No format puts lists of passages into a prompt.
+        and not any(each.is_named("context") and each.holds_objects() for each in columns)
     )
+    labels = [each for each in columns if each.is_named("label") and each.is_truth()]
+    if labels:
+        pair = {"prompt": question, "completion": answer}
+        return _guess("singles", "unpaired", {**pair, "label": labels[0]}, certain=certain)
+    filled = [each for each in columns if each not in (question, answer) and each.is_prose_where_filled()]
+    context = next((each for each in filled if each.is_named("context")), None)
+    if context is None and question.name.strip().lower() == "instruction":
+        context = next((each for each in columns if each.name.strip().lower() == "input" and each.texts), None)
+    system = next((each for each in filled if each.is_named("system")), None)
+    name, words = "prompt_completion", ("prompt", "completion")
+    # Earlier turns: alpaca reads a column `history`.
+    if context or any(each.name == "history" for each in columns):
+        name, words = "alpaca", ("instruction", "output")
+    found = {words[0]: question, "input": context, words[1]: answer, "system": system}
+    return _guess("conversations", name, found, certain=certain)
 
 
 def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:
@@ -387,5 +396,5 @@ def _answer_score(column: _Column) -> float:
     )
 
 
-def _guess(task: Task, name: str, columns: Mapping[str, _Column], *, certain: bool) -> Guess:
-    return Guess(task, name, {word: column.name for word, column in columns.items()}, certain)
+def _guess(task: Task, name: str, columns: Mapping[str, _Column | None], *, certain: bool) -> Guess:
+    return Guess(task, name, {word: column.name for word, column in columns.items() if column}, certain)
