@@ -61,7 +61,7 @@ _COMMANDS = {
     "grpo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
     "ppo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
     "verl": "PPO and GRPO are not supported in this version; for supervised training: " + _TRAIN.format(" --stage sft"),
-    "tune": _TRAIN.format(""),
+    "tune": f"recipes of torchtune are not read; {_TRAIN.format('')}",
 }
 # Launchers in front of another tool's command.
 _TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl", "unsloth")
@@ -89,26 +89,11 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
         if word in ("export", "webchat") and following and following[0].endswith((".yaml", ".yml")):
             remedy = _of_recipe(Path(following[0])) or remedy
         file = _configuration_in(following, values)
-        if word == "tune":
-            remedy = _of_torchtune(following, values) or remedy
-        elif word == "preprocess" and file is not None:
+        if word == "preprocess" and file is not None:
             remedy = shlex.join(["ascendtune", "train", str(file), "--prepare"])
         elif remedy.startswith(_TRAIN.partition("{")[0]):
             remedy = _training_with(word, remedy, following, file)
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
-
-
-def _of_torchtune(words: list[str], values: dict[str, str]) -> str | None:
-    """The command for `tune download MODEL` and `tune run RECIPE --config FILE_OR_NAME`; None for others."""
-    if words[:1] == ["download"] and len(words) > 1:
-        return shlex.join(["ascendtune", "fetch", "model", words[1]])
-    if words[:1] != ["run"] or "config" not in values:
-        return None
-    if Path(values["config"]).suffix in (".yaml", ".yml"):
-        return shlex.join(["ascendtune", "train", values["config"]])
-    # A configuration that is inside the package.
-    written = shlex.join(["tune", "cp", values["config"], "theirs.yaml"])
-    return f"{written}; then `ascendtune train theirs.yaml` prints the commands for the same training"
 
 
 def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:

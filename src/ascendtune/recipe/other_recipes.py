@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.other_commands import native_commands, tool_of
-from ascendtune.recipe.other_sections import refuse_sections
 
 _TOOLS = ("llamafactory-cli", "swift", "axolotl", "trl")
 # A command in a shell script that starts a process for each device.
@@ -83,13 +83,31 @@ def _is_json_list(path: Path) -> bool:
 
 def refuse_other_recipe(document: Document) -> None:
     """Raises:
-    RecipeError: `document` is a configuration of another tool, with the two commands that do the same here.
+    RecipeError: `document` is a configuration of another tool, with the commands for the same training here.
     """
     if tool := tool_of(document.values):
-        raise RecipeError(
-            f"this is a configuration of {tool}",
-            code="recipe-of-another-tool",
-            remedy=str(native_commands(document.values, tool)),
-            where=document.source,
+        remedy = str(native_commands(document.values, tool))
+    elif tool := _tool_with_sections(document.values):
+        remedy = (
+            "ascendtune init --model MODEL --data DATA writes a recipe into which its values go; PPO and GRPO are not "
+            "supported in this version"
         )
-    refuse_sections(document.values, document.source)
+    else:
+        return
+    raise RecipeError(
+        f"this is a configuration of {tool}", code="recipe-of-another-tool", remedy=remedy, where=document.source
+    )
+
+
+def _tool_with_sections(values: Mapping[str, Any]) -> str | None:
+    """The tool whose configuration this is, of those whose keys stand in sections."""
+    sections = {name: section for name, section in values.items() if isinstance(section, dict)}
+    if any(str(section.get("_component_", "")).startswith("torchtune.") for section in sections.values()):
+        return "torchtune"
+    if "actor_rollout_ref" in values or ("trainer" in values and "train_files" in sections.get("data", {})):
+        return "verl"
+    if "runner_config" in values or {"run_mode", "trainer"} <= values.keys():
+        return "MindFormers"
+    if "training" in sections and (isinstance(values.get("model"), str) or "lora" in values):
+        return "Unsloth"
+    return None

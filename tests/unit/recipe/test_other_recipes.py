@@ -224,6 +224,23 @@ def test_method_that_is_not_supported_is_not_answered_with_another(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("values", "tool"),
+    [
+        ({"model": {"_component_": "torchtune.models.llama3_1.lora_llama3_1_8b", "lora_rank": 8}}, "torchtune"),
+        ({"data": {"train_files": "d.parquet"}, "model": {"path": "m"}, "trainer": {"total_epochs": 4}}, "verl"),
+        ({"actor_rollout_ref": {"model": {"path": "m"}}}, "verl"),
+        ({"run_mode": "finetune", "trainer": {"model_name": "llm"}, "seed": 0}, "MindFormers"),
+        ({"model": "m", "data": {"dataset": "d"}, "training": {"training_type": "lora"}}, "Unsloth"),
+    ],
+)
+def test_configuration_with_sections_is_recognised(tmp_path: Path, values: dict[str, Any], tool: str) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(RecipeError, match=f"a configuration of {tool}") as caught:
+        Recipe.load(tmp_path / "config.yaml")
+    assert caught.value.code == "recipe-of-another-tool" and "ascendtune init" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
     "data", [{"dataset_mixer": {"d": 0.5}, "dtype": "auto"}, {"datasets": [{"path": "d", "weight": 0.5}]}]
 )
 def test_mixtures_of_trl_are_recognised(tmp_path: Path, data: dict[str, Any]) -> None:
