@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import NotRegular, open_regular
@@ -210,6 +210,40 @@ def is_number(value: object, least: float = -_LARGEST, most: float = _LARGEST) -
 def is_text_list(value: object) -> bool:
     """Whether `value` is a list of texts."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+class FieldRule(NamedTuple):
+    """What a field of a JSON object may hold: a test of its value, and words for the message."""
+
+    accepts: Callable[[Any], bool]
+    expected: str
+
+
+TEXT = FieldRule(lambda value: isinstance(value, str), "a text")
+TEXTS = FieldRule(is_text_list, "a list of texts")
+FLAG = FieldRule(lambda value: isinstance(value, bool), "true or false")
+
+
+def check_fields(
+    path: Path,
+    fields: Mapping[str, Any],
+    rules: Mapping[FieldRule, Sequence[str]],
+    prefix: str = "",
+    *,
+    never_null: str,
+) -> None:
+    """Raise RecipeError for a field that its rule does not accept; a field without a rule may hold anything.
+
+    Args:
+        rules: rule -> names of fields.
+        prefix: path of the object in the file, for the message.
+        never_null: the one field that may not be null.
+    """
+    of_name = {name: rule for rule, names in rules.items() for name in names}
+    for key, value in fields.items():
+        rule = of_name.get(key) if value is not None or key == never_null else None
+        if rule is not None and not rule.accepts(value):
+            raise bad_field(path, prefix + key, value, rule.expected)
 
 
 def first_line(error: BaseException) -> str:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import bad_field, is_number, is_text_list, read_json_object, shown_names
+from ascendtune.core.foreign_json import (
+    FLAG,
+    TEXT,
+    TEXTS,
+    FieldRule,
+    check_fields,
+    is_number,
+    is_text_list,
+    read_json_object,
+    shown_names,
+)
 from ascendtune.hub.oft_adapter import rotation_of
 from ascendtune.hub.safetensors_header import SafetensorsHeader, read_safetensors_header
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
@@ -16,15 +26,34 @@ from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
-_LARGEST_RANK = 65_536
 _LARGEST_NUMBER = 1e30
-_TEXTS = ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version")
-_MOST_TERMS = 1024
-_NUMBERS = ("lora_alpha", "lora_dropout", "module_dropout", "eps")
-_FLAGS = (
-    *("use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying"),
-    *("coft", "block_share", "use_cayley_neumann"),
-)
+
+
+def _whole_number(least: int, most: int) -> FieldRule:
+    expected = f"a whole number from {least} to {most:,}"
+    return FieldRule(lambda value: type(value) is int and least <= value <= most, expected)
+
+
+def _are_positive(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_number(each, 0, _LARGEST_NUMBER) and each for each in value.values())
+
+
+_RULES = {
+    _whole_number(1, 1024): ("num_cayley_neumann_terms",),
+    FieldRule(lambda value: is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER), "a number"): (
+        "lora_alpha", "lora_dropout", "module_dropout", "eps",
+    ),
+    FieldRule(_are_positive, "an object of names and numbers above 0"): ("rank_pattern", "alpha_pattern"),
+    FieldRule(lambda value: isinstance(value, str) or is_text_list(value), "a text or a list of texts"): (
+        "target_modules", "exclude_modules",
+    ),
+    TEXTS: ("modules_to_save", "target_parameters"),
+    TEXT: ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version"),
+    FLAG: (
+        "use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying",
+        "coft", "block_share", "use_cayley_neumann",
+    ),
+}  # fmt: skip
 _WEIGHT = re.compile(r"(?:^|\.)(?:lora|oft)_")
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
@@ -54,7 +83,9 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
             remedy="export the adapter without it",
             where=path,
         )
-    _check_fields(path, config)
+    # OFT has a number of blocks or a size of blocks, and 0 for the other.
+    rank = _whole_number(0 if config["peft_type"] == "OFT" else 1, 65_536)
+    check_fields(path, config, _RULES | {rank: ("r", "oft_block_size")}, never_null="r")
     return config
 
 
@@ -109,11 +140,8 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
     """
     lost = [name for name in names if is_adapter_weight(name) and name not in loaded]
     if lost:
-        raise RecipeError(
-            f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}",
-            code="adapter-base-mismatch",
-            remedy="give the base model that the adapter was trained on",
-            where=directory,
+        raise _of_another_base(
+            f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}", directory
         )
 
 
@@ -134,32 +162,6 @@ def weight_in_files(name: str, files: Container[str]) -> str | None:
     return next((each for each in candidates if each in files), None)
 
 
-def _check_fields(path: Path, config: Mapping[str, Any]) -> None:
-    for key, value in config.items():
-        if value is None and key != "r":
-            continue
-        # OFT has a number of blocks or a size of blocks, and 0 for the other.
-        least = 0 if config["peft_type"] == "OFT" else 1
-        if key in ("r", "oft_block_size") and not (type(value) is int and least <= value <= _LARGEST_RANK):
-            raise bad_field(path, key, value, f"a whole number from {least} to {_LARGEST_RANK:,}")
-        if key == "num_cayley_neumann_terms" and not (type(value) is int and 1 <= value <= _MOST_TERMS):
-            raise bad_field(path, key, value, f"a whole number from 1 to {_MOST_TERMS:,}")
-        if key in _NUMBERS and not is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER):
-            raise bad_field(path, key, value, "a number")
-        if key in ("rank_pattern", "alpha_pattern") and not (
-            isinstance(value, dict) and all(is_number(each, 0, _LARGEST_NUMBER) and each for each in value.values())
-        ):
-            raise bad_field(path, key, value, "an object of names and numbers above 0")
-        if key in ("target_modules", "exclude_modules") and not (isinstance(value, str) or is_text_list(value)):
-            raise bad_field(path, key, value, "a text or a list of texts")
-        if key in ("modules_to_save", "target_parameters") and not is_text_list(value):
-            raise bad_field(path, key, value, "a list of texts")
-        if key in _TEXTS and not isinstance(value, str):
-            raise bad_field(path, key, value, "a text")
-        if key in _FLAGS and not isinstance(value, bool):
-            raise bad_field(path, key, value, "true or false")
-
-
 def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
     ranks = {config.get("r", 8), *(config.get("rank_pattern") or {}).values()}
     # The matrices of all experts are concatenated in one tensor.
@@ -177,7 +179,7 @@ def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapp
 
 
 def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *, must_meet: bool) -> None:
-    held = {name: tensor.shape for name, tensor in all_tensors(read_weight_headers(base)).items()}
+    held = _shapes(base)
     pairs: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         if (found := _MATRIX.fullmatch(name)) and len(shape) == 2:
@@ -185,12 +187,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
     places = {module: weight_in_files(f"{module}.weight", held) for module in pairs}
     # transformers may call a part of the weights by another name than the files; loading compares every one.
     if must_meet and pairs and not any(places.values()):
-        raise RecipeError(
-            f"the base model has none of the modules of the adapter: {shown_names(pairs)}",
-            code="adapter-base-mismatch",
-            remedy="give the base model that the adapter was trained on",
-            where=path,
-        )
+        raise _of_another_base(f"the base model has none of the modules of the adapter: {shown_names(pairs)}", path)
     for module, pair in pairs.items():
         place = places[module]
         if place is None or len(pair) < 2:
@@ -199,27 +196,32 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
         # A head that has grown is in the adapter, whole, and takes the place of the base's.
         present = shapes.get(f"{PREFIX}{module}.base_layer.weight", held[place])
         if present not in (made_for, made_for[::-1]):
-            raise RecipeError(
+            raise _of_another_base(
                 f"the adapter does not fit this model: {module} is {list(present)} in the base, "
                 f"but the adapter was made for {list(made_for)}",
-                code="adapter-base-mismatch",
-                remedy="give the base model that the adapter was trained on",
-                where=path,
+                path,
             )
 
 
 def _check_rotations(file: SafetensorsHeader, base: Path | None, *, shared: bool) -> None:
-    held = {} if base is None else {name: each.shape for name, each in all_tensors(read_weight_headers(base)).items()}
+    held = {} if base is None else _shapes(base)
     for name in file.tensors:
         if not name.endswith(".oft_R.weight"):
             continue
         rotation = rotation_of(adapted_module(name).removeprefix(PREFIX), name, file)
         place = weight_in_files(f"{rotation.module}.weight", held)
         if place is not None and not (len(held[place]) == 2 and rotation.fits(held[place][1], shared=shared)):
-            raise RecipeError(
+            raise _of_another_base(
                 f"the adapter does not fit this model: {rotation.module} is {list(held[place])} in the base, "
                 f"but the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",
-                code="adapter-base-mismatch",
-                remedy="give the base model that the adapter was trained on",
-                where=file.path,
+                file.path,
             )
+
+
+def _shapes(model: Path) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in all_tensors(read_weight_headers(model)).items()}
+
+
+def _of_another_base(what: str, where: Path) -> RecipeError:
+    remedy = "give the base model that the adapter was trained on"
+    return RecipeError(what, code="adapter-base-mismatch", remedy=remedy, where=where)

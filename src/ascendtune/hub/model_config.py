@@ -8,34 +8,67 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import bad_field, is_number, is_text_list, read_json_object, shown_value
+from ascendtune.core.foreign_json import (
+    FLAG,
+    TEXTS,
+    FieldRule,
+    bad_field,
+    check_fields,
+    is_number,
+    read_json_object,
+    shown_value,
+)
 
-_COUNTS = {
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000),
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 1_000_000),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "head_dim"), 100_000),
-    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions"), 1_000_000_000),
-}
-"""Field -> the largest value; each is at least 1."""
-_SIZES = {
-    **dict.fromkeys(("intermediate_size", "ffn_hidden_size", "moe_intermediate_size", "n_inner"), 10_000_000),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), 100_000),
-    **dict.fromkeys(("num_labels", "type_vocab_size", "num_nextn_predict_layers", "first_k_dense_replace"), 1_000_000),
-}
-"""Field -> the largest value; each may be 0."""
-_NUMBERS = {
-    **dict.fromkeys(("rope_theta", "hidden_multiplier"), (0.0, 1e30)),
-    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"), (0.0, 1.0)),
-    **dict.fromkeys(("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"), (0.0, 1.0)),
-    **dict.fromkeys(("initializer_range", "partial_rotary_factor"), (0.0, 1_000.0)),
-}
-_FLAGS = ("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "use_sliding_window", "is_encoder_decoder")
-_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
-_TEXTS = ("model_type", *_ACTIVATIONS)
-_OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "text_config", "auto_map")
-_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "auto")
-_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "auto")
+
+
+def _count(least: int, most: int) -> FieldRule:
+    def accepts(value: Any) -> bool:
+        # Some architectures give a number for each layer.
+        values = value if isinstance(value, list) and len(value) <= 10_000 else [value]
+        return all(type(each) is int and least <= each <= most for each in values)
+
+    return FieldRule(accepts, f"a whole number from {least} to {most:,}")
+
+
+def _number(least: float, most: float) -> FieldRule:
+    return FieldRule(lambda value: is_number(value, least, most), f"a number from {least:g} to {most:g}")
+
+
+def _is_ids(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(type(each) is int and -1 <= each < 1 << 31 for each in values)
+
+
+_RULES = {
+    _count(1, 10_000): LAYERS,
+    _count(1, 1_000_000): ("hidden_size", "n_embd", "d_model"),
+    _count(1, 100_000): ("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "head_dim"),
+    _count(1, 1_000_000_000): ("vocab_size", "max_position_embeddings", "n_positions"),
+    _count(0, 10_000_000): ("intermediate_size", "ffn_hidden_size", "moe_intermediate_size", "n_inner"),
+    _count(0, 100_000): ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"),
+    _count(0, 1_000_000): ("num_labels", "type_vocab_size", "num_nextn_predict_layers", "first_k_dense_replace"),
+    _number(0, 1e30): ("rope_theta", "hidden_multiplier"),
+    _number(0, 1): (
+        "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
+        "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+    ),
+    _number(0, 1000): ("initializer_range", "partial_rotary_factor"),
+    FLAG: (
+        "tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "use_sliding_window", "is_encoder_decoder",
+    ),
+    FieldRule(lambda value: isinstance(value, str) and value != "", "a text"): ("model_type", *_ACTIVATIONS),
+    FieldRule(lambda value: isinstance(value, dict), "an object"): (
+        "rope_scaling", "rope_parameters", "id2label", "label2id", "text_config", "auto_map",
+    ),
+    FieldRule(_is_ids, "a token id, or a list of them"): ("bos_token_id", "eos_token_id", "pad_token_id"),
+    FieldRule(lambda value: value in _DTYPES or isinstance(value, dict), f"one of {', '.join(_DTYPES)}"): (
+        "torch_dtype", "dtype",
+    ),
+    TEXTS: ("architectures", "layer_types"),
+}  # fmt: skip
 # The config classes of these make head_dim from hidden_size and num_attention_heads where it is not given.
 _DIVIDING = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "gpt2", "gpt_neox", "phi", "phi3", "olmo", "olmo2")
 _DECODER_LAYER = re.compile(
@@ -72,7 +105,8 @@ def read_model_config(path: Path) -> dict[str, Any]:
         )
     _require_no_foreign_code(path, config)
     for section, prefix in _sections(path, config):
-        _check_fields(path, section, prefix)
+        check_fields(path, section, _RULES, prefix, never_null="model_type")
+        _check_layer_types(path, section, prefix)
         _check_heads(path, section, prefix)
     return config
 
@@ -182,32 +216,6 @@ def _sections(path: Path, config: dict[str, Any]) -> Iterator[tuple[dict[str, An
         yield inner, "text_config."
 
 
-def _check_fields(path: Path, section: Mapping[str, Any], prefix: str) -> None:
-    for key, value in section.items():
-        name = prefix + key
-        if value is None and key != "model_type":
-            continue
-        if key in _COUNTS and not _is_count(value, 1, _COUNTS[key]):
-            raise bad_field(path, name, value, f"a whole number from 1 to {_COUNTS[key]:,}")
-        if key in _SIZES and not _is_count(value, 0, _SIZES[key]):
-            raise bad_field(path, name, value, f"a whole number from 0 to {_SIZES[key]:,}")
-        if key in _NUMBERS and not is_number(value, *_NUMBERS[key]):
-            raise bad_field(path, name, value, f"a number from {_NUMBERS[key][0]:g} to {_NUMBERS[key][1]:g}")
-        if key in _FLAGS and not isinstance(value, bool):
-            raise bad_field(path, name, value, "true or false")
-        if key in _TEXTS and not (isinstance(value, str) and value):
-            raise bad_field(path, name, value, "a text")
-        if key in _OBJECTS and not isinstance(value, dict):
-            raise bad_field(path, name, value, "an object")
-        if key in _IDS and not _is_ids(value):
-            raise bad_field(path, name, value, "a token id, or a list of them")
-        if key in ("torch_dtype", "dtype") and value not in _DTYPES and not isinstance(value, dict):
-            raise bad_field(path, name, value, f"one of {', '.join(_DTYPES)}")
-        if key in ("architectures", "layer_types") and not is_text_list(value):
-            raise bad_field(path, name, value, "a list of texts")
-    _check_layer_types(path, section, prefix)
-
-
 def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> None:
     kinds, layers = section.get("layer_types"), section.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) < layers:
@@ -277,14 +285,3 @@ def _objects(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, di
             if isinstance(each, dict):
                 inner = f"{prefix}{key}[{number}]." if isinstance(value, list) else f"{prefix}{key}."
                 yield from _objects(each, inner)
-
-
-def _is_count(value: Any, least: int, most: int) -> bool:
-    # Some architectures give a number for each layer.
-    values = value if isinstance(value, list) and len(value) <= 10_000 else [value]
-    return all(type(each) is int and least <= each <= most for each in values)
-
-
-def _is_ids(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(type(each) is int and -1 <= each < 1 << 31 for each in values)

@@ -36,6 +36,10 @@ _OTHER_FORMS = (
 _STARTS_THAT_CHANGE_THE_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 
 
+_MERGE_WITH_PEFT = "merge it with PEFT: load it, then call merge_and_unload()"
+_COPY_AGAIN = "copy or download the adapter again"
+
+
 @dataclass(frozen=True)
 class LowRank:
     """The adapter of one module: its change is scaling · B @ A."""
@@ -99,15 +103,17 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
     config = _config(directory)
     path = directory / WEIGHTS
     if not path.exists():
-        pickled = (directory / "adapter_model.bin").is_file()
+        if (directory / "adapter_model.bin").is_file():
+            raise InputError(
+                "the adapter's weights are a pickle, which can run code when it is loaded",
+                code="pickled-weights",
+                remedy="load it with PEFT and save it with save_pretrained, if you trust it",
+                where=directory,
+            )
         raise InputError(
-            "the adapter's weights are a pickle, which can run code when it is loaded"
-            if pickled
-            else "the adapter has no weights: adapter_model.safetensors is missing",
-            code="pickled-weights" if pickled else "adapter-weights-missing",
-            remedy="load it with PEFT and save it with save_pretrained, if you trust it"
-            if pickled
-            else "copy or download the adapter again",
+            f"the adapter has no weights: {WEIGHTS} is missing",
+            code="adapter-weights-missing",
+            remedy=_COPY_AGAIN,
             where=directory,
         )
     file = read_safetensors_header(path)
@@ -134,32 +140,24 @@ def _config(directory: Path) -> dict[str, Any]:
     config = read_adapter_config(path)
     kind = config["peft_type"]
     if kind not in _PREFIXES:
-        raise InputError(
+        raise _not_mergeable(
             f"this is a {kind} adapter: only LoRA and OFT can be merged here",
-            code="adapter-not-mergeable",
-            remedy="merge it with PEFT: load it, then call merge_and_unload() if the adapter has this method",
-            where=path,
+            path,
+            f"{_MERGE_WITH_PEFT} if the adapter has this method",
         )
     if kind == "OFT":
         require_known_rotations(config, path)
     for key in _OTHER_FORMS:
         if config.get(key):
-            raise InputError(
-                f"the adapter uses {key}, which cannot be merged here",
-                code="adapter-not-mergeable",
-                remedy="merge it with PEFT: load it, then call merge_and_unload()",
-                where=path,
-            )
+            raise _not_mergeable(f"the adapter uses {key}, which cannot be merged here", path)
     start = str(config.get("init_lora_weights")).lower()
     if start.startswith(_STARTS_THAT_CHANGE_THE_BASE):
-        raise InputError(
-            f"init_lora_weights: {start} changed the base in memory, and the adapter was saved without conversion",
-            code="adapter-not-mergeable",
-            remedy="merge it with PEFT, which changes the base again: load it, then call merge_and_unload()"
-            if start == "loftq"
-            else "save it with PEFT's path_initial_model_for_weight_conversion",
-            where=path,
+        what = f"init_lora_weights: {start} changed the base in memory, and the adapter was saved without conversion"
+        # PEFT changes the base again when it loads the former.
+        remedy = (
+            _MERGE_WITH_PEFT if start == "loftq" else "save it with PEFT's path_initial_model_for_weight_conversion"
         )
+        raise _not_mergeable(what, path, remedy)
     return config
 
 
@@ -176,25 +174,17 @@ def _sorted_names(
             # PEFT saves the base's own embeddings beside those that took their place, where the vocabulary has grown.
             continue
         if tensor.dtype not in FLOAT_DTYPES:
-            raise InputError(
-                f"{name} has the dtype {tensor.dtype}; only floating-point adapters can be merged",
-                code="adapter-not-mergeable",
-                remedy="save the adapter in fp32 or bf16",
-                where=file.path,
-            )
+            what = f"{name} has the dtype {tensor.dtype}; only floating-point adapters can be merged"
+            raise _not_mergeable(what, file.path, "save the adapter in fp32 or bf16")
         plain = name.removeprefix(PREFIX)
         if (match := _PARTS.fullmatch(plain)) and match["part"].startswith(_PREFIXES[config["peft_type"]]):
-            part = match["part"].removesuffix(".weight").replace("embedding_", "")
-            modules.setdefault(match["module"], {})[part] = name
+            parts = modules.setdefault(match["module"], {})
+            parts[match["part"].removesuffix(".weight").replace("embedding_", "")] = name
             if "embedding" in match["part"]:
-                modules[match["module"]]["embedding"] = name
+                parts["embedding"] = name
         elif is_adapter_weight(plain) or plain == name or not plain.endswith((".weight", ".bias")):
-            raise InputError(
-                f"the adapter contains {name}, which is not a known weight of {config['peft_type']}",
-                code="adapter-not-mergeable",
-                remedy="merge it with PEFT: load it, then call merge_and_unload()",
-                where=file.path,
-            )
+            what = f"the adapter contains {name}, which is not a known weight of {config['peft_type']}"
+            raise _not_mergeable(what, file.path)
         else:
             inner = plain.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
             whole[inner] = name
@@ -202,6 +192,10 @@ def _sorted_names(
             if ".base_layer." in plain or not any(module == each or f".{each}" in f".{module}" for each in saved):
                 whole_base.add(inner)
     return modules, whole, whole_base
+
+
+def _not_mergeable(what: str, where: Path, remedy: str = _MERGE_WITH_PEFT) -> InputError:
+    return InputError(what, code="adapter-not-mergeable", remedy=remedy, where=where)
 
 
 def _is_stack(module: str, parts: dict[str, str], config: dict[str, Any], file: SafetensorsHeader) -> bool:
@@ -228,7 +222,7 @@ def _low_rank(
         raise InputError(
             f"{module} has no {missing.pop()}",
             code="adapter-damaged",
-            remedy="copy or download the adapter again",
+            remedy=_COPY_AGAIN,
             where=file.path,
         )
     a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
@@ -245,19 +239,15 @@ def _low_rank(
             raise InputError(
                 f"{parts[part]} has shape {list(file.tensors[parts[part]].shape)}, but the adapter's B has {b[0]} rows",
                 code="adapter-config-mismatch",
-                remedy="copy or download the adapter again",
+                remedy=_COPY_AGAIN,
                 where=file.path,
             )
     return LowRank(
-        module,
-        parts["lora_A"],
-        parts["lora_B"],
-        scaling_of(config, rank, alpha, weight),
-        (b[0], a[1]),
+        module, parts["lora_A"], parts["lora_B"], scaling_of(config, rank, alpha, weight), (b[0], a[1]),
         is_embedding="embedding" in parts,
         magnitude=parts.get("lora_magnitude_vector"),
         bias=parts.get("lora_B.bias"),
-    )
+    )  # fmt: skip
 
 
 def _name_for_patterns(module: str, config: dict[str, Any]) -> str:
@@ -280,8 +270,8 @@ def rank_and_alpha(config: dict[str, Any], name: str, file: SafetensorsHeader) -
         raise InputError(
             f"adapter_config.json has no valid rank and alpha for {name}: {error}",
             code="adapter-config-mismatch",
-            remedy="copy or download the adapter again",
-            where=file.path.with_name("adapter_config.json"),
+            remedy=_COPY_AGAIN,
+            where=file.path.with_name(CONFIG),
         ) from error
 
 
