@@ -33,13 +33,13 @@ from ascendtune.hub import modelscope
 from ascendtune.hub.modelscope import RepoType, input_error, noun
 from ascendtune.hub.verify import check_model_directory
 
-_HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
+HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 _HUBS = ("hf", "modelscope")
 _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
 # Without pickled weights: they are never loaded, so they are not downloaded.
 _MODEL_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.tiktoken", "*.jinja", "*.py"]
 # Copies of the weights in other layouts, for other programs.
-_MODEL_COPIES = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors"]
+MODEL_COPIES = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors"]
 
 
 def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed: bool = True) -> Path:
@@ -56,7 +56,7 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
     path = find_local(path_or_id, "model")
     if path is None:
         wanted = [each for each in _MODEL_FILES if weights_needed or each != "*.safetensors"]
-        path = _download(path_or_id, "model", revision, wanted, _MODEL_COPIES)
+        path = _download(path_or_id, "model", revision, wanted, MODEL_COPIES)
     check_model_directory(path, weights_needed=weights_needed)
     return path
 
@@ -68,7 +68,7 @@ def fetch_weights(path_or_id: str) -> Path:
         RecipeError: no such path, no such model, no access.
         MachineError: the hub cannot be reached, or the disk is full.
     """
-    return find_local(path_or_id, "model") or _download(path_or_id, "model", None, _MODEL_FILES, _MODEL_COPIES)
+    return find_local(path_or_id, "model") or _download(path_or_id, "model", None, _MODEL_FILES, MODEL_COPIES)
 
 
 def fetch_dataset(
@@ -140,7 +140,7 @@ def find_local(text: str, kind: RepoType) -> Path | None:
     """
     hub, name = split_hub(text)
     if hub is not None:
-        if not _HUB_ID.fullmatch(name):
+        if not HUB_ID.fullmatch(name):
             raise input_error(kind)(
                 f"'{text}' does not name a {noun(kind)} of a hub",
                 code="invalid-hub-id",
@@ -184,7 +184,7 @@ def split_hub(text: str) -> tuple[str | None, str]:
 def _has_form_of_path(text: str) -> bool:
     has_folder = "/" in text and Path(text).parent.is_dir()
     is_file = text.removesuffix(".gz").endswith(_DATA_SUFFIXES)
-    return text.startswith(("/", "~", ".")) or has_folder or is_file or not _HUB_ID.fullmatch(text)
+    return text.startswith(("/", "~", ".")) or has_folder or is_file or not HUB_ID.fullmatch(text)
 
 
 def _download(

@@ -147,9 +147,9 @@ def _translated(error: Exception, name: str, kind: RepoType, offline: str | None
     return None
 
 
-def endpoint() -> str:
+def endpoint(environment: Mapping[str, str] = os.environ) -> str:
     """The address of ModelScope, or the one in MODELSCOPE_ENDPOINT."""
-    named = os.environ.get("MODELSCOPE_ENDPOINT") or os.environ.get("MODELSCOPE_DOMAIN") or "www.modelscope.cn"
+    named = environment.get("MODELSCOPE_ENDPOINT") or environment.get("MODELSCOPE_DOMAIN") or "www.modelscope.cn"
     return named if "://" in named else f"https://{named}"
 
 

@@ -18,6 +18,7 @@ from ascendtune.core.http import Fault
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of, format_bytes
+from ascendtune.hub.download import MODEL_COPIES
 from ascendtune.hub.modelscope import RepoType, input_error, noun
 from ascendtune.hub.snapshot.hub_client import HubClient, Listing, RemoteFile
 from ascendtune.hub.snapshot.manifest import Manifest
@@ -29,7 +30,6 @@ _TRIES = 5
 _LONGEST_WAIT_SECONDS = 30.0
 # Pickled weights are never loaded, and copies in other layouts are for other programs: `--include` brings them.
 UNWANTED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.ot", "*.tflite")
-_UNWANTED_FOLDERS = ("original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors")
 Progress = Callable[[str, int, int, str], None]
 """Told what is done, how many MiB, of how many, and the files that are under way."""
 
@@ -54,7 +54,7 @@ class SnapshotRequest:
             return False
         if self.include:
             return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include)
-        unwanted = (*UNWANTED, *_UNWANTED_FOLDERS) if self.kind == "model" else ()
+        unwanted = (*UNWANTED, *MODEL_COPIES) if self.kind == "model" else ()
         return not any(fnmatch.fnmatchcase(path, pattern) for pattern in unwanted)
 
 
@@ -197,11 +197,12 @@ def fetch(
                 where=request.directory,
             )
         missing = _missing(request, wanted)
-        arrived = _fetch_all(request, listing.commit, missing, mirrors, least_speed, progress)
+        count = _count_of(request, missing, progress)
+        _Download(request, listing.commit, mirrors, least_speed, count).fetch_all(missing)
         manifest = Manifest(request.name, request.kind, mirrors.current().endpoint, listing.commit, tuple(wanted))
         manifest.write(request.directory)
         _remove_old_parts(request.directory)
-    return FetchResult(manifest, arrived, len(wanted) - len(missing))
+    return FetchResult(manifest, count.arrived, len(wanted) - len(missing))
 
 
 def _left_out(request: SnapshotRequest, listing: Listing) -> str:
@@ -271,15 +272,8 @@ def _missing(request: SnapshotRequest, wanted: Sequence[RemoteFile]) -> list[Rem
     return missing
 
 
-def _fetch_all(
-    request: SnapshotRequest,
-    commit: str,
-    missing: Sequence[RemoteFile],
-    mirrors: Mirrors,
-    least_speed: float,
-    progress: Progress,
-) -> int:
-    """Fetch all of `missing`, several at once; returns the bytes that came."""
+def _count_of(request: SnapshotRequest, missing: Sequence[RemoteFile], progress: Progress) -> _Count:
+    """What earlier tries have brought of the missing files; raises where the disk has no room for the rest."""
     parts = {file.path: _size_of(part_of(request.directory, file)) for file in missing}
     total, here = sum(file.size for file in missing), sum(parts.values())
     require_free_space(
@@ -290,63 +284,65 @@ def _fetch_all(
     )
     if here:
         say(f"{format_bytes(here)} of them are here from an earlier try")
-    count = _Count(f"MiB of {request.name}", total, progress, parts)
-    cancelled = threading.Event()
-    # The largest first: what is left at the end is small, and many connections share it.
-    queue = sorted(missing, key=lambda file: -file.size)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        tasks = [
-            pool.submit(_fetch_one, file, request, commit, mirrors, least_speed, count, cancelled) for file in queue
-        ]
-        try:
-            wait(tasks, return_when=FIRST_EXCEPTION)
-        finally:
-            cancelled.set()
-            for task in tasks:
-                task.cancel()
-    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
-    for error in errors:
-        if not isinstance(error, Cancelled):
-            raise error
-    return count.arrived
+    return _Count(f"MiB of {request.name}", total, progress, parts)
 
 
-def _fetch_one(
-    file: RemoteFile,
-    request: SnapshotRequest,
-    commit: str,
-    mirrors: Mirrors,
-    least_speed: float,
-    count: _Count,
-    cancelled: threading.Event,
-) -> None:
-    """Try mirror after mirror, until the file is whole or nothing new came _TRIES times in a row."""
-    failures, wrong, is_refused = 0, 0, False
-    while True:
-        hub = mirrors.current()
-        before = _size_of(part_of(request.directory, file))
-        try:
-            transfer(
-                file, request.directory, hub.url(request.name, request.kind, commit, file.path),
-                dict(hub.headers()), least_speed=0 if mirrors.is_last else least_speed,
-                arrived=partial(count.add, file), cancelled=cancelled,
-            )  # fmt: skip
-            return
-        except Fault as fault:
-            wrong += isinstance(fault, WrongContent)
-            is_refused |= fault.status in (401, 403)
-            is_progress = _size_of(part_of(request.directory, file)) > before
-            failures = 0 if is_progress else failures + 1
-            if failures >= _TRIES * len(mirrors.hubs) or wrong > len(mirrors.hubs):
-                raise (
-                    _refused(file, request, hub, fault) if is_refused else _not_fetched(file, request, hub, fault)
-                ) from fault
-            if isinstance(fault, TooSlow | WrongContent) or not is_progress:
-                mirrors.leave(hub, f"{file.path}: {fault.what}")
-            if not is_progress and not isinstance(fault, WrongContent):
-                cancelled.wait(min(_pause(fault, failures), _LONGEST_WAIT_SECONDS))
-        if cancelled.is_set():
-            raise Cancelled
+@dataclass(frozen=True)
+class _Download:
+    """Several files at once, each from mirror after mirror."""
+
+    request: SnapshotRequest
+    commit: str
+    mirrors: Mirrors
+    least_speed: float
+    count: _Count
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def fetch_all(self, files: Sequence[RemoteFile]) -> None:
+        # The largest first: what is left at the end is small, and many connections share it.
+        queue = sorted(files, key=lambda file: -file.size)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            tasks = [pool.submit(self._fetch, file) for file in queue]
+            try:
+                wait(tasks, return_when=FIRST_EXCEPTION)
+            finally:
+                self.cancelled.set()
+                for task in tasks:
+                    task.cancel()
+        for error in [task.exception() for task in tasks if not task.cancelled()]:
+            if error is not None and not isinstance(error, Cancelled):
+                raise error
+
+    def _fetch(self, file: RemoteFile) -> None:
+        """Try until the file is whole or nothing new came _TRIES times in a row."""
+        part, hubs = part_of(self.request.directory, file), len(self.mirrors.hubs)
+        failures, wrong, is_refused = 0, 0, False
+        while True:
+            hub = self.mirrors.current()
+            before = _size_of(part)
+            try:
+                self._transfer(file, hub)
+                return
+            except Fault as fault:
+                wrong += isinstance(fault, WrongContent)
+                is_refused |= fault.status in (401, 403)
+                is_progress = _size_of(part) > before
+                failures = 0 if is_progress else failures + 1
+                if failures >= _TRIES * hubs or wrong > hubs:
+                    raise (_refused if is_refused else _not_fetched)(file, self.request, hub, fault) from fault
+                if isinstance(fault, TooSlow | WrongContent) or not is_progress:
+                    self.mirrors.leave(hub, f"{file.path}: {fault.what}")
+                if not is_progress and not isinstance(fault, WrongContent):
+                    self.cancelled.wait(min(_pause(fault, failures), _LONGEST_WAIT_SECONDS))
+            if self.cancelled.is_set():
+                raise Cancelled
+
+    def _transfer(self, file: RemoteFile, hub: HubClient) -> None:
+        transfer(
+            file, self.request.directory, hub.url(self.request.name, self.request.kind, self.commit, file.path),
+            dict(hub.headers()), least_speed=0 if self.mirrors.is_last else self.least_speed,
+            arrived=partial(self.count.add, file), cancelled=self.cancelled,
+        )  # fmt: skip
 
 
 def _refused(file: RemoteFile, request: SnapshotRequest, hub: HubClient, fault: Fault) -> AscendtuneError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +12,11 @@ from ascendtune.core.config import Section, validate
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import expanded, parsed_record, read_record, write_json
+from ascendtune.hub.download import HUB_ID
 from ascendtune.hub.modelscope import RepoType
 from ascendtune.hub.snapshot.fetch import SnapshotRequest
 from ascendtune.hub.snapshot.hub_client import checked_revision
 from ascendtune.hub.snapshot.manifest import Manifest
-
-_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 
 
 def checked_id(name: str) -> str:
@@ -27,7 +25,7 @@ def checked_id(name: str) -> str:
     Raises:
         ValueError: it has another form; the message is the remedy.
     """
-    if not _ID.fullmatch(name):
+    if not HUB_ID.fullmatch(name):
         raise ValueError("write it as OWNER/NAME, as the hub lists it")
     return name
 

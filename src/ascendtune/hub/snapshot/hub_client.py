@@ -14,10 +14,11 @@ from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.http import Fault, get_json
 from ascendtune.core.mask import without_secrets
+from ascendtune.hub import modelscope
 from ascendtune.hub.modelscope import RepoType
 
 HUGGING_FACE = "https://huggingface.co"
-_MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com", "modelscope": "https://www.modelscope.cn"}
+_MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com"}
 _MOST_FILES = 100_000
 _MOST_PAGES = 10_000
 _MODELSCOPE_PAGE = 200
@@ -144,41 +145,38 @@ def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[Hu
     Raises:
         InputError: an unknown name, or ModelScope beside another hub: their repositories differ.
     """
-    own = environment.get("HF_ENDPOINT", "").rstrip("/")
-    wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
-    endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
-    modelscope = environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") or None if "modelscope" in names else None
-    if modelscope:
-        # `hub.modelscope.endpoint` takes it without a scheme, too.
-        modelscope = modelscope if "://" in modelscope else f"https://{modelscope}"
-        endpoints = [modelscope if each == _MIRRORS["modelscope"] else each for each in endpoints]
-    for each in endpoints:
-        if "@" in each:
-            # Endpoints are shown and recorded.
-            raise InputError(
-                f"the address of a hub holds a user name or a password: {without_secrets(each)}",
-                code="invalid-option-value",
-                remedy="give the address without them; HF_TOKEN (MODELSCOPE_API_TOKEN) holds the key",
-            )
-        if not _is_http_url(each):
-            raise InputError(
-                f"{'MODELSCOPE_ENDPOINT' if each == modelscope else '--from'} {each} is not a hub",
-                code="invalid-option-value",
-                remedy=f"choose {', '.join(_MIRRORS)}, or give the URL of a mirror of Hugging Face"
-                if each != modelscope
-                else "give the address of ModelScope, such as https://www.modelscope.cn, or unset it",
-            )
     if "modelscope" in names:
-        if len(endpoints) > 1:
+        if set(names) != {"modelscope"}:
             raise InputError(
                 "--from modelscope cannot be combined with other hubs: its repositories differ from Hugging Face's",
                 code="conflicting-options",
                 remedy="use --from modelscope alone",
             )
-        return [ModelScope(endpoints[0], environment.get("MODELSCOPE_API_TOKEN"))]
+        named = modelscope.endpoint(environment).rstrip("/")
+        remedy = "give the address of ModelScope, such as https://www.modelscope.cn, or unset it"
+        _require_hub(named, "MODELSCOPE_ENDPOINT", remedy)
+        return [ModelScope(named, environment.get("MODELSCOPE_API_TOKEN"))]
+    own = environment.get("HF_ENDPOINT", "").rstrip("/")
+    wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
+    endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
+    remedy = f"choose {', '.join((*_MIRRORS, 'modelscope'))}, or give the URL of a mirror of Hugging Face"
+    for each in endpoints:
+        _require_hub(each, "--from", remedy)
     # A token opens private repositories: it goes to the hub that gave it and to the one that the user set, no further.
     token = _hugging_face_token(environment)
     return [HuggingFace(each, token if each in (HUGGING_FACE, own) else None) for each in endpoints]
+
+
+def _require_hub(address: str, source: str, remedy: str) -> None:
+    if "@" in address:
+        # Endpoints are shown and recorded.
+        raise InputError(
+            f"the address of a hub holds a user name or a password: {without_secrets(address)}",
+            code="invalid-option-value",
+            remedy="give the address without them; HF_TOKEN (MODELSCOPE_API_TOKEN) holds the key",
+        )
+    if not _is_http_url(address):
+        raise InputError(f"{source} {address} is not a hub", code="invalid-option-value", remedy=remedy)
 
 
 def _is_http_url(text: str) -> bool:

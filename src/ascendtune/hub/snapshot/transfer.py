@@ -120,9 +120,12 @@ def transfer(
         target.parent.mkdir(parents=True, exist_ok=True)
         running = hash_of(file)
         with _open_part(part, file.size) as content:
-            _read_again(content, running)
-            if content.tell() < file.size:
-                _receive(content, target, running, file, url, headers, Pace(least_speed), arrived, cancelled)
+            while chunk := content.read(1 << 20):
+                running.update(chunk)
+            for chunk in _received(file, url, headers, content.tell(), Pace(least_speed), cancelled):
+                content.write(chunk)
+                running.update(chunk)
+                arrived(len(chunk))
             content.flush()
             os.fsync(content.fileno())
         if listed_hash(file) not in (None, running.hexdigest()):
@@ -134,50 +137,37 @@ def transfer(
 
 
 def _open_part(part: Path, size: int) -> BinaryIO:
-    """The part, empty if another program left something there that cannot be the beginning of a file of this size."""
+    """The part, to be read from its beginning.
+
+    It is empty if another program left something there that cannot be the beginning of a file of this size.
+    """
     with suppress(FileNotFoundError):
         found = part.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > size:
             part.unlink()
-    return os.fdopen(os.open(part, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a+b")
-
-
-def _read_again(content: BinaryIO, running: Any) -> None:
-    """Bring the hash to the end of what an earlier try wrote; leave the file there."""
+    content = os.fdopen(os.open(part, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a+b")
     content.seek(0)
-    while chunk := content.read(1 << 20):
-        running.update(chunk)
+    return content
 
 
-def _receive(
-    content: Any,
-    target: Path,
-    running: Any,
-    file: RemoteFile,
-    url: str,
-    headers: dict[str, str],
-    pace: Pace,
-    arrived: Callable[[int], None],
-    cancelled: threading.Event,
-) -> None:
-    offset = content.tell()
+def _received(
+    file: RemoteFile, url: str, headers: dict[str, str], offset: int, pace: Pace, cancelled: threading.Event
+) -> Iterator[bytes]:
+    """The bytes of the file from `offset` on, as they come."""
+    if offset == file.size:
+        return
     with _translated_connection_errors(), open_url(url, headers, offset=offset) as answer:
-        skip = _bytes_before(answer, offset, file.size)
-        position = offset - skip
+        position = offset - _bytes_before(answer, offset, file.size)
         while position < file.size:
             if cancelled.is_set():
                 raise Cancelled
             chunk = answer.read1(min(_CHUNK, file.size - position))
             if not chunk:
                 raise Fault(f"the connection ended {file.size - position:,} bytes before the end of {file.path}")
-            position += len(chunk)
             pace.add(len(chunk))
-            new = chunk[max(0, offset - (position - len(chunk))) :]
-            if new:
-                with translated_disk_errors(target, "downloading"):
-                    content.write(new)
-                running.update(new)
-                arrived(len(new))
+            if new := chunk[max(0, offset - position) :]:
+                yield new
+            position += len(chunk)
 
 
 def _bytes_before(answer: http.client.HTTPResponse, offset: int, size: int) -> int:
