@@ -238,7 +238,7 @@ def test_a_plain_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, name
 def test_a_live_display_fits_and_lets_messages_through(monkeypatch: pytest.MonkeyPatch) -> None:
     with Terminal(monkeypatch) as terminal:
         stderr, stdout, threads = sys.stderr, sys.stdout, threading.enumerate()
-        monkeypatch.setattr("ascendtune.train.report.progress._REDRAW_SECONDS", 0)
+        monkeypatch.setattr("ascendtune.train.report.progress._LiveScreen.redraw_seconds", 0)
         display = started()
         assert sys.stdout is stdout
         # One that looks for silences, and none that refreshes.

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,17 +38,6 @@ _OURS = {
 }  # fmt: skip
 _EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
 _RESERVED = ("attempt", "step", "time")
-
-
-@cache
-def _tables() -> tuple[list[int], list[int]]:
-    """CRC-32C (Castagnoli) of one byte, and of two bytes at once, which takes half the time."""
-    one = []
-    for number in range(256):
-        for _ in range(8):
-            number = (number >> 1) ^ (0x82F63B78 if number & 1 else 0)
-        one.append(number)
-    return one, [one[one[word & 0xFF] & 0xFF ^ word >> 8] ^ one[word & 0xFF] >> 8 for word in range(1 << 16)]
 
 
 @dataclass
@@ -231,6 +220,8 @@ def _read_file(found: ImportedRun, name: str, stream: BinaryIO) -> None:
 def _records(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes | None]]:
     """Offset and content of each record. The content is None where reading ends: damage at this offset; offset -1: the
     file ends within a record."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
     offset = 0
     while header := stream.read(12):
         if len(header) < 12:
@@ -248,28 +239,18 @@ def _records(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes | None]]:
         if len(body) < length + 4:
             yield -1, None
             return
-        if _masked(data) != int.from_bytes(body[length:], "little"):
+        if masked_crc32c(data) != int.from_bytes(body[length:], "little"):
             yield offset, None
             return
         yield offset, data
         offset += 16 + length
 
 
-def _masked(data: bytes) -> int:
-    """The masked CRC-32C of TFRecord."""
-    one, two = _tables()
-    crc = 0xFFFFFFFF
-    for word in struct.unpack(f"<{len(data) // 2}H", data[: len(data) & ~1]):
-        crc = two[(crc ^ word) & 0xFFFF] ^ (crc >> 16)
-    for byte in data[-1:] if len(data) & 1 else b"":
-        crc = one[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 @lru_cache(maxsize=4096)
 def _is_length(header: bytes, check: int) -> bool:
-    return _masked(header) == check
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    return bool(masked_crc32c(header) == check)
 
 
 def _scalar(tensor: Any) -> float | None:

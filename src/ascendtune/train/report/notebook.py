@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import html
 import sys
-import time
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ascendtune.core.units import format_duration
-
-if TYPE_CHECKING:
-    from ascendtune.train.report.run_progress import RunProgress
-
-_REDRAW_SECONDS = 0.5
+from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress
 
 
 def in_notebook() -> bool:
@@ -25,31 +20,17 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class NotebookScreen:
-    """One line of text and a bar below the cell, replaced at most twice a second."""
+class NotebookScreen(RedrawnScreen):
+    """One line of text and a bar below the cell."""
+
+    redraw_seconds = 0.5
 
     def __init__(self, progress: RunProgress) -> None:
-        self._progress = progress
+        super().__init__(progress)
         self._ipython = import_module("IPython.display")
         self._handle = self._ipython.display(self._rendered(), display_id=True)
-        self._next = 0.0
 
-    def stepped(self) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _REDRAW_SECONDS
-            self._draw()
-
-    def evaluated(self) -> None:
-        self._draw()
-
-    def fell_silent(self) -> None:
-        self._draw()
-
-    def close(self) -> None:
-        self._draw()
-
-    def _draw(self) -> None:
+    def draw(self) -> None:
         self._handle.update(self._rendered())
 
     def _rendered(self) -> Any:

@@ -21,12 +21,11 @@ from ascendtune.core.terminal_text import SafeStream, control, safe
 from ascendtune.core.units import format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.notebook import NotebookScreen, in_notebook
-from ascendtune.train.report.run_progress import RunProgress, shown_extras, shown_loss
+from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress, shown_extras, shown_loss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_REDRAW_SECONDS = 0.25
 _LINE_SECONDS = 5.0
 _EVALUATION_SECONDS = 1.0
 """Between two lines on evaluations: epochs of a step are evaluated at every step; all evaluations are in eval.jsonl."""
@@ -74,9 +73,8 @@ class ProgressDisplay(Callback):
             self._screen = NotebookScreen(self._progress)
         else:
             self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
-        self._watch = threading.Thread(
-            target=self._watch_heartbeat, args=(self._progress,), name="silence", daemon=True
-        )
+        watched = (self._progress,)
+        self._watch = threading.Thread(target=self._watch_heartbeat, args=watched, name="silence", daemon=True)
         self._watch.start()
 
     def on_step(self, record: dict[str, Any]) -> None:
@@ -202,14 +200,16 @@ class _LineScreen:
         sys.stderr.flush()
 
 
-class _LiveScreen:
+class _LiveScreen(RedrawnScreen):
     """Two or three lines that stay at the bottom; whatever is written to stderr meanwhile scrolls by above them."""
+
+    redraw_seconds = 0.25
 
     def __init__(self, progress: RunProgress) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._progress = progress
+        super().__init__(progress)
         # What Rich draws with is not foreign; what it is given to draw is made safe here.
         terminal = sys.stderr.stream if isinstance(sys.stderr, SafeStream) else sys.stderr
         self._console = Console(file=terminal, highlight=False, markup=False)
@@ -228,27 +228,14 @@ class _LiveScreen:
                 setattr(sys, name, SafeStream(getattr(sys, name)))
         # A process that is killed cannot bring a hidden cursor back.
         self._console.show_cursor(True)
-        self._next = 0.0
-
-    def stepped(self) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _REDRAW_SECONDS
-            self._draw()
-
-    def evaluated(self) -> None:
-        self._draw()
-
-    def fell_silent(self) -> None:
-        self._draw()
 
     def close(self) -> None:
         try:
-            self._draw()
+            self.draw()
         finally:
             self._live.stop()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
         self._live.update(self._render(), refresh=True)
 
     def _render(self) -> RenderableType:

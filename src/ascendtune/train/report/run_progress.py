@@ -110,6 +110,34 @@ class RunProgress:
         ]
 
 
+class RedrawnScreen:
+    """A display that is drawn as a whole: at each event, and between two steps not too often."""
+
+    redraw_seconds: float
+
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress = progress
+        self._next = 0.0
+
+    def draw(self) -> None:
+        raise NotImplementedError
+
+    def stepped(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.redraw_seconds
+            self.draw()
+
+    def evaluated(self) -> None:
+        self.draw()
+
+    def fell_silent(self) -> None:
+        self.draw()
+
+    def close(self) -> None:
+        self.draw()
+
+
 def shown_loss(record: dict[str, Any]) -> str:
     return "not a number" if record["loss"] is None else f"{record['loss']:#.4g}"
 

@@ -16,22 +16,29 @@ SHOWN_EXTRAS = ("accuracy", "margin", "kl")
 
 def summary_lines(run: RunDir) -> list[tuple[str, str]]:
     """Names and values, the most important first; unknown ones are left out."""
-    records, facts = list(run.read_metrics()), run.read()
+    records = list(run.read_metrics())
     if not records:
         return [("steps", "none"), *_places(run)]
-    return [*_training(records, facts, run.comparable_evaluations()), *_places(run), *_next(run)]
+    facts = run.read()
+    return [
+        *_steps(records, facts),
+        *_losses(records, run.comparable_evaluations()),
+        *_cost(records, facts),
+        *_places(run),
+        *_next(run),
+    ]
 
 
-def _training(
-    records: list[dict[str, Any]], facts: dict[str, Any], evaluations: list[dict[str, Any]]
-) -> Iterator[tuple[str, str]]:
-    first, last = records[0], records[-1]
-    attempts = facts.get("attempts") or []
-    times = f" in {len(attempts)} attempts" if len(attempts) > 1 else ""
-    epochs = f"{last['epoch']:.3g}"
-    yield "steps", f"{last['step']:,} ({epochs} epoch{'' if epochs == '1' else 's'}){times}"
+def _steps(records: list[dict[str, Any]], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    attempts, epochs = len(facts.get("attempts") or []), f"{records[-1]['epoch']:.3g}"
+    times = f" in {attempts} attempts" if attempts > 1 else ""
+    yield "steps", f"{records[-1]['step']:,} ({epochs} epoch{'' if epochs == '1' else 's'}){times}"
     if (reason := facts.get("ended_because")) and reason != "all steps done":
         yield "ended", reason
+
+
+def _losses(records: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    first, last = records[0], records[-1]
     if len(records) == 1:
         yield "loss", f"{_loss(last)}, recorded once, at step {last['step']:,}"
     else:
@@ -47,19 +54,23 @@ def _training(
         yield "best evaluation", f"loss {best['loss']:.4g}{extras} at step {best['step']:,}"
     if skipped := last.get("skipped_steps"):
         yield "skipped", count_of(skipped, "step") + " with a loss or gradient that was not a number"
+
+
+def _cost(records: list[dict[str, Any]], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Tokens, time and memory."""
     seconds = sum(record["seconds"]["step"] for record in records)
     speed = f", {sum(record['tokens'] for record in records) / seconds:,.0f} tokens/s" if seconds else ""
-    yield "tokens", f"{format_count(last['tokens_seen'])}{speed}"
+    yield "tokens", f"{format_count(records[-1]['tokens_seen'])}{speed}"
+    attempts = facts.get("attempts") or []
     if any("ended" not in each for each in attempts):
         # An attempt that was killed could not note its end, and its steps are among those that were recorded.
         yield "time", f"{format_duration(seconds)} in steps"
     elif took := sum(each["ended"] - each["started"] for each in attempts):
         yield "time", f"{format_duration(took)} ({format_duration(seconds)} in steps)"
-    peaks = [record["memory_peak_bytes"] for record in records if record.get("memory_peak_bytes")]
-    if peaks:
+    if peak := max(record.get("memory_peak_bytes") or 0 for record in records):
         planned = (facts.get("plan") or {}).get("expected_bytes")
         expected = f", {format_bytes(planned)} expected" if planned else ""
-        yield "peak memory", f"{format_bytes(max(peaks))} per device{expected}"
+        yield "peak memory", f"{format_bytes(peak)} per device{expected}"
 
 
 def _loss(record: dict[str, Any]) -> str:
