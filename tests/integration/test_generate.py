@@ -16,7 +16,7 @@ from ascendtune.cli.main import main
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.conversation import Message
-from ascendtune.infer.engine import Engine, load
+from ascendtune.infer.engine import Engine, Sampling, load
 
 ANSWERS = {
     "What is the capital of France?": "The capital of France is Paris.",
@@ -83,8 +83,7 @@ def test_the_stop_token_is_not_part_of_the_answer(engine: Engine) -> None:
         engine.tokenizer.encode(engine.template.render_prompt(asked("who are you?"))),
         engine.template.stop_ids,
     )
-    settings: dict[str, Any] = {"temperature": 0, "top_p": 1, "seed": 0, "stop_ids": stop, "pad_id": 0}
-    [ids] = engine.model.generate([prompt], 50, **settings)
+    [ids] = engine.model.generate([prompt], Sampling(50), stop, pad_id=0)
     assert engine.tokenizer.decode(ids) == ANSWERS["who are you?"]
 
 
@@ -121,8 +120,8 @@ def test_a_turn_may_end_with_text_that_is_no_token(taught: Path, tmp_path: Path)
     questions = [asked(question) for question in ANSWERS]
     assert engine.generate(questions)[0] == "The capital of France is"
     assert len(engine.model.generate(
-        [engine.tokenizer.encode(engine.template.render_prompt(questions[0]))], 50,
-        temperature=0, top_p=1, seed=0, stop_ids=(), pad_id=0, is_ended=engine._is_ended,
+        [engine.tokenizer.encode(engine.template.render_prompt(questions[0]))], Sampling(50),
+        stop_ids=(), pad_id=0, is_ended=engine._is_ended,
     )[0]) < 20  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from ascendtune.infer.engine import Sampling
 from ascendtune.infer.transformers_model import TransformersModel
 from ascendtune.machine.torch_backend.find import find_device
 
@@ -42,10 +43,10 @@ def test_answers_in_a_batch_are_those_alone(
     name: str, changes: dict[str, Any], pads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = generator_of(name, changes)
-    options: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": [], "pad_id": 0}
+    options: dict[str, Any] = {"sampling": Sampling(12), "stop_ids": [], "pad_id": 0}
     told: list[str] = []
     monkeypatch.setattr("ascendtune.infer.transformers_model.warn", told.append)
-    together = model.generate(PROMPTS, 12, **options)
-    assert together == [model.generate([prompt], 12, **options)[0] for prompt in PROMPTS]
+    together = model.generate(PROMPTS, **options)
+    assert together == [model.generate([prompt], **options)[0] for prompt in PROMPTS]
     assert [text for text in told if "one at a time" in text] == told
     assert len(told) == (0 if pads else 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,32 @@ def load(
     return Engine(tokenizer, _template(template, tokenizer), _load_model(weights, tokenizer, device, trust_remote_code))
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How many tokens of an answer are generated, and how they are chosen.
+
+    Args:
+        temperature: 0 always takes the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise _out_of_range("max_new_tokens", self.max_new_tokens, "1 or more")
+        # A comparison with NaN is false.
+        if not 0 <= self.temperature < math.inf:
+            raise _out_of_range("temperature", self.temperature, "0, or a number above it")
+        if not 0 < self.top_p <= 1:
+            raise _out_of_range("top_p", self.top_p, "a number above 0, at most 1")
+
+
 class Engine:
     """Made by `load`."""
 
@@ -108,7 +134,7 @@ class Engine:
             InputError: a conversation is not a list of messages, the template rejects it, or it is longer than the
                 model's context; or an option is out of range.
         """
-        _require_in_range(max_new_tokens, temperature, top_p)
+        sampling = Sampling(max_new_tokens, temperature, top_p, seed)
         if batch_size < 1:
             raise _out_of_range("batch_size", batch_size, "1 or more")
         none = [None] * len(conversations)
@@ -120,16 +146,7 @@ class Engine:
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            results = self.model.generate(
-                [prompts[number] for number in batch],
-                max_new_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                seed=seed + start,
-                stop_ids=self.template.stop_ids,
-                pad_id=self.tokenizer.pad_id,
-                is_ended=self._is_ended if self._stop_text else None,
-            )
+            results = self._generated([prompts[number] for number in batch], replace(sampling, seed=seed + start))
             for number, ids in zip(batch, results, strict=True):
                 answers[number] = self._answer(ids)
             if progress is not None:
@@ -149,8 +166,7 @@ class Engine:
     ) -> str:
         """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters, and
         `on_thought` the thought before it."""
-        _require_in_range(max_new_tokens, temperature, top_p)
-        stop_ids = self.template.stop_ids
+        sampling = Sampling(max_new_tokens, temperature, top_p, seed)
         tokens: list[int] = []
         shown = Answer("")
 
@@ -163,7 +179,7 @@ class Engine:
             shown = max(shown, parts, key=lambda each: len(each.thought) + len(each.text))
 
         def on_token(token: int) -> None:
-            if token in stop_ids:
+            if token in self.template.stop_ids:
                 return
             tokens.append(token)
             # tokenizers' DecodeStream raises where the bytes of several tokens are no character.
@@ -171,19 +187,16 @@ class Engine:
             if not text.endswith(_NO_CHARACTER):
                 show(self._parts(self._without_end(text), is_whole=False))
 
-        [ids] = self.model.generate(
-            [self._prompt(messages)],
-            max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed,
-            stop_ids=stop_ids,
-            pad_id=self.tokenizer.pad_id,
-            is_ended=self._is_ended if self._stop_text else None,
-            on_token=on_token,
-        )
+        [ids] = self._generated([self._prompt(messages)], sampling, on_token)
         show(self._parts(self._until_end(self._decoded(ids)), is_whole=True))
         return self._answer(ids).text
+
+    def _generated(
+        self, prompts: list[list[int]], sampling: Sampling, on_token: Callable[[int], None] | None = None
+    ) -> list[list[int]]:
+        stop_ids, is_ended = self.template.stop_ids, self._is_ended if self._stop_text else None
+        pad_id = self.tokenizer.pad_id
+        return self.model.generate(prompts, sampling, stop_ids, pad_id, is_ended=is_ended, on_token=on_token)
 
     def _prompt(
         self,
@@ -226,16 +239,6 @@ class Engine:
 
     def _parts(self, text: str, *, is_whole: bool) -> Answer:
         return self._marks.split(text, is_whole=is_whole) if self._marks else Answer(text)
-
-
-def _require_in_range(max_new_tokens: int, temperature: float, top_p: float) -> None:
-    if max_new_tokens < 1:
-        raise _out_of_range("max_new_tokens", max_new_tokens, "1 or more")
-    # A comparison with NaN is false.
-    if not 0 <= temperature < math.inf:
-        raise _out_of_range("temperature", temperature, "0, or a number above it")
-    if not 0 < top_p <= 1:
-        raise _out_of_range("top_p", top_p, "a number above 0, at most 1")
 
 
 def _out_of_range(name: str, value: float, allowed: str) -> InputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, require_all_adapter_we
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import lengths_that_change_rope
 from ascendtune.hub.safetensors_header import read_safetensors_header
-from ascendtune.infer.engine import Weights
+from ascendtune.infer.engine import Sampling, Weights
 from ascendtune.machine.torch_backend.device import Device
 
 # Lengths of the prompts that test padding, and new tokens for each: recurrent state is carried between tokens.
@@ -67,11 +68,7 @@ class TransformersModel:
     def generate(
         self,
         prompts: Sequence[list[int]],
-        max_new_tokens: int,
-        *,
-        temperature: float,
-        top_p: float,
-        seed: int,
+        sampling: Sampling,
         stop_ids: Sequence[int],
         pad_id: int,
         is_ended: Callable[[list[int]], bool] | None = None,
@@ -86,18 +83,20 @@ class TransformersModel:
         Raises:
             InputError: a prompt fills the model's context.
         """
-        rooms = [self._room(len(prompt), max_new_tokens) for prompt in prompts]
+        rooms = [self._room(len(prompt), sampling.max_new_tokens) for prompt in prompts]
         target = self.device.torch_device
         accelerators = [] if target.index is None else [target.index]
         answers: list[list[int]] = [[] for _ in prompts]
         with torch.random.fork_rng(accelerators, device_type=target.type), torch.inference_mode():
-            torch.manual_seed(seed)
+            torch.manual_seed(sampling.seed)
             for numbers in self._batches(prompts, rooms, pad_id):
                 batch = [prompts[number] for number in numbers]
                 width = max(map(len, batch))
                 output = self.model.generate(
                     **self._padded(batch, pad_id),
-                    generation_config=self._settings(rooms[numbers[0]], temperature, top_p, stop_ids, pad_id),
+                    generation_config=self._settings(
+                        replace(sampling, max_new_tokens=rooms[numbers[0]]), stop_ids, pad_id
+                    ),
                     stopping_criteria=[_Ended(is_ended, width)] if is_ended else None,
                     streamer=_Streamer(on_token) if on_token else None,
                 )
@@ -162,7 +161,7 @@ class TransformersModel:
     def _continued(self, prompts: list[list[int]], forced: list[int], pad_id: int) -> torch.Tensor:
         """Logits of each next token when the tokens of `forced` are taken: (steps, rows, vocabulary) float32."""
         width = max(map(len, prompts))
-        settings = self._settings(_TRIAL_TOKENS, 0.0, 1.0, [], pad_id)
+        settings = self._settings(Sampling(_TRIAL_TOKENS), [], pad_id)
         settings.output_logits = settings.return_dict_in_generate = True
         output = self.model.generate(
             **self._padded(prompts, pad_id),
@@ -171,22 +170,20 @@ class TransformersModel:
         )
         return torch.stack(output.logits).float()
 
-    def _settings(
-        self, max_new_tokens: int, temperature: float, top_p: float, stop_ids: Sequence[int], pad_id: int
-    ) -> Any:
+    def _settings(self, sampling: Sampling, stop_ids: Sequence[int], pad_id: int) -> Any:
         from transformers import GenerationConfig
 
         # The model's generation_config.json is ignored: it holds preferences, not weights.
         self.model.generation_config = GenerationConfig()
-        is_drawn = temperature > _LEAST_TEMPERATURE
-        sampling = {"temperature": temperature, "top_p": top_p, "top_k": 0} if is_drawn else {}
+        is_drawn = sampling.temperature > _LEAST_TEMPERATURE
+        drawing = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0} if is_drawn else {}
         return GenerationConfig(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=sampling.max_new_tokens,
             do_sample=is_drawn,
             eos_token_id=list(stop_ids) or None,
             pad_token_id=pad_id,
             use_cache=True,
-            **sampling,
+            **drawing,
         )
 
     def _room(self, length: int, max_new_tokens: int) -> int:

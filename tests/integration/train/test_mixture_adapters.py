@@ -471,7 +471,7 @@ def test_merge_adds_to_parts_of_joined_tensors(
 
 
 def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> None:
-    from ascendtune.infer.engine import find_weights
+    from ascendtune.infer.engine import Sampling, find_weights
     from ascendtune.infer.transformers_model import TransformersModel
     from ascendtune.machine.torch_backend.find import find_device
 
@@ -480,5 +480,5 @@ def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> 
     loaded = TransformersModel.load(find_weights(trained.run.path), find_device(), vocabulary=512)
     plain = with_adapter(directory, trained.run.model)
     expected = plain.generate(input_ids=IDS[:1], max_new_tokens=5, do_sample=False, eos_token_id=1, pad_token_id=0)
-    answer = loaded.generate([IDS[0].tolist()], 5, temperature=0.0, top_p=1.0, seed=0, stop_ids=[1], pad_id=0)
+    answer = loaded.generate([IDS[0].tolist()], Sampling(5), stop_ids=[1], pad_id=0)
     assert answer == [expected[0, 32:].tolist()]

@@ -22,7 +22,7 @@ from ascendtune.core.errors import InputError
 from ascendtune.data.conversation import Message
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.infer.engine import Engine, Weights
+from ascendtune.infer.engine import Engine, Sampling, Weights
 from ascendtune.infer.transformers_model import TransformersModel
 from ascendtune.machine.torch_backend.find import find_device
 
@@ -96,8 +96,7 @@ def test_generation_stops_at_the_end_token(make_engine: Callable[..., Engine], e
     seen: list[int] = []
     stop_ids = engine.template.stop_ids
     prompt = engine.tokenizer.encode(engine.template.render_prompt(ASKED))
-    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": stop_ids, "pad_id": 0}
-    [answer] = engine.model.generate([prompt], 30, on_token=seen.append, **settings)
+    [answer] = engine.model.generate([prompt], Sampling(30), stop_ids, 0, on_token=seen.append)
     assert seen == [*answer, engine.tokenizer.id_of(end)]
 
 
@@ -226,8 +225,8 @@ def test_drawn_answers_follow_temperature_top_p_and_seed(tiny_model: Path) -> No
     generating = TransformersModel(model, find_device())
 
     def drawn(**changes: Any) -> Counter[int]:
-        settings: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "seed": 0, "stop_ids": (2,), "pad_id": 0}
-        return Counter(ids[0] for ids in generating.generate([[7]] * 400, 1, **settings | changes))
+        sampling = Sampling(1, **{"temperature": 1.0, **changes})
+        return Counter(ids[0] for ids in generating.generate([[7]] * 400, sampling, (2,), 0))
 
     found = drawn()
     assert found.keys() == shares.keys()
@@ -269,9 +268,9 @@ def test_a_prompt_in_a_batch_is_answered_as_alone(tmp_path: Path) -> None:
     model = TransformersModel.load(Weights(make_llama(tmp_path / "llama")), find_device(), vocabulary=16)
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 16) for _ in range(length)] for length in (1, 9, 4, 15, 2)]
-    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": (2,), "pad_id": 0}
-    together = model.generate(prompts, 12, **settings)
-    assert together == [model.generate([each], 12, **settings)[0] for each in prompts]
+    settings: dict[str, Any] = {"stop_ids": (2,), "pad_id": 0}
+    together = model.generate(prompts, Sampling(12), **settings)
+    assert together == [model.generate([each], Sampling(12), **settings)[0] for each in prompts]
     assert len({str(each) for each in together}) == 5, "answers that differ, so that a mix-up would show"
 
 
@@ -347,11 +346,11 @@ def test_message_that_is_not_utf8_is_refused_as_that(make_engine: Callable[..., 
 def test_a_prompt_gets_its_answer_whole_beside_one_that_fills_the_context() -> None:
     """The model goes round 5, 6, 7 and holds 64 tokens."""
     model = TransformersModel(chain([5, 6, 7], 16), find_device())
-    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": (), "pad_id": 0}
+    settings: dict[str, Any] = {"stop_ids": (), "pad_id": 0}
     prompts = [[5] * 61, [7], [6] * 61, [5, 6]]
-    answers = model.generate(prompts, 20, **settings)
+    answers = model.generate(prompts, Sampling(20), **settings)
     assert [len(each) for each in answers] == [3, 20, 3, 20]
-    assert answers == [model.generate([each], 20, **settings)[0] for each in prompts]
+    assert answers == [model.generate([each], Sampling(20), **settings)[0] for each in prompts]
 
 
 def test_a_longer_prompt_does_not_change_the_rotary_frequencies_of_others() -> None:
@@ -371,7 +370,8 @@ def test_a_longer_prompt_does_not_change_the_rotary_frequencies_of_others() -> N
         for parameter in network.parameters():
             parameter *= 4
     model = TransformersModel(network, find_device())
-    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": (), "pad_id": 0}
+    settings: dict[str, Any] = {"stop_ids": (), "pad_id": 0}
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 97) for _ in range(length)] for length in (4, 30, 7, 12, 20)]
-    assert model.generate(prompts, 8, **settings) == [model.generate([each], 8, **settings)[0] for each in prompts]
+    alone = [model.generate([each], Sampling(8), **settings)[0] for each in prompts]
+    assert model.generate(prompts, Sampling(8), **settings) == alone
