@@ -6,6 +6,7 @@ them hold would be trained on twice.
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 from dataclasses import dataclass
@@ -13,9 +14,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import open_regular
+
 CARD = "README.md"
 
 _LARGEST_HEADER = 4 << 20
+_DEEPEST = 64
+_LARGEST_NUMBER = 1 << 64
+"""Of a name: one of thousands of digits cannot be written out."""
 _DEFAULT = "default"
 _MOST_DEEP = 2
 """How often `**` may stand in a pattern: each multiplies the time that a path may take."""
@@ -97,16 +104,30 @@ def _header_in(card: Path, modified: int, size: int) -> dict[str, Any]:
     import yaml
 
     try:
-        with card.open(encoding="utf-8-sig", errors="replace") as file:
-            text = file.read(_LARGEST_HEADER)
-    except OSError:
-        return {}
-    header = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, re.DOTALL)
-    try:
-        values = yaml.load(header[1], getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if header else None
-    except (yaml.YAMLError, ValueError, RecursionError):
+        with open_regular(card) as file, io.TextIOWrapper(file, "utf-8-sig", errors="replace") as text:
+            header = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text.read(_LARGEST_HEADER), re.DOTALL)
+        values = _loaded(header[1]) if header else None
+    except (OSError, MachineError, yaml.YAMLError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def _loaded(text: str) -> Any:
+    """What YAML says, in a time that its length bounds.
+
+    Raises:
+        yaml.YAMLError: not YAML, nested too deeply, or with `<<`: merges of merges double a mapping at each line.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    # libyaml's events come one after the other; what it loads is composed by recursion in C, which overflows the stack.
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST or (isinstance(event, yaml.ScalarEvent) and event.value == "<<"):
+            raise yaml.YAMLError("nested too deeply, or merged")
+    return yaml.load(text, loader)
 
 
 def _configs_in(header: dict[str, Any]) -> list[dict[str, Any]]:
@@ -138,8 +159,9 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_named(value: Any, key: str) -> TypeGuard[dict[str, Any]]:
-    """Whether it is a mapping whose name is not a tree: one of aliases may be too large to write out."""
-    return isinstance(value, dict) and not isinstance(value.get(key), dict | list)
+    """Whether it is a mapping whose name can be written out: not a tree of aliases, nor a number without bounds."""
+    name = value.get(key) if isinstance(value, dict) else {}
+    return not isinstance(name, dict | list) and not (isinstance(name, int) and abs(name) > _LARGEST_NUMBER)
 
 
 def _expression_of(pattern: str) -> str:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
-from ascendtune.core import dataset_card
+from ascendtune.core import dataset_card, process
 from ascendtune.core.dataset_card import choose_files
 
 
@@ -75,3 +77,31 @@ def test_a_hostile_pattern_takes_no_time(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- data_files: '{pattern}'\n---\n")
     chosen = choose_files(tmp_path, None, None)
     assert chosen is None or not chosen.hold("a/" + "a" * 250 + "b")
+
+
+_FILES = "configs:\n- {config_name: %s, data_files: a.jsonl}\n"
+_MERGES = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 4))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [f"a0: &a0 {{key: value}}\n{_MERGES}{_FILES % 'a'}", _FILES % ("9" * 4000), _FILES % ("1" + ":59" * 9_000)],
+    ids=["merges", "number", "number of base 60"],
+)
+def test_a_hostile_header_names_no_files(tmp_path: Path, header: str) -> None:
+    (tmp_path / "README.md").write_text(f"---\n{header}---\n")
+    assert choose_files(tmp_path, None, None) is None
+
+
+@pytest.mark.parametrize("bracket", ["[", "{a: "])
+def test_a_header_that_is_nested_deeply_does_not_end_the_process(tmp_path: Path, bracket: str) -> None:
+    """libyaml's own loader overflows the stack."""
+    (tmp_path / "README.md").write_text(f"---\nconfigs: {bracket * 200_000}\n---\n")
+    ask = "import sys; from pathlib import Path; from ascendtune.core.dataset_card import choose_files as choose; "
+    done = process.run([sys.executable, "-c", f"{ask}print(choose(Path(sys.argv[1]), None, None))", str(tmp_path)])
+    assert (done.exit_code, done.output) == (0, "None\n")
+
+
+def test_a_card_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "README.md")
+    assert choose_files(tmp_path, None, None) is None
