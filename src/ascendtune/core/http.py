@@ -8,6 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import closing
 from functools import cache
 from ipaddress import ip_address
 from typing import Any
@@ -18,6 +20,8 @@ from ascendtune.core.threads import run_in_daemon_thread
 
 _ANSWER_SECONDS = 20.0
 """A server that sends nothing for so long counts as dead."""
+_OPENING_SECONDS = 90.0
+"""Until the body of an answer begins, redirects and a slow proxy included."""
 _MOST_JSON_BYTES = 64 << 20
 _MOST_JSON_SECONDS = 120.0
 """For one answer of JSON, however slowly it arrives."""
@@ -45,6 +49,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects, as hubs send them to their storage, without the token, and never from https to http."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        # urllib reads the body of a redirect, however long it is, unless it is closed.
+        fp.close()
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme != "https"):
             raise Fault(f"{before.netloc} redirects from {before.scheme} to {after.scheme or 'a local file'}")
@@ -69,7 +75,19 @@ def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.c
     asked = {"Accept-Encoding": "identity", **headers}
     if offset:
         asked["Range"] = f"bytes={offset}-"
-    return _answer(_opener(), urllib.request.Request(url, headers=asked), _ANSWER_SECONDS)
+    request = urllib.request.Request(url, headers=asked)
+    # A header that comes letter by letter, or "100 Continue" again and again, keeps urllib waiting for ever.
+    opening = run_in_daemon_thread(lambda: _answer(_opener(), request, _ANSWER_SECONDS))
+    try:
+        return opening.result(_OPENING_SECONDS)
+    except TimeoutError:
+        opening.add_done_callback(_close)
+        raise Fault(f"no answer in {_OPENING_SECONDS:.0f} seconds") from None
+
+
+def _close(opening: Future[http.client.HTTPResponse]) -> None:
+    if opening.exception() is None:
+        opening.result().close()
 
 
 def _answer(
@@ -85,9 +103,10 @@ def _answer(
         answer: http.client.HTTPResponse = opener.open(request, timeout=seconds)
     except urllib.error.HTTPError as error:
         wait = error.headers.get("Retry-After", "")
-        with error:
+        with closing(error):
             seconds_to_wait = min(float(wait), _MOST_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else None
-            what = f"status {error.code} {error.reason}{_quoted(error) if is_quoted else ''}"
+            reason = " ".join(str(error.reason).split())
+            what = f"status {error.code} {reason}{_quoted(error) if is_quoted else ''}"
         raise Fault(what, error.code, seconds_to_wait) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise translated(error) from error
