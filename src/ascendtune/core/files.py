@@ -103,7 +103,9 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int | None = Non
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            # A killed process of the same number left it; or another user put a link there, to a file of this user.
+            temporary.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else mode & 0o600), "wb") as file:
                 file.write(data)
                 if mode is not None:
@@ -199,14 +201,10 @@ def ask_disk(directory: Path) -> None:
     Raises:
         OSError: the error of the disk.
     """
-    probe = directory / f".probe.{os.getpid()}"
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        probe.unlink(missing_ok=True)
+    with tempfile.TemporaryFile(dir=directory) as file:
+        file.write(bytes(_PROBE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

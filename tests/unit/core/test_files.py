@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, is_endless, parsed_record, walk, write_json
+from ascendtune.core.files import LineWriter, ask_disk, is_endless, parsed_record, walk, write_json
 from ascendtune.core.locks import file_lock
 
 
@@ -49,6 +49,18 @@ def test_a_file_larger_than_the_limit_is_an_error_with_a_remedy(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "largest size that is allowed while writing a file" in done.stdout
     assert "ulimit -f" in done.stdout
+
+
+def test_no_link_leads_a_file_that_is_written_elsewhere(tmp_path: Path) -> None:
+    """Who may write the directory can guess the name of the temporary file."""
+    other, directory = tmp_path / "other", tmp_path / "shared"
+    other.write_text("precious")
+    directory.mkdir()
+    for name in (f".note.json.{os.getpid()}", f".probe.{os.getpid()}", "note.json"):
+        (directory / name).symlink_to(other)
+    write_json(directory / "note.json", {})
+    ask_disk(directory)
+    assert other.read_text() == "precious" and not (directory / "note.json").is_symlink()
 
 
 def test_a_file_name_that_is_not_utf8_can_be_noted(tmp_path: Path) -> None:
