@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,25 @@ def test_nccl_keeps_a_flight_recorder_where_there_are_several_ranks(tmp_path: Pa
     assert not Path(f"{pipe}0.pipe").exists()
     for other in (_spec(kind="npu", nproc=2), _spec(kind="cpu", nproc=2), _spec(kind="cuda")):
         assert not any("DEBUG_INFO" in name for name in environment(other, {}, cores=8))
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "open to others"])
+def test_pipes_are_made_in_a_directory_of_this_user_only(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another user was first, torch could not make its pipe, and would end the worker."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    taken = tmp_path / f"ascendtune-{os.getuid()}"
+    if kind == "link":
+        taken.symlink_to(tmp_path)
+    elif kind == "file":
+        taken.touch()
+    else:
+        taken.mkdir()
+        taken.chmod(0o777)
+    chosen = environment(_spec(kind="cuda", nproc=2, run_dir=tmp_path), {}, cores=8)
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in chosen
+    flight_recorder.remove_stale_pipes(tmp_path)
 
 
 def test_chosen_devices_limit_what_the_children_see() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Sequence
@@ -42,27 +43,39 @@ class RequestedDump:
 def variables(library: str, run_dir: Path) -> dict[str, str]:
     """Environment variables that make the process group of `library` (NCCL) keep a recorder, and write it where
     `request_dump` looks."""
-    return {
+    chosen = {
         # Both are torch's own defaults by now. Without the second the pipe is looked at every ten minutes only.
         f"TORCH_{library}_TRACE_BUFFER_SIZE": "2000",
         f"TORCH_{library}_DUMP_ON_TIMEOUT": "1",
         f"TORCH_{library}_DEBUG_INFO_TEMP_FILE": str(RunDir(run_dir).logs.resolve() / "flight_recorder_rank_"),
-        f"TORCH_{library}_DEBUG_INFO_PIPE_FILE": str(_pipes(run_dir)),
     }
+    if (pipes := _pipes(run_dir)) is not None:
+        chosen[f"TORCH_{library}_DEBUG_INFO_PIPE_FILE"] = str(pipes)
+    return chosen
 
 
 def remove_stale_pipes(run_dir: Path) -> None:
     """Remove the pipes of workers that have ended."""
-    pipes = _pipes(run_dir)
-    for pipe in pipes.parent.glob(f"{pipes.name}*.pipe"):
-        with suppress(OSError):
-            pipe.unlink()
+    if (pipes := _pipes(run_dir)) is not None:
+        for pipe in pipes.parent.glob(f"{pipes.name}*.pipe"):
+            with suppress(OSError):
+                pipe.unlink()
 
 
-def _pipes(run_dir: Path) -> Path:
-    # Not in the run directory: not every shared file system can hold a pipe, and torch ends the worker where it cannot.
-    name = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"ascendtune-{os.getuid()}-{name}-"
+def _pipes(run_dir: Path) -> Path | None:
+    """What the names of a run's pipes begin with; None where there is no place for them.
+
+    Not in the run directory: not every shared file system can hold a pipe, and torch ends the worker where it cannot
+    make one. So it would in /tmp itself, where another user may have put a file of that name.
+    """
+    directory = Path(tempfile.gettempdir()) / f"ascendtune-{os.geteuid()}"
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            directory.mkdir(0o700)
+        facts = directory.lstat()
+        if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022:
+            return directory / f"{hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]}-"
+    return None
 
 
 def request_dump(pid: int, rank: int) -> RequestedDump | None:
