@@ -17,7 +17,7 @@ from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import write_atomically
 from ascendtune.core.foreign_json import first_line
-from ascendtune.core.ownership import restricted_umask
+from ascendtune.core.ownership import require_own, restricted_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.recipe.changes import ResumeOptions
@@ -162,8 +162,10 @@ def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
         raise DataError("rows is empty", code="no-rows", remedy="give at least one row")
     path = cache_directory() / "rows" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        with restricted_umask():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+    require_own(path.parent, path, remedy="set XDG_CACHE_HOME to a directory of your own")
     return path
 
 

@@ -88,6 +88,15 @@ def test_empty_cell_of_a_data_frame_is_an_empty_column(tmp_path: Path, monkeypat
     ]
 
 
+def test_rows_that_others_could_change_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "ascendtune/rows").mkdir(parents=True)
+    (tmp_path / "ascendtune/rows").chmod(0o777)
+    with pytest.raises(AscendtuneError) as caught:
+        fit({"model": {"path": str(tmp_path / "none")}}, rows=[{"text": "hello"}])
+    assert caught.value.code == "writable-by-others" and "XDG_CACHE_HOME" in caught.value.remedy
+
+
 def test_errors_of_a_resumed_run_name_arguments_of_fit(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
