@@ -13,7 +13,8 @@ from ascendtune.check.explain.explain import Explanation, explain
 
 
 def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
-    here = Here({"HCCL_BUFFSIZE": "400", "HF_TOKEN": "hf_secret"}, {"yaml": "6.0"}.get, lambda port: port == 29500,
+    environment = {"HCCL_BUFFSIZE": "400", "HF_TOKEN": "hf_secret", "HTTPS_PROXY": "http://me:hidden@proxy:80"}
+    here = Here(environment, {"yaml": "6.0"}.get, lambda port: port == 29500,
                 {Path("/data"): 3 << 30}.get, lambda: 1024,
                 {"moon.tides": frozenset({"moonrise"})}.__getitem__, {"yaml.tides"}.__contains__)  # fmt: skip
     first = explanation.verdict.first
@@ -53,6 +54,12 @@ def test_value_of_a_secret_is_not_shown(explained: Callable[..., Explanation]) -
     sentences = _sentences(explained("RuntimeError: x\n"), remedy="export HF_TOKEN=…")
 
     assert sentences == ("HF_TOKEN is set in this shell",)
+
+
+def test_password_of_a_proxy_is_not_shown(explained: Callable[..., Explanation]) -> None:
+    sentences = _sentences(explained("RuntimeError: x\n"), remedy="correct HTTPS_PROXY")
+
+    assert sentences == ("HTTPS_PROXY is http://***@proxy:80 in this shell",)
 
 
 def test_only_logs_of_this_machine_are_held_against_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ascendtune.check.explain.facts.facts import Facts, of_message
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.package.api_change import missing_in
 from ascendtune.check.explain.package.spelling import meant
-from ascendtune.core.mask import is_name_of_secret
+from ascendtune.core.mask import without_secrets
 from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.core.units import format_bytes
 
@@ -156,10 +156,12 @@ def _variables(remedies: str, here: Here) -> Iterator[str]:
         value = here.environment.get(name)
         if value is None:
             yield say("{name} is not set in this shell", name=name)
-        elif is_name_of_secret(name):
+            continue
+        shown = without_secrets(f"{name}={value}").removeprefix(f"{name}=")
+        if shown == "***":
             yield say("{name} is set in this shell", name=name)
         else:
-            yield say("{name} is {value} in this shell", name=name, value=value[:_LONGEST_VALUE])
+            yield say("{name} is {value} in this shell", name=name, value=shown[:_LONGEST_VALUE])
 
 
 def _version_of(module: str) -> str | None:
