@@ -26,7 +26,7 @@ _SHOWN_LINES = 8
 def clone(
     url: Annotated[str, typer.Argument(metavar="URL", help="https://…, ssh://…, user@host:path or an absolute path.")],
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Directory (default: the name).", show_default=False)
+        Path | None, typer.Argument(metavar="DIR", help="Directory (default: the name).", show_default=False)
     ] = None,
     proxy: Annotated[bool, typer.Option("--proxy", help="If URL does not answer, try gh-proxy.com.")] = False,
     via: Annotated[

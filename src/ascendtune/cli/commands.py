@@ -19,11 +19,11 @@ GROUPS = {
     "code": "Clone repositories, merge upstream and pull requests.",
     "comm": "Test and measure the links between devices.",
     "data": "Look at the rows that a recipe trains on.",
-    "env": "Set up the software of this machine: CANN, mirrors, packages, caches.",
+    "env": "Set up this machine: CANN, mirrors, packages, caches.",
     "jobs": "List, watch and stop your jobs.",
     "recipe": "Check or convert a recipe, or print the schema.",
     "runs": "Look at run directories.",
-    "track": "Send and import records of trainings; log in to trackers.",
+    "track": "Send records to trackers, import them; log in.",
     "migrate": "Move code written for CUDA to Ascend.",
 }
 
@@ -39,7 +39,7 @@ COMMANDS = {
     "train": CommandEntry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
     "plan": CommandEntry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
     "profile": CommandEntry(
-        "ascendtune.cli.profile:profile", "Show where the time of a training step goes, and what to change."
+        "ascendtune.cli.profile:profile", "Show where the time of a step goes, and what to change."
     ),
     "bench": CommandEntry("ascendtune.cli.bench:bench", "Measure how much faster a recipe trains on more devices."),
     "launch": CommandEntry(

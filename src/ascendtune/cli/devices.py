@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def devices(
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between updates with --watch.", min=0.5)] = 2.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Between updates with --watch.", min=0.5)] = 2.0,
     free: Annotated[
         int | None,
         typer.Option(help="Print the ids of N free devices, for ASCEND_RT_VISIBLE_DEVICES.", min=1),

@@ -30,7 +30,7 @@ def doctor(
     codes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECIPE] [CODE]...",
+            metavar="RECIPE|CODE",
             help="A recipe whose needs are checked, too; checks to run (default: all).",
             show_default=False,
             autocompletion=_complete_code,
@@ -50,7 +50,7 @@ def doctor(
     ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Also write a .tar.gz for a bug report; user, host, addresses, secrets masked."),
+        typer.Option(metavar="FILE", help="Also write a .tar.gz for a bug report; names, addresses, secrets masked."),
     ] = None,
     lang: LanguageOption = None,
 ) -> int:

@@ -12,7 +12,7 @@ import typer
 
 from ascendtune.cli.confirm import confirm
 from ascendtune.cli.messages import notice, suggest_next, warn
-from ascendtune.cli.options import AsJson, Yes
+from ascendtune.cli.options import AsJson, Yes, one_of
 from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.suggest import known_names
@@ -56,7 +56,13 @@ class MirrorAction(StrEnum):
 def mirrors(
     action: Annotated[MirrorAction, typer.Argument(metavar="show|use|undo|test", help="What to do.")],
     name: Annotated[
-        str | None, typer.Argument(metavar="[tuna|aliyun|official]", help="For use: the mirror.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="tuna|aliyun|official",
+            help="For use: the mirror.",
+            show_default=False,
+            autocompletion=one_of("tuna", "aliyun", "official"),
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="TOOLS", help="Only these of pip,conda,huggingface,github.")

@@ -96,7 +96,7 @@ class MountAction(StrEnum):
 def mount(
     action: Annotated[MountAction, typer.Argument(metavar="check", help="What to do.")],
     directories: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Directories (default: here).", show_default=False)
+        list[Path] | None, typer.Argument(metavar="DIR", help="Directories (default: here).", show_default=False)
     ] = None,
     as_json: AsJson = False,
     lang: LanguageOption = None,

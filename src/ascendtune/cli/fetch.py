@@ -26,8 +26,10 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 def fetch(
     kind: Annotated[RepoType | None, typer.Argument(metavar="model|dataset", help="Kind of the repositories.")] = None,
-    names: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Names on the hub: OWNER/NAME.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="YAML list of models and data sets.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Names on the hub: OWNER/NAME.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="YAML list of models and data sets.")
+    ] = None,
     source: Annotated[
         list[str] | None,
         typer.Option("--from", metavar="HUB", help="hf, hf-mirror, modelscope or a URL; repeatable, in this order."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from ascendtune.cli.messages import warn
-from ascendtune.cli.options import Quiet
+from ascendtune.cli.options import Quiet, one_of
 from ascendtune.cli.terminal import width
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import expanded
@@ -23,21 +23,51 @@ _ROWS_LOOKED_AT = 20
 """For an answer within the model's length."""
 
 
+def _complete_format(incomplete: str) -> list[str]:
+    from ascendtune.data.format.choose import FORMATS
+
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+def _complete_preset(incomplete: str) -> list[str]:
+    from ascendtune.cli.preset import preset_files
+
+    return [name for name in preset_files() if name.startswith(incomplete)]
+
+
 def init(
-    model: Annotated[str | None, typer.Option(help="Directory or hub id of the model.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="File, directory or hub id of a data set; repeatable.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Directory or hub id of the model.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATA", help="File, directory or hub id of a data set; repeatable."),
+    ] = None,
     tuner: Annotated[
-        str | None, typer.Option(metavar="full|lora|oft", help="Default: depends on the model's size.")
+        str | None,
+        typer.Option(
+            metavar="full|lora|oft",
+            help="Default: depends on the model's size.",
+            autocompletion=one_of("full", "lora", "oft"),
+        ),
     ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=COLUMN", help="The column for a field, e.g. prompt=Frage; repeatable."),
     ] = None,
-    format: Annotated[str | None, typer.Option(help="Format of the rows, as data.train.format.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of the files, as data.train.encoding.")] = None,
-    template: Annotated[str | None, typer.Option(help="Chat template, as data.template.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Format of the rows, as data.train.format.", autocompletion=_complete_format),
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Encoding of the files, as data.train.encoding.")
+    ] = None,
+    template: Annotated[str | None, typer.Option(metavar="NAME", help="Chat template, as data.template.")] = None,
     stage: Annotated[
-        str | None, typer.Option(metavar="sft|pretrain|preference|reward", help="As method.stage.")
+        str | None,
+        typer.Option(
+            metavar="sft|pretrain|preference|reward",
+            help="As method.stage.",
+            autocompletion=one_of("sft", "pretrain", "preference", "reward"),
+        ),
     ] = None,
     preset: Annotated[
         str | None,
@@ -46,6 +76,7 @@ def init(
             "--like",
             metavar="RECIPE",
             help="Copy the training settings of a recipe: a file, or e.g. lora-dpo.",
+            autocompletion=_complete_preset,
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The recipe to write.")] = Path("recipe.yaml"),

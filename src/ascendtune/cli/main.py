@@ -19,6 +19,7 @@ from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from ascendtune.cli.messages import print_as_json, print_error, print_internal_error, print_usage_error
 from ascendtune.cli.other_tools import require_command
+from ascendtune.cli.parameters import use_common_names
 from ascendtune.core.errors import AscendtuneError, MachineError, out_of_host_memory, uncaught_os_error
 from ascendtune.core.imports import scan_models_once
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
@@ -230,6 +231,7 @@ def _real(path: str, name: str) -> Any:
     _skip_readable_check(function)
     app.command(name, context_settings=settings)(function)
     command = get_command(app)
+    use_common_names(command)
     given = os.environ.get("COLUMNS", "")
     columns = terminal_width(sys.stdout) or (int(given) if given.isdecimal() else 0) or 80
     lines = (command.help or "").split("\n")

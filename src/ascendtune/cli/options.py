@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ascendtune.cli.run_names import complete_key
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """A completion with these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only results, warnings and errors.")]
@@ -16,7 +23,13 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 LanguageOption = Annotated[
-    str | None, typer.Option("--lang", metavar="en|zh", help="Language of the output (default: as the locale).")
+    str | None,
+    typer.Option(
+        "--lang",
+        metavar="en|zh",
+        help="Language of the output (default: as the locale).",
+        autocompletion=one_of("en", "zh"),
+    ),
 ]
 
 Overrides = Annotated[

@@ -35,6 +35,12 @@ _TITLES = {
 }
 
 
+def _complete_device(incomplete: str) -> list[str]:
+    from ascendtune.train.plan.device_table import table
+
+    return sorted(name for entry in table().values() for name in entry["names"] if name.startswith(incomplete))
+
+
 def plan(
     recipe: Annotated[
         Path | None, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)
@@ -46,7 +52,12 @@ def plan(
         ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Plan for this device, e.g. 910b3, 910b4, a3, h200, a100-80g.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Plan for this device, e.g. 910b3, 910b4, a3, h200, a100-80g.",
+            autocompletion=_complete_device,
+        ),
     ] = None,
     memory: Annotated[
         str | None,

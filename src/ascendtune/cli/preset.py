@@ -25,13 +25,22 @@ class Preset:
     """Its text without the sections on name, model and data."""
 
 
+def preset_files() -> dict[str, Path]:
+    """The recipes that come with ascendtune, by name."""
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "recipes"
+    # A wheel has them beside the package; else they are those of the clone.
+    directory = packaged if packaged.is_dir() else package.parents[1] / "recipes"
+    return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
+
+
 def load_preset(name: str) -> Preset:
     """A recipe by its name, or by the path of its file.
 
     Raises:
         InputError: there is no such recipe.
     """
-    known = {path.stem: path for path in sorted(_directory().glob("*.yaml"))}
+    known = preset_files()
     path = known.get(name) or Path(name)
     if not path.is_file():
         raise InputError(
@@ -64,10 +73,3 @@ def _require_native(document: Document) -> None:
             f"--preset takes; or train it: ascendtune train {shlex.quote(document.source)}",
             where=document.source,
         )
-
-
-def _directory() -> Path:
-    """`recipes/` beside the package, where a wheel has it, or of the clone."""
-    package = Path(__file__).resolve().parents[1]
-    packaged = package / "recipes"
-    return packaged if packaged.is_dir() else package.parents[1] / "recipes"

@@ -179,6 +179,12 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
     return [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
 
 
+def complete_changed_key(incomplete: str) -> list[tuple[str, str]]:
+    """`complete_key` for an option that takes keys alone; `data` stands for the rows themselves."""
+    keys = [("data", "the rows"), *((key.removesuffix("="), about) for key, about in complete_key(incomplete))]
+    return [each for each in keys if each[0].startswith(incomplete)]
+
+
 def _values(kind: Any) -> Iterator[str]:
     """The words that a key may have, as in a recipe; none for numbers and texts, nor null."""
     if kind is bool:

@@ -28,16 +28,21 @@ _OF_TOKENS = {"pretrain", "sft"}
 def compare(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Two or more runs: directories or names.", show_default=False, autocompletion=complete_run),
+        typer.Argument(
+            metavar="RUN",
+            help="Two or more runs: directories or names.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every step.")] = False,
 ) -> None:
     """Compare runs: losses side by side, and differences in recipe and data.
 
-    Evaluation losses are compared if two or more runs have them, rewards if all runs train on preferences.
-
     \b
     ascendtune runs compare runs/a runs/b
+
+    Evaluation losses are compared if two or more runs have them, rewards if all runs train on preferences.
     """
     from ascendtune.core.errors import InputError
     from ascendtune.core.rundir import RunDir

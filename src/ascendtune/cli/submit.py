@@ -34,7 +34,7 @@ def submit(
         list[str] | None,
         typer.Option(metavar="NAME", help="Containers: pass this variable on, by name; repeatable."),
     ] = None,
-    hours: Annotated[float | None, typer.Option(help="Slurm, Kubernetes: the time limit.")] = None,
+    hours: Annotated[float | None, typer.Option(metavar="N", help="Slurm, Kubernetes: the time limit.")] = None,
     partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the partition.")] = None,
     sbatch: Annotated[
         list[str] | None, typer.Option(metavar="OPTION", help="Slurm: a further #SBATCH option; repeatable.")

@@ -30,7 +30,7 @@ def sync(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUN]...", help="Offline runs, or directories with them (default: here).", show_default=False
+            metavar="RUN", help="Offline runs, or directories with them (default: here).", show_default=False
         ),
     ] = None,
     project: Annotated[
@@ -217,7 +217,7 @@ def send(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Run directories, or their names.", show_default=False, autocompletion=complete_run
+            metavar="RUN", help="Run directories, or their names.", show_default=False, autocompletion=complete_run
         ),
     ],
     to: Annotated[SendTo, typer.Option(metavar="wandb|swanlab|mlflow|trackio", help="Tracker.")],
@@ -301,7 +301,7 @@ class TrackerName(StrEnum):
 
 
 def login(
-    tracker: Annotated[TrackerName, typer.Argument(metavar="[wandb|swanlab]", help="Tracker.")] = TrackerName.WANDB,
+    tracker: Annotated[TrackerName, typer.Argument(metavar="wandb|swanlab", help="Tracker.")] = TrackerName.WANDB,
     host: Annotated[str | None, typer.Option(metavar="URL", help="Address of a server of your own.")] = None,
 ) -> None:
     """Log in to a tracker: its own client asks for the key and keeps it; ascendtune never sees the key.

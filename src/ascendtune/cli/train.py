@@ -26,6 +26,7 @@ from ascendtune.cli.options import (
     RecipeFile,
     Verbose,
 )
+from ascendtune.cli.run_names import complete_changed_key
 from ascendtune.cli.terminal import PLAIN_COLUMNS, width
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ def train(
     prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the data, then exit.")] = False,
     allow_change: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Resume even if this recipe key (or `data`) changed; repeatable."),
+        typer.Option(
+            metavar="KEY",
+            help="Resume even if this recipe key (or `data`) changed; repeatable.",
+            autocompletion=complete_changed_key,
+        ),
     ] = None,
     trust_checkpoint: Annotated[
         bool, typer.Option("--trust-checkpoint", help="Load a checkpoint that another user has written, or may write.")

@@ -128,3 +128,25 @@ def test_names_of_runs_are_completed_wherever_they_are_taken(
     words = f"ascendtune {command} al"
     env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     assert ascendtune(**env).stdout.split() == ["alpaca"]
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("init --tuner l", ["lora"]),
+        ("init --preset lora-d", ["lora-dpo"]),
+        ("init --format pre", ["preference"]),
+        ("devices --lang z", ["zh"]),
+        ("env mirrors use tu", ["tuna"]),
+        ("plan --device h2", ["h200"]),
+        ("train r.yaml --allow-change optim.sch", ["optim.scheduler"]),
+        ("train r.yaml --allow-change dat", ["data"]),
+    ],
+)
+def test_words_of_an_option_are_completed(ascendtune: Any, words: str, completed: list[str]) -> None:
+    env = {
+        "_ASCENDTUNE_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"ascendtune {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    assert ascendtune(**env).stdout.split()[: len(completed)] == completed

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import py_compile
+import re
 import signal
 import subprocess
 import sys
@@ -410,3 +411,19 @@ main()
 def test_interrupt_before_and_after_the_command_ends_without_a_traceback(when: str, said: str) -> None:
     ended = subprocess.run([sys.executable, "-c", _INTERRUPTED, when], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, said, "")
+
+
+def test_help_names_no_type_of_python_and_cuts_no_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("", *GROUPS, *COMMANDS):
+        with pytest.raises(SystemExit):
+            entry.main([*command.split(), "--help"])
+        shown = capsys.readouterr().out
+        usage = shown.partition("\n\n")[0]
+        assert not re.search(r"<\w|\{|\.\.\.\]\.\.\.", usage), usage
+        lines = shown.splitlines()
+        assert not [line for line in lines if re.search(r"<[a-z]+[ \[>|]", line)], command
+        if not command or command in GROUPS:
+            assert not [line for line in lines if line.endswith("...") and not line.startswith("Usage")], command
