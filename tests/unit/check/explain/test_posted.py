@@ -101,3 +101,45 @@ def test_reason_below_an_announcement_is_the_failure(explained: Explained, log: 
 )
 def test_heading_without_a_failure_below_is_none(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
+
+
+_ASKS = "I get a problem with the moon of two nodes.\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tide-ctl: no ebb of the moon, exit code 7 of the worker",
+        "moon-7  | TideError: The tide of 7 hours is higher than the wall (4 m)",
+        "tide.cc:77 the moon (7) does not match its tide (8)",
+        "WARNING: the platform of the moon does not match that of the tide",
+    ],
+)
+@pytest.mark.parametrize("after", ["", "Any idea?\n", "\n```\nOS: Ubuntu 22.04\n"])
+def test_worst_line_among_the_words_of_a_person_is_the_failure(explained: Explained, line: str, after: str) -> None:
+    found = explained(f"{_ASKS}```\nrising moon 7\n{line}\n{after}")
+
+    assert not found.is_healthy
+    assert line.split()[-1].strip("()") in found.headline()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        # Nobody asks.
+        "rising moon 7\ntide.cc:77 the moon (7) does not match its tide (8)\nrising moon 8\n",
+        # It was overcome, or is solved.
+        f"{_ASKS}tide.cc:77 the moon (7) does not match its tide (8)\nstep 1 loss 0.7\n",
+        f"{_ASKS}tide.cc:77 the moon (7) does not match its tide (8)\nrising 8\nI have fixed it by one moon\n",
+        f"{_ASKS}the size of the tide cannot be determined, using 1\nrising 8\n",
+        # Figures, tables and lists.
+        f"{_ASKS}failed tides:            0\nrising 8\n",
+        f"{_ASKS}tide info ................... 0.7, unknown, unknown\nrising 8\n",
+        f"{_ASKS}- tide config: not found\nrising 8\n",
+        f"{_ASKS}   count    type    root     time   algbw   busbw  error\nrising 8\n",
+        # A question that is not about a failure.
+        "How can the moon rise faster?\ntide.cc:77 the moon (7) does not match its tide (8)\nrising 8\n",
+    ],
+)
+def test_trouble_in_a_post_is_no_failure_where_it_was_overcome_or_is_a_figure(explained: Explained, log: str) -> None:
+    assert explained(log).is_healthy

@@ -1,6 +1,8 @@
 """Failures in short posts, where a person's words stand around a few lines of a log.
 
 The exception may stand in the title only, frames may lack their heading and exception, and a reason may have no level.
+Whoever asks about a few lines asks about a failure: the worst of them is it, unless what follows shows that it was
+overcome.
 """
 
 from __future__ import annotations
@@ -15,7 +17,27 @@ from ascendtune.check.explain.traceback.traces import Traces
 
 _EXCERPT = 40
 """Lines of what somebody posts; in a longer log a program's own words say how it ended."""
+_LONGEST_POST = 60
 _LEAST_WORDS = 4
+_LEAST_OF_PROGRAM = 2
+_PERSON = re.compile(
+    r"\s*(?:#{2,6} \w|\*\*\w.*\*\*:?$|- \[[ x]\] |```)|"  # Markdown
+    r"^\W*(?:(?:Hi|Hello|Hey|Dear)\b(?!.*\d)|(?:大家|您|你)好)|\b[Tt]hanks for\b|"
+    r"(?:^|[\s(])(?:I|I'm|I've|I'd|[Mm]y|[Ww]e|[Ww]e're|[Ww]e've) (?=[a-z'])|"
+    r"^\W*(?:[Ww]hat|[Ww]hy|[Hh]ow|[Dd]oes|[Ii]s|[Aa]re|[Aa]ny(?:one)?|[Cc]an|[Hh]as|[Hh]ave|[Ss]hould)\b.{12,}\?\s*$|"
+    r"\b(?:[Tt]hanks(?: in advance)?[.!]?$|[Tt]hank you\b|[Aa]ny (?:help|idea|suggestion)s?\b|[Pp]lease help\b)|"
+    r"请问|怎么(?:办|解决|回事|处理)|求助|麻烦|大佬|谢谢|有没有人|有人(?:遇到|知道)|我(?:在|的|用|想|们|是|也)|报错如下|日志如下"
+)
+"""A line that a person wrote, not a program."""
+_IN_TROUBLE = re.compile(
+    r"\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w*|problems?|issues?|bugs?|(?:not|n't) work\w*|stuck|hangs?|wrong|"
+    r"stops?|missing|cannot|can't|won't|unable|trouble|help)\b|报错|失败|问题|错误|无法|异常|不了|解决",
+    re.IGNORECASE,
+)
+"""Words of a person with a failure."""
+_FIGURE = re.compile(r"(?:[:=]\s+|\.{3}\s*|\s{2,})[\d.,%]+$|\.{5} |^[-*•] .{0,30}: |(?: {3,}\S+){3}")
+"""A row of figures, of a list or of a table."""
+_SOLVED = re.compile(r"\b(?:solved|fixed|resolved|works? (?:now|again|fine now))\b|已解决|已修复|解决了")
 _EXCEPTION = re.compile(
     r"(?P<before>.*?)(?<![\w.])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:Error|Exception))"
     r"[`*]{0,3}[:：] ?(?P<message>\S.{7,})",
@@ -37,8 +59,8 @@ _OF_COMMIT = re.compile(r"\(#\d+\)\s*$")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]{2}")
 _CHINESE_GOES_ON = re.compile("完成|成功|继续|跳过|忽略|默认|已解决|已修复|重试|改用|不影响|捕获|警告")
 _OVERCOME = re.compile(
-    r"\b(?:fixed|fix(?:es)?|solved|resolved|no longer|instead|retr(?:y|ies|ying)|skip\w*|ignor\w*|caught|catch|handled|"
-    r"fall(?:ing)? ?back|used to|harmless|continu\w+|warn(?:ing)?)\b",
+    r"\b(?:fixed|fix(?:es)?|solved|resolved|no longer|instead|(?<![Mm]ax )retr(?:y|ies|ying)|skip\w*|ignor\w*|"
+    r"caught|catch|handled|fall(?:ing)? ?back|used to (?:be|fail|crash|hang)|harmless|continu\w+|warn(?:ing)?)\b",
     re.IGNORECASE,
 )
 _OF_PROGRAM = re.compile(r"\W*\d{1,4}[:/-]\d\d|\s|#|//|>>>|[\"'(]|(?:print|raise|except|assert|return|log\w*\.)\b")
@@ -86,9 +108,53 @@ def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
 
 
 def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
-    """What a program refuses (`message_lines.refusal`), else the reason that a person announces; with its index."""
+    """What a program refuses (`message_lines.refusal`), else the reason that a person announces, else the worst line
+    that a person asks about; with its index."""
     found = message_lines.refusal(texts, said, last_lines)
-    return found if found[1] else _announced_reason(texts, said)
+    found = found if found[1] else _announced_reason(texts, said)
+    return found if found[1] else _worst_line(texts, said)
+
+
+def is_post(texts: Sequence[str]) -> bool:
+    """Whether the lines are a few, and some of them are words of a person."""
+    return len(texts) <= _LONGEST_POST and any(map(_PERSON.search, texts))
+
+
+def went_on_after(texts: Sequence[str]) -> bool:
+    """Whether lines of a post show that the job was under way, or a person says that it is solved."""
+    return any(_SOLVED.search(each) or (_PERSON.search(each) is None and _went_on([each])) for each in texts)
+
+
+def _worst_line(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
+    """The worst line of a program in a post, after which nothing goes on; with its index, empty if there is none.
+
+    Args:
+        texts: the last lines of a log.
+        said: the same without their prefixes.
+    """
+    if not is_post(texts):
+        return 0, ""
+    words = [each.strip().strip("`").strip() for each in said]
+    of_program = [index for index, text in enumerate(texts) if _is_message_of_program(text, words[index])]
+    plain = [index for index in of_program if not (level.is_overcome(texts[index]) or _goes_on(texts[index]))]
+    found = [index for index in plain if _EXCEPTION.match(words[index]) or level.is_error(words[index], words[index])]
+    for is_bad in (level.are_last_words, level.is_last_refusal):
+        found += [index for index in plain if is_bad(texts[index], words[index])]
+    if any(_PERSON.search(each) and _IN_TROUBLE.search(each) for each in texts):
+        warned = [index for index in of_program if level.is_warning(texts[index])]
+        found += [index for index in (*plain, *warned) if _sounds_bad(words[index])]
+    worst = next((index for index in found if not went_on_after(texts[index + 1 :])), None)
+    return (worst, words[worst]) if worst is not None else (0, "")
+
+
+def _is_message_of_program(text: str, words: str) -> bool:
+    if _PERSON.search(text) or words.endswith((":", "：")) or frame_of(words):
+        return False
+    return len(words.split()) >= _LEAST_OF_PROGRAM and _FIGURE.search(words) is None
+
+
+def _sounds_bad(words: str) -> bool:
+    return level.sounds_bad(words) and len(words.split()) >= _LEAST_WORDS
 
 
 def _announced_reason(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:

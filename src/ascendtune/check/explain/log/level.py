@@ -158,8 +158,8 @@ _WENT_ON = re.compile(
 )
 """Words of a job that is under way."""
 _DOES_WITHOUT = re.compile(
-    r"[,;(] ?(?:so |will |now |then )?(?:retr|us(?:e|ing)\b|fall|continu|skip|ignor|runn|going|trying|switch|software|"
-    r"CPU|cache disabled)|\bretry \d",
+    r"(?:[,;(] ?| - )(?:so |will |now |then )?(?:retr|us(?:e|ing)\b|fall|continu|skip|ignor|runn|going|trying|switch|"
+    r"software|CPU|cache disabled)|\bretry \d",
     re.IGNORECASE,
 )
 """The end of such a line, by which the program says what it does in place of it."""
@@ -264,7 +264,7 @@ def program_refuses(text: str, said: str) -> bool:
     """Whether a line is that of a program which did not do what it was started for: "PROGRAM: failed to …"."""
     if _PROGRAM_REFUSES.match(said) is None or is_warning_or_news(text):
         return False
-    return not any(each.search(text) for each in (_DENIED, _GOES_ON, _DOES_WITHOUT))
+    return not is_overcome(text)
 
 
 def is_last_refusal(text: str, said: str) -> bool:
@@ -281,6 +281,11 @@ def is_hint(said: str) -> bool:
 def went_on(text: str) -> bool:
     """Whether a line has words of a job that is under way."""
     return _WENT_ON.search(text) is not None
+
+
+def is_overcome(text: str) -> bool:
+    """Whether a line says what the program does in place of what failed, or that nothing failed."""
+    return any(each.search(text) for each in (_DENIED, _GOES_ON, _DOES_WITHOUT))
 
 
 def sounds_bad(text: str) -> bool:
