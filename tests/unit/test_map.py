@@ -84,7 +84,8 @@ def test_rooms_import_only_what_the_page_allows() -> None:
 
 
 def test_the_command_starts_the_module_that_the_worker_list_begins_with() -> None:
-    constants = {node.value for node in ast.walk(definition(BEFORE[0])) if isinstance(node, ast.Constant)}
+    tree = ast.parse((SOURCE / BEFORE[0][0]).read_text(encoding="utf-8"))
+    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert "ascendtune." + WITHIN[0][0].removesuffix(".py").replace("/", ".") in constants
 
 

@@ -21,12 +21,21 @@ if TYPE_CHECKING:
     from ascendtune.job.spec import JobSpec
 
 
+Progress = Callable[[str, int, int], None]
+"""(what, how many of it are done, all)"""
+
+
 @dataclass(frozen=True)
 class ChosenNodes:
     """This machine alone, this machine as one of several that are started one by one, or hosts that we start."""
 
     place: NodePlace = ALONE
     hosts: ClusterSpec | None = None
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return self.hosts is None and self.place.is_alone
 
     @property
     def is_led(self) -> bool:
@@ -58,19 +67,27 @@ class ChosenNodes:
         return query_hosts(self.hosts)
 
     @contextmanager
-    def preparing(self, runs: Path) -> Iterator[Callable[[str, int, int], None]]:
-        """While the context lasts, nodes that wait for this one see that it prepares its data; takes the progress.
+    def preparing(self, runs: Path, show: Progress) -> Iterator[Progress]:
+        """While the context lasts, nodes that wait for this one see that it prepares its data.
 
         Args:
             runs: as of `agree_on`.
+
+        Returns:
+            Takes the progress, for `show` and for them.
         """
         if self.place.is_alone:
-            yield lambda what, done, total: None
+            yield show
             return
         from ascendtune.job.nodes.shared_run import preparing
 
-        with preparing(runs, self.place) as show:
-            yield show
+        with preparing(runs, self.place) as show_others:
+
+            def show_all(what: str, done: int, total: int) -> None:
+                show(what, done, total)
+                show_others(what, done, total)
+
+            yield show_all
 
     def agree_on(self, run: RunDir | None, runs: Path, data_hash: str) -> RunDir:
         """The run that all nodes work on: `run`, where this node chose it, else what node 0 has chosen.

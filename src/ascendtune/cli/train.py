@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,10 +29,14 @@ from ascendtune.cli.options import (
 )
 from ascendtune.cli.run_names import complete_changed_key
 from ascendtune.cli.terminal import PLAIN_COLUMNS, width
+from ascendtune.core.errors import InputError
+from ascendtune.core.imports import uncollected_imports
+from ascendtune.core.terminal_text import wrapped
 
 if TYPE_CHECKING:
+    from ascendtune.cli.device_choice import Devices
     from ascendtune.cli.node_choice import ChosenNodes
-    from ascendtune.job.spec import JobSpec
+    from ascendtune.job.spec import JobSpec, OnHang
     from ascendtune.recipe.changes import ResumeOptions
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import PreparedRun
@@ -80,10 +85,6 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. The same command resumes. The run directory
     contains the model, the metrics and a plot of the loss.
     """
-    from dataclasses import replace
-
-    from ascendtune.core import log
-    from ascendtune.core.imports import uncollected_imports
     from ascendtune.train.stack_dump import block_stacks_signal
 
     # Before any thread is started: the worker, whose threads must block it, may run in this process.
@@ -92,9 +93,9 @@ def train(
         from ascendtune.cli.job_start import stays_with_the_terminal
         from ascendtune.cli.node_choice import choose_nodes, require_one_starter
         from ascendtune.cli.progress import ProgressBar
+        from ascendtune.core import log
         from ascendtune.core.ownership import restrict_umask
         from ascendtune.job.registry import require_writable_registry
-        from ascendtune.job.spec import JobSpec
         from ascendtune.recipe.changes import ResumeOptions
         from ascendtune.recipe.recipe import Recipe
         from ascendtune.train.prepare import prepare_run
@@ -110,27 +111,12 @@ def train(
     chosen, notes = chosen_nodes.devices(devices, device_ids)
     _warn_before(loaded, notes, max_restarts)
     notice_ignored(loaded.all_without_effect(origins), recipe)
-
-    is_alone = chosen_nodes.hosts is None and chosen_nodes.place.is_alone
-    if loaded.batch.per_device == "auto" and is_alone and not prepare:
+    if loaded.batch.per_device == "auto" and chosen_nodes.is_one_machine and not prepare:
         from ascendtune.train.plan.before_training import with_batch_size
 
         loaded = with_batch_size(loaded, resume_options, devices=chosen.count)
         notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
-
-    def job_spec(run: Path, start_id: str | None) -> JobSpec:
-        argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start_id,) if start_id else ()))
-        return JobSpec(
-            argv,
-            run,
-            chosen.count,
-            chosen.kind,
-            chosen.ids,
-            max_restarts=max_restarts,
-            on_hang=loaded.on_hang,
-            holds_interrupts=True,
-        )
-
+    job_spec = partial(_job_spec, devices=chosen, max_restarts=max_restarts, on_hang=loaded.on_hang)
     if dry_run:
         _show_dry_run(loaded, resume_options, chosen_nodes, job_spec)
         return
@@ -138,12 +124,7 @@ def train(
         require_writable_registry()
         chosen_nodes.inquire()
     runs = loaded.run_directory().parent
-    with ProgressBar(sys.stderr) as progress, chosen_nodes.preparing(runs) as show_nodes:
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.show(what, done, total)
-            show_nodes(what, done, total)
-
+    with ProgressBar(sys.stderr) as progress, chosen_nodes.preparing(runs, progress.show) as show:
         ready = prepare_run(
             loaded,
             origins,
@@ -159,22 +140,13 @@ def train(
         print(f"tokens: {ready.prepared.directory}")
         return
     with ready.claim or nullcontext():
-        if ready.run is not None and is_alone and not no_plan:
-            # Imported here: a wrong recipe need not wait for it.
-            from ascendtune.train.plan.before_training import require_fit
-
-            plan = require_fit(
-                loaded, ready.model_directory, ready.prepared, devices=chosen.count,
-                global_batch=ready.run.read().get("global_batch"),
-            )  # fmt: skip
-            ready.run.update(plan=plan)
+        if chosen_nodes.is_one_machine and not no_plan:
+            _require_fit(ready, loaded, chosen.count)
         run = chosen_nodes.agree_on(ready.run, runs, ready.prepared.fingerprint)
         # The worker rejects a run directory that another start has claimed since.
-        spec = replace(
-            job_spec(run.path, ready.claim.start_id if ready.claim else run.read().get("start_id")),
-            # Tokenising leaves threads and memory behind.
-            shares_interpreter=ready.prepared.cached and not detach,
-        )
+        start_id = ready.claim.start_id if ready.claim else run.read().get("start_id")
+        # Tokenising leaves threads and memory behind.
+        spec = job_spec(run.path, start_id, shares_interpreter=ready.prepared.cached and not detach)
         if detach and stays_with_the_terminal(spec):
             return
         if ready.claim:
@@ -192,10 +164,49 @@ def train(
     raise typer.Exit(result.exit_code)
 
 
+def _job_spec(
+    run: Path,
+    start_id: str | None,
+    *,
+    devices: Devices,
+    max_restarts: int,
+    on_hang: OnHang,
+    shares_interpreter: bool = False,
+) -> JobSpec:
+    """The job that trains in the directory `run`."""
+    from ascendtune.job.spec import JobSpec
+
+    argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start_id,) if start_id else ()))
+    return JobSpec(
+        argv,
+        run,
+        devices.count,
+        devices.kind,
+        devices.ids,
+        max_restarts=max_restarts,
+        on_hang=on_hang,
+        holds_interrupts=True,
+        shares_interpreter=shares_interpreter,
+    )
+
+
+def _require_fit(ready: PreparedRun, recipe: Recipe, devices: int) -> None:
+    """Note the estimate of a large model in its run.
+
+    Raises:
+        MachineError: the run does not fit.
+    """
+    # Imported here: a wrong recipe need not wait for it.
+    from ascendtune.train.plan.before_training import require_fit
+
+    if ready.run is not None:
+        batch = ready.run.read().get("global_batch")
+        plan = require_fit(recipe, ready.model_directory, ready.prepared, devices=devices, global_batch=batch)
+        ready.run.update(plan=plan)
+
+
 def _overrides_of(dump_steps: str | None) -> list[str]:
     """The overrides that stand for --dump-steps."""
-    from ascendtune.core.errors import InputError
-
     if dump_steps is None:
         return []
     if not dump_steps.strip():
@@ -234,7 +245,6 @@ def _show_dry_run(
 def _show_prepared(ready: PreparedRun, recipe: Recipe, path: Path, *, verbose: bool) -> None:
     """Print the data report, a sample row of the recipe at `path`, and which run directory was chosen."""
     from ascendtune.cli.data_show import sample_lines
-    from ascendtune.core.terminal_text import wrapped
     from ascendtune.data.report import lines
 
     columns = width(sys.stderr)
