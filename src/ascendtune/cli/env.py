@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,8 @@ from ascendtune.cli.messages import notice, suggest_next, warn
 from ascendtune.cli.options import AsJson, Yes, one_of
 from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
-from ascendtune.core.suggest import known_names
+from ascendtune.core.mask import without_secrets
+from ascendtune.core.suggest import known_names, require_known
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.install_plan import InstallPlan
@@ -86,11 +88,8 @@ def mirrors(
     `use` shows the changes, asks, and keeps the earlier files; `undo` puts them back. `test` fetches one small page
     from each site.
     """
-    from dataclasses import replace
-
-    from ascendtune.core.mask import without_secrets
     from ascendtune.machine.environment import user_files
-    from ascendtune.machine.environment.mirrors import MIRRORS, TOOLS, changes_for, settings
+    from ascendtune.machine.environment.mirrors import MIRRORS, TOOLS, changes_for
 
     if action is not MirrorAction.USE and (name or only or github_proxy):
         raise InputError(
@@ -98,32 +97,37 @@ def mirrors(
             code="conflicting-options",
             remedy="they belong to: ascendtune env mirrors use NAME",
         )
-    if action is MirrorAction.SHOW:
-        found = [replace(each, address=without_secrets(each.address)) for each in settings(os.environ)]
-        if as_json:
-            print_json([each.__dict__ for each in found])
-        else:
-            print("\n".join(f"{each.tool:12} {each.address}  ({each.source or 'default'})" for each in found))
-    elif action is MirrorAction.TEST:
-        _compare(as_json=as_json)
-    elif action is MirrorAction.UNDO:
-        for path in user_files.undo():
-            print(f"{'restored' if path.exists() else 'removed'} {path}")
+    match action:
+        case MirrorAction.SHOW:
+            _show(as_json=as_json)
+        case MirrorAction.TEST:
+            _compare(as_json=as_json)
+        case MirrorAction.UNDO:
+            for path in user_files.undo():
+                print(f"{'restored' if path.exists() else 'removed'} {path}")
+        case MirrorAction.USE:
+            if name is None:
+                raise InputError(
+                    "no mirror is named", code="option-missing", remedy=f"name one of {', '.join(MIRRORS)}"
+                )
+            require_known([name], MIRRORS, "mirror")
+            tools = tuple(known_names(only, TOOLS, "tool")) if only else TOOLS
+            _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), name, tools, yes=yes)
+
+
+def _show(*, as_json: bool) -> None:
+    from ascendtune.machine.environment.mirrors import settings
+
+    found = [replace(each, address=without_secrets(each.address)) for each in settings(os.environ)]
+    if as_json:
+        print_json([asdict(each) for each in found])
     else:
-        if name not in MIRRORS:
-            raise InputError(
-                f"no mirror {name}" if name else "no mirror is named",
-                code="unknown-name",
-                remedy=f"name one of {', '.join(MIRRORS)}",
-            )
-        tools = tuple(known_names(only, TOOLS, "tool")) if only else TOOLS
-        _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), name, tools, yes=yes)
+        print("\n".join(f"{each.tool:12} {each.address}  ({each.source or 'default'})" for each in found))
 
 
 def _use(changes: list[FileChange], name: str, tools: tuple[str, ...], *, yes: bool) -> None:
     import difflib
 
-    from ascendtune.core.mask import without_secrets
     from ascendtune.machine.environment import user_files
 
     if not changes:

@@ -84,7 +84,7 @@ def test_use_warns_of_what_passes_the_mirror_by(home: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["mirrors", "use"], "unknown-name"),
+        (["mirrors", "use"], "option-missing"),
         (["mirrors", "use", "kernel.org"], "unknown-name"),
         (["mirrors", "use", "tuna", "--only", "npm"], "unknown-name"),
         (["mirrors", "use", "tuna", "--only", "pip,"], "unknown-name"),
