@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.files import LineWriter, read_json_lines
+from ascendtune.core.files import read_json_lines
 
 _ECHOES = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection refused|socket closed|remote process exited|"
@@ -30,13 +30,6 @@ def is_echo(message: str) -> bool:
 
 def notes_path(directory: Path, rank: int) -> Path:
     return directory / f"rank_{rank}.jsonl"
-
-
-class NoteWriter(LineWriter):
-    """The notes of this rank."""
-
-    def __init__(self, directory: Path, rank: int) -> None:
-        super().__init__(notes_path(directory, rank))
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ascendtune.check.comm.notes import NoteWriter, is_echo
+from ascendtune.check.comm.notes import is_echo, notes_path
 from ascendtune.check.comm.timing import time_pairs, time_sizes
 from ascendtune.check.comm.trial import try_all
 from ascendtune.check.comm.world import AbsentRanksError, World
+from ascendtune.core.files import LineWriter
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 
@@ -36,7 +37,7 @@ def main(kind: str, directory: str, work: str) -> int:
     """Join, run the task, leave; the exit code. Errors are written to this rank's notes."""
     # Ctrl-C ends a rank without a message: there is nothing to save.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    notes = NoteWriter(Path(directory), int(os.environ["RANK"]))
+    notes = LineWriter(notes_path(Path(directory), int(os.environ["RANK"])))
     task = json.loads(work)
     try:
         notes.write({"at": "opening the device"})

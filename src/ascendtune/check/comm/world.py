@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from ascendtune.check.comm.notes import NoteWriter
+from ascendtune.core.files import LineWriter
 from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 
@@ -35,12 +35,12 @@ class World:
     size: int
     device: Device
     store: dist.Store
-    notes: NoteWriter
+    notes: LineWriter
     limit: timedelta
     _meetings: int = field(default=0, init=False)
 
     @classmethod
-    def join(cls, device: Device, notes: NoteWriter, limit: timedelta) -> World:
+    def join(cls, device: Device, notes: LineWriter, limit: timedelta) -> World:
         """Wait for all ranks by torchrun's variables, then create the process group.
 
         Raises:

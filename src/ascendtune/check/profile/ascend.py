@@ -112,11 +112,11 @@ def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | Non
     lanes: dict[str, list[Interval]] = defaultdict(list)
     for kernel in kernels:
         kind = kind_of_operator(kernel.label)
-        split.note(kernel.label, kind, 1, (kernel.end - kernel.start) * _MICRO)
+        split.note(kernel.label, kind, 1, kernel.seconds)
         lanes[kind if kind in ("collective", "copy") else "compute"].append(kernel)
     compute: dict[str, float] = defaultdict(float)
     for each in (computing := uncovered(sorted(lanes["compute"]))):
-        compute[kind_of_operator(each.label)] += (each.end - each.start) * _MICRO
+        compute[kind_of_operator(each.label)] += each.seconds
     exposed = uncovered(sorted(lanes["collective"]), union(computing))
     covered = merged(union(computing), union(exposed))
     copying = uncovered(sorted(lanes["copy"]), covered)
@@ -172,11 +172,7 @@ def _kernels(path: Path) -> dict[str, list[Interval]]:
 
 def _collectives_of(kernels: list[Interval]) -> list[tuple[str, float]]:
     """Name and seconds of each collective among `kernels`."""
-    return [
-        (each.label, (each.end - each.start) * _MICRO)
-        for each in kernels
-        if kind_of_operator(each.label) == "collective"
-    ]
+    return [(each.label, each.seconds) for each in kernels if kind_of_operator(each.label) == "collective"]
 
 
 def _calls_in(content: dict[str, Any]) -> list[tuple[str, float]]:
@@ -244,4 +240,4 @@ def _number(value: Any) -> float:
 
 
 def _length(intervals: list[Interval]) -> float:
-    return sum(each.end - each.start for each in intervals) * _MICRO
+    return sum(each.seconds for each in intervals)

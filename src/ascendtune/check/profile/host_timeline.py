@@ -6,6 +6,7 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ascendtune.check.profile.intervals import Interval, uncovered
@@ -46,15 +47,15 @@ class Wait(NamedTuple):
     phase: str
 
 
+@dataclass
 class ModuleCalls:
     """What was counted for a class of modules."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.operators = 0
-        """Inside all calls, without views and without those inside other operators."""
-        self.recomputed = 0.0
-        """Microseconds of calls in the backward pass: activation checkpointing."""
+    calls: int = 0
+    operators: int = 0
+    """Inside all calls, without views and without those inside other operators."""
+    recomputed: float = 0.0
+    """Microseconds of calls in the backward pass: activation checkpointing."""
 
 
 class HostTimeline:
@@ -248,34 +249,37 @@ class HostTimeline:
         return found
 
     def _opened_range(self, event: int, name: str, end: float, above: OpenEvent) -> OpenEvent:
-        module, strong, phase, place, direct = above.module, above.strong, above.phase, above.place, ""
-        owner = above.owner
-        number = self._trace.name[event]
+        start, number = self._trace.start[event], self._trace.name[event]
+        inner = OpenEvent(event, number, end, above.module, above.strong, above.phase, above.place, owner=above.owner)
         if name.startswith(_OURS):
-            what, _, rest = name.removeprefix(_OURS).partition(" ")
-            if what == "phase":
-                phase = rest
-                strong = "clip" if rest == "optimizer" else strong
-            elif what == "sync":
-                place = number
-                self.named_waits.append(Wait(self._trace.start[event], rest, phase))
-            elif what == "module" and (found := kind_of_module(rest)):
-                module, direct = found, rest
-                self.modules[rest].calls += 1
-                if above.phase == "backward":
-                    self.modules[rest].recomputed += self._trace.duration[event]
-                    phase = RECOMPUTATION
+            self._enter_ours(inner, name.removeprefix(_OURS), above)
         elif name.startswith("Optimizer.step#"):
-            strong, phase = "optimizer", phase or "optimizer"
+            inner.strong, inner.phase = "optimizer", above.phase or "optimizer"
         elif name.startswith(_GATHERING):
-            owner = number, "collective"
+            inner.owner = number, "collective"
         elif name.startswith("Optimizer.zero_grad#"):
-            self.zeroing.append(Interval(self._trace.start[event], end))
+            self.zeroing.append(Interval(start, end))
         elif name.startswith(_LOADER):
-            phase = "data"
-        if phase == "data" != above.phase:
-            self.data_ranges.append(Interval(self._trace.start[event], end))
-        return OpenEvent(event, number, end, module, strong, phase, place, "", direct, owner)
+            inner.phase = "data"
+        if inner.phase == "data" != above.phase:
+            self.data_ranges.append(Interval(start, end))
+        return inner
+
+    def _enter_ours(self, inner: OpenEvent, words: str, above: OpenEvent) -> None:
+        """Note what the name of a range of this project says: `phase NAME`, `sync PLACE` or `module CLASS`."""
+        what, _, rest = words.partition(" ")
+        if what == "phase":
+            inner.phase = rest
+            inner.strong = "clip" if rest == "optimizer" else above.strong
+        elif what == "sync":
+            inner.place = inner.name
+            self.named_waits.append(Wait(self._trace.start[inner.event], rest, above.phase))
+        elif what == "module" and (kind := kind_of_module(rest)):
+            inner.module, inner.direct = kind, rest
+            self.modules[rest].calls += 1
+            if above.phase == "backward":
+                self.modules[rest].recomputed += self._trace.duration[inner.event]
+                inner.phase = RECOMPUTATION
 
 
 class _Facts(NamedTuple):
@@ -302,44 +306,27 @@ def _kind_of(own: str, name: str, module: str, strong: str, in_copy: bool) -> tu
     return "copy" if in_copy and own == "other" else kind, strong
 
 
+@dataclass(slots=True)
 class OpenEvent:
-    """An event that has begun, and what it passes on to those inside it.
+    """An event that has begun, and what it passes on to those inside it."""
 
-    Attributes:
-        event: -1 for the time outside all events.
-        name: index of its name; -1 likewise.
-        end: microseconds.
-        module: as `kinds.kind_of_module` says of the module around it.
-        strong: the kind that everything inside it has, but for matrix products.
-        phase: of the training loop, such as "data" or "forward"; "" outside.
-        place: index of the name of the call in which the host waits for the device; -1 where it does not.
-        kind: of an operator, see `kinds.KINDS`; "" for ranges.
-        direct: the class of modules whose range this is, or that contains only views of it; "" for other events.
-        owner: name and kind of the innermost operator that is not a view: what allocates here; -1 and "" outside.
-    """
-
-    __slots__ = ("direct", "end", "event", "kind", "module", "name", "owner", "phase", "place", "strong")
-
-    def __init__(
-        self,
-        event: int,
-        name: int,
-        end: float,
-        module: str,
-        strong: str,
-        phase: str,
-        place: int,
-        kind: str = "",
-        direct: str = "",
-        owner: tuple[int, str] = (-1, ""),
-    ) -> None:
-        self.event = event
-        self.name = name
-        self.end = end
-        self.module = module
-        self.strong = strong
-        self.phase = phase
-        self.place = place
-        self.kind = kind
-        self.direct = direct
-        self.owner = owner
+    event: int
+    """-1 for the time outside all events."""
+    name: int
+    """Index of its name; -1 likewise."""
+    end: float
+    """Microseconds."""
+    module: str
+    """As `kinds.kind_of_module` says of the module around it."""
+    strong: str
+    """The kind that everything inside it has, but for matrix products."""
+    phase: str
+    """Of the training loop, such as "data" or "forward"; "" outside."""
+    place: int
+    """Index of the name of the call in which the host waits for the device; -1 where it does not."""
+    kind: str = ""
+    """Of an operator, see `kinds.KINDS`; "" for ranges."""
+    direct: str = ""
+    """The class of modules whose range this is, or that contains only views of it; "" for other events."""
+    owner: tuple[int, str] = (-1, "")
+    """Name and kind of the innermost operator that is not a view: what allocates here; -1 and "" outside."""

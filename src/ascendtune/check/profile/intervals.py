@@ -8,12 +8,16 @@ from typing import NamedTuple
 
 
 class Interval(NamedTuple):
-    """A half-open interval [start, end) with what happens in it."""
+    """A half-open interval [start, end), in microseconds, with what happens in it."""
 
     start: float
     end: float
     label: str = ""
     event: int = -1
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) * 1e-6
 
 
 def uncovered(intervals: Iterable[Interval], covered: Sequence[tuple[float, float]] = ()) -> list[Interval]:

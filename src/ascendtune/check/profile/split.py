@@ -113,7 +113,7 @@ def split_of(trace: ProfileTrace) -> Split:
                 deque(host.segments(thread, windows), maxlen=0)
     split.modules = dict(host.modules)
     data = IntervalIndex(host.data_ranges)
-    split.data_seconds = [sum(each.end - each.start for each in data.within(*window)) * _MICRO for window in windows]
+    split.data_seconds = [sum(each.seconds for each in data.within(*window)) for window in windows]
     return split
 
 
@@ -173,7 +173,7 @@ def _split_waiting(
     exposed = uncovered(sorted(_overlap(waiting, communicating)))
     _add_collectives(split, ranges, windows, exposed)
     for each in uncovered(waiting, union(exposed)):
-        seconds = (each.end - each.start) * _MICRO
+        seconds = each.seconds
         cause, _, detail = each.label.partition(" ")
         if cause == "collective":
             split.communication[kind_of_collective(detail)] += seconds
@@ -186,7 +186,7 @@ def _split_waiting(
         else:
             split.launch += seconds
             for pause in pauses.within(each.start, each.end):
-                split.pauses.add(pause.label, _step_at(pause.start, windows), (pause.end - pause.start) * _MICRO)
+                split.pauses.add(pause.label, _step_at(pause.start, windows), pause.seconds)
 
 
 def _step_at(moment: float, windows: list[tuple[float, float]]) -> int:
@@ -239,12 +239,12 @@ def _split_device(split: Split, trace: ProfileTrace, host: HostTimeline, windows
     computes, collectives, copies = _lanes(split, trace, host, windows)
     covered = _gaps_between(windows)
     for each in (found := uncovered(computes, covered)):
-        split.compute[each.label] += (each.end - each.start) * _MICRO
+        split.compute[each.label] += each.seconds
     covered = merged(union(found), covered)
     _add_collectives(split, collectives, windows, found := uncovered(collectives, covered))
     covered = merged(union(found), covered)
     for each in (found := uncovered(copies, covered)):
-        split.copies[each.label] += (each.end - each.start) * _MICRO
+        split.copies[each.label] += each.seconds
     covered = merged(union(found), covered)
     launched = _launches(trace)
     work = sorted([*computes, *collectives, *copies])
@@ -306,9 +306,9 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
             taken = causes[name].within(start, end)
             for each in taken:
                 if name == "aside":
-                    split.aside[each.label] += (each.end - each.start) * _MICRO
+                    split.aside[each.label] += each.seconds
                 else:
-                    split.data += (each.end - each.start) * _MICRO
+                    split.data += each.seconds
             rest.remove((start, end))
             rest += [(a, b) for a, b, *_ in uncovered([Interval(start, end)], union(taken))]
     for start, end in rest:
@@ -355,19 +355,17 @@ def _add_collectives(
     split: Split, calls: list[Interval], windows: list[tuple[float, float]], exposed: list[Interval]
 ) -> None:
     for each in exposed:
-        split.communication[kind_of_collective(each.label)] += (each.end - each.start) * _MICRO
+        split.communication[kind_of_collective(each.label)] += each.seconds
     index = IntervalIndex(exposed)
-    split.exposed_seconds = [
-        sum(each.end - each.start for each in index.within(*window)) * _MICRO for window in windows
-    ]
+    split.exposed_seconds = [sum(each.seconds for each in index.within(*window)) for window in windows]
     steps = IntervalIndex([Interval(*window) for window in windows])
     in_windows = [
         Interval(part.start, part.end, call.label) for call in calls for part in steps.within(call.start, call.end)
     ]
     for each in in_windows:
-        split.collectives[kind_of_collective(each.label)].append((each.end - each.start) * _MICRO)
+        split.collectives[kind_of_collective(each.label)].append(each.seconds)
     for each in uncovered(sorted(in_windows), union(sorted(exposed))):
-        split.hidden[kind_of_collective(each.label)] += (each.end - each.start) * _MICRO
+        split.hidden[kind_of_collective(each.label)] += each.seconds
 
 
 def _gaps_between(windows: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -202,21 +202,25 @@ def read_trace(path: Path) -> ProfileTrace:
         )
     trace.values = file.values
     if not len(trace):
-        if has_text_times:
-            raise InputError(
-                f"{path.name} is the timeline of torch_npu's profiler, which is not read alone",
-                code="unsupported-trace",
-                remedy="give the folder ASCEND_PROFILER_OUTPUT, with kernel_details.csv and step_trace_time.csv, or "
-                "ascend_pytorch_profiler_RANK.db",
-                where=path,
-            )
-        raise InputError(
-            f"{path.name} holds no operator and no kernel",
-            code="invalid-trace",
-            remedy="give a trace that torch.profiler has written with activities=[ProfilerActivity.CPU, …]",
+        raise _without_events(path, is_of_torch_npu=has_text_times)
+    return trace
+
+
+def _without_events(path: Path, *, is_of_torch_npu: bool) -> InputError:
+    if is_of_torch_npu:
+        return InputError(
+            f"{path.name} is the timeline of torch_npu's profiler, which is not read alone",
+            code="unsupported-trace",
+            remedy="give the folder ASCEND_PROFILER_OUTPUT, with kernel_details.csv and step_trace_time.csv, or "
+            "ascend_pytorch_profiler_RANK.db",
             where=path,
         )
-    return trace
+    return InputError(
+        f"{path.name} holds no operator and no kernel",
+        code="invalid-trace",
+        remedy="give a trace that torch.profiler has written with activities=[ProfilerActivity.CPU, …]",
+        where=path,
+    )
 
 
 def _is_time(value: Any) -> TypeGuard[float]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.notes import NoteWriter, read_notes
+from ascendtune.check.comm.notes import notes_path, read_notes
 from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.core.errors import CheckFailed
+from ascendtune.core.files import LineWriter
 from ascendtune.job.result import JobResult, SeenFailure
 
 MakeRan = Callable[..., RankResults]
@@ -25,7 +26,7 @@ def ran(tmp_path: Path) -> MakeRan:
         *notes: Sequence[dict[str, Any]], seen: tuple[int, str] | None = None, names: tuple[str, ...] = ()
     ) -> RankResults:
         for rank, of_rank in enumerate(notes):
-            writer = NoteWriter(tmp_path, rank)
+            writer = LineWriter(notes_path(tmp_path, rank))
             for note in of_rank:
                 writer.write(note)
             writer.close()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from ascendtune.check.comm.notes import NoteWriter
+from ascendtune.check.comm.notes import notes_path
 from ascendtune.check.comm.timing import _samples, measure
 from ascendtune.check.comm.world import World
+from ascendtune.core.files import LineWriter
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import open_device
 
@@ -23,7 +24,7 @@ def device() -> Device:
 
 @pytest.fixture
 def alone(device: Device, tmp_path: Path) -> Iterator[World]:
-    world = World(0, 1, device, dist.HashStore(), NoteWriter(tmp_path, 0), timedelta(seconds=4))
+    world = World(0, 1, device, dist.HashStore(), LineWriter(notes_path(tmp_path, 0)), timedelta(seconds=4))
     yield world
     world.rest()
 
