@@ -15,6 +15,7 @@ HELD = ("weights", "gradients", "optimizer state")
 CATEGORIES = (*HELD, "activations", "loss", "communication", "batches", "temporary", "other")
 """In the order in which the report shows them."""
 _NUMBERS = {name: number for number, name in enumerate(CATEGORIES)}
+_OTHER = _NUMBERS["other"]
 _POINTS = 360
 """Of the curve."""
 _MOST_OWNERS = 60
@@ -83,46 +84,34 @@ def memory_use(
         return None
     categories = _categories(events, order)
     begin, end = windows[0][0], windows[-1][1]
-    now = _before(events, order[0], held)
-    known = {name: size for name, size in zip(CATEGORIES, now, strict=True) if size}
-    live: dict[int, tuple[int, int]] = {}
+    now = _Held(events, categories, _before(events, order[0], held))
+    known = _by_category(now.sizes)
     points: list[list[int]] = []
-    highest, peak, peak_at, total, highest_of_point = -1, list(now), order[0], sum(now), 0
+    highest, peak, peak_at, highest_of_point = -1, list(now.sizes), order[0], 0
     scale = _POINTS / max(end - begin, 1e-9)
     allocated = reserved = 0
     for event in order:
-        size, time = events.size[event], events.time[event]
+        time = events.time[event]
         is_inside = begin <= time <= end
         if is_inside and len(points) <= (at := min(_POINTS - 1, int((time - begin) * scale))):
-            points += [list(now)] * (at + 1 - len(points))
-            highest_of_point = total
-        if size >= 0:
-            category = categories.get(event, 0)
-            size = size if event in categories else 0
-            if (missed := live.get(events.address[event])) is not None:
-                # Its end was not recorded.
-                now[missed[0]] -= missed[1]
-                total -= missed[1]
-            live[events.address[event]] = category, size
-        else:
-            category, size = _freed(live.pop(events.address[event], None), -size, now)
-        now[category] += size
-        total += size
+            points += [list(now.sizes)] * (at + 1 - len(points))
+            highest_of_point = now.total
+        now.take(event)
         if not is_inside:
             continue
         allocated = max(allocated, events.allocated[event])
         reserved = max(reserved, events.reserved[event])
-        if total > highest_of_point:
-            highest_of_point, points[-1] = total, list(now)
-        if total > highest:
-            highest, peak, peak_at = total, list(now), event
-    points += [list(now)] * (_POINTS - len(points))
+        if now.total > highest_of_point:
+            highest_of_point, points[-1] = now.total, list(now.sizes)
+        if now.total > highest:
+            highest, peak, peak_at = now.total, list(now.sizes), event
+    points += [list(now.sizes)] * (_POINTS - len(points))
     steps = [step for step, window in enumerate(windows) if window[0] <= events.time[peak_at]]
     return MemoryUse(
         peak_seconds=max(0.0, events.time[peak_at] - begin) * _MICRO,
         peak_step=steps[-1] if steps else 0,
         peak_phase=_owner(events, peak_at)[2],
-        peak={name: size for name, size in zip(CATEGORIES, peak, strict=True) if size},
+        peak=_by_category(peak),
         owners=_owners(events, order, categories, peak_at),
         held=known,
         allocated=allocated if reserved else None,
@@ -132,22 +121,50 @@ def memory_use(
     )
 
 
+class _Held:
+    """Bytes that are held, as allocations and their ends are taken in order.
+
+    Args:
+        before: bytes of each category before the first event.
+    """
+
+    def __init__(self, events: MemoryEvents, categories: dict[int, int], before: list[int]) -> None:
+        self.sizes = before
+        self.total = sum(before)
+        self._events, self._categories = events, categories
+        self._live: dict[int, tuple[int, int]] = {}
+
+    def take(self, event: int) -> None:
+        size, address = self._events.size[event], self._events.address[event]
+        before = self._live.pop(address, None)
+        if before is not None:
+            # Freed now; or, at an allocation, its end was not recorded.
+            self._add(before[0], -before[1])
+        elif size < 0:
+            # It was there before the first event; which category it belongs to is not known.
+            self._add(_OTHER, -min(-size, self.sizes[_OTHER]))
+        if size >= 0:
+            # One that `_categories` leaves out counts for nothing.
+            category = self._categories.get(event)
+            self._live[address] = (_OTHER, 0) if category is None else (category, size)
+            self._add(*self._live[address])
+
+    def _add(self, category: int, size: int) -> None:
+        self.sizes[category] += size
+        self.total += size
+
+
+def _by_category(sizes: list[int]) -> dict[str, int]:
+    return {name: size for name, size in zip(CATEGORIES, sizes, strict=True) if size}
+
+
 def _before(events: MemoryEvents, first: int, held: Mapping[str, int]) -> list[int]:
     """Bytes by category before the event `first`."""
     found = [held.get(name, 0) for name in CATEGORIES]
     if events.reserved[first] > 0:
         # The allocator of an accelerator counts all that is there.
-        found[_NUMBERS["other"]] = max(0, events.allocated[first] - events.size[first] - sum(found))
+        found[_OTHER] = max(0, events.allocated[first] - events.size[first] - sum(found))
     return found
-
-
-def _freed(allocated: tuple[int, int] | None, size: int, now: list[int]) -> tuple[int, int]:
-    """Category and size (below 0) of memory that is freed."""
-    if allocated is not None:
-        return allocated[0], -allocated[1]
-    # It was there before; which category it belongs to is not known.
-    other = _NUMBERS["other"]
-    return other, -min(size, now[other])
 
 
 def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
