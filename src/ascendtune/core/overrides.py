@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ascendtune.core.document import Document, parse_value
+from ascendtune.core.document import Document, Path_, parse_value
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.units import count_of
@@ -38,35 +38,35 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 remedy=f"give one, or {dotted}=null for none",
                 where=where,
             )
-        value = parse_value(text, where)
-        *parents, last = (int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
-        target: Any = document.values
-        for part in parents:
-            if isinstance(target, dict) and isinstance(part, str):
-                if target.get(part) is None:
-                    target[part] = {}
-                target = target[part]
-            elif isinstance(target, list) and isinstance(part, int) and part < len(target):
-                target = target[part]
-            else:
-                target = None
-        fits = (isinstance(target, dict) and isinstance(last, str)) or (
-            isinstance(target, list) and isinstance(last, int) and last < len(target)
-        )
-        if not fits:
+        path = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
+        if not _set(document.values, path, parse_value(text, where)):
             raise RecipeError(
-                f"'{dotted}' does not lead to a key: {_dead_end(document.values, (*parents, last))}",
+                f"'{dotted}' does not lead to a key: {_dead_end(document.values, path)}",
                 code="override-path-missing",
                 remedy="`ascendtune recipe schema` lists the keys",
                 where=where,
             )
-        target[last] = value
-        path = (*parents, last)
         for length in range(1, len(path)):
             document.places.setdefault(path[:length], where)
         for known in [known for known in document.places if known[: len(path)] == path]:
             del document.places[known]
         document.places[path] = where
+
+
+def _set(target: Any, path: Path_, value: Any) -> bool:
+    """Set the value at `path` below `target`, making sections on the way; False where the path leads to no key."""
+    part, *rest = path
+    if isinstance(target, list):
+        if not isinstance(part, int) or part >= len(target):
+            return False
+    elif not isinstance(target, dict) or not isinstance(part, str):
+        return False
+    if not rest:
+        target[part] = value
+        return True
+    if isinstance(target, dict) and target.get(part) is None:
+        target[part] = {}
+    return _set(target[part], tuple(rest), value)
 
 
 def _dead_end(values: Any, path: Sequence[str | int]) -> str:

@@ -142,14 +142,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
+def _not_started(argv: Sequence[str], error: OSError, remedy: str = "check that it exists") -> MachineError:
+    return MachineError(f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy=remedy)
+
+
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Become another program: same pid, same terminal, no parent left behind to wait."""
     try:
         os.execve(argv[0], list(argv), dict(env))
     except OSError as error:
-        raise MachineError(
-            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
-        ) from error
+        raise _not_started(argv, error) from error
 
 
 def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -163,9 +165,7 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
     try:
         child = subprocess.Popen(list(argv), env=dict(env), preexec_fn=_terminate_with_parent)
     except OSError as error:
-        raise MachineError(
-            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
-        ) from error
+        raise _not_started(argv, error) from error
     before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
     for number in (signal.SIGTERM, signal.SIGHUP):
         before[number] = signal.signal(number, lambda received, _: child.send_signal(received))
@@ -237,9 +237,7 @@ class _InASession:
         try:
             self._process = subprocess.Popen(list(argv), start_new_session=True, **how)
         except OSError as error:
-            raise MachineError(
-                f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy=remedy
-            ) from error
+            raise _not_started(argv, error, remedy) from error
 
     @property
     def pid(self) -> int:

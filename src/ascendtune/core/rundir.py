@@ -50,6 +50,17 @@ def hash_of_recipe(recipe_yaml: str) -> str:
     return hashlib.sha256(recipe_yaml.encode()).hexdigest()[:16]
 
 
+def _fault_of(record: dict[str, Any]) -> str | None:
+    """What is wrong with the content of a run.json; None where nothing is."""
+    state, attempts = record.get("state"), record.get("attempts") or []
+    if not isinstance(state, str) or len(state) > _LONGEST_STATE:
+        return "it has no state"
+    if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
+        return "its attempts are not a list of objects"
+    wrong = (key for key, kind in _KINDS.items() if not isinstance(record.get(key), kind | None))
+    return next((f"its {key} has a wrong type" for key in wrong), None)
+
+
 class RunDir:
     """Paths and records of one run. Holds no open file; any number of readers may look at a live run."""
 
@@ -190,27 +201,9 @@ class RunDir:
         """
         remedy = "restore run.json from a copy; to train again, start a new run with another name"
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
-        state = record.get("state")
-        if not isinstance(state, str) or len(state) > _LONGEST_STATE:
-            raise MachineError(
-                "run.json is damaged: it has no state", code="record-damaged", remedy=remedy, where=self.run_json
-            )
-        attempts = record.get("attempts") or []
-        if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
-            raise MachineError(
-                "run.json is damaged: its attempts are not a list of objects",
-                code="record-damaged",
-                remedy=remedy,
-                where=self.run_json,
-            )
-        for key, kind in _KINDS.items():
-            if not isinstance(record.get(key), kind | None):
-                raise MachineError(
-                    f"run.json is damaged: its {key} has a wrong type",
-                    code="record-damaged",
-                    remedy=remedy,
-                    where=self.run_json,
-                )
+        if fault := _fault_of(record):
+            what = f"run.json is damaged: {fault}"
+            raise MachineError(what, code="record-damaged", remedy=remedy, where=self.run_json)
         return record
 
     def read_data_report(self) -> dict[str, Any] | None:
