@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,13 +149,13 @@ class _Conversation:
             self._messages = [*before, question, answer]
 
     def _answer(self, temperature: float) -> None:
-        options, seed = self._options, self._options.seed + self._answers
+        options = replace(self._options, temperature=temperature, seed=self._options.seed + self._answers)
         self._answers += 1
         if self._before is not None:
             print("base: ", end="", flush=True)
-            _answer(self._before, self._messages, options.max_new_tokens, temperature, options.top_p, seed)
+            _answer(self._before, self._messages, options)
             print("run:  ", end="", flush=True)
-        answer = _answer(self._engine, self._messages, options.max_new_tokens, temperature, options.top_p, seed)
+        answer = _answer(self._engine, self._messages, options)
         if answer is None:
             self._messages.pop()
         else:
@@ -305,9 +305,7 @@ def _is_waiting(seconds: float) -> bool:
     return any(fcntl.ioctl(sys.stdin, termios.FIONREAD, bytes(4)))
 
 
-def _answer(
-    engine: Engine, messages: list[Message], max_new_tokens: int, temperature: float, top_p: float, seed: int
-) -> Message | None:
+def _answer(engine: Engine, messages: list[Message], options: _Options) -> Message | None:
     """Print the answer as it is generated, on a terminal with its thought; Ctrl-C ends it early. None if the template
     rejects the conversation."""
     from ascendtune.cli.terminal import paint
@@ -329,7 +327,7 @@ def _answer(
             pieces.append(shown)
 
     try:
-        engine.stream(messages, show, max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, on_thought=think)
+        engine.stream(messages, show, **asdict(options), on_thought=think)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
