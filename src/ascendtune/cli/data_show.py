@@ -138,7 +138,8 @@ def inspection_of(recipe: Recipe) -> Inspection:
     )
 
 
-def _prepared(recipe: Recipe) -> PreparedData:
+def prepared_data(recipe: Recipe) -> PreparedData:
+    """The rows of a recipe as tokens, into the cache where `ascendtune train` finds them."""
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.hub.download import fetch_model
     from ascendtune.train.prepare import prepare_data
@@ -162,7 +163,7 @@ def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> li
         )
     if packing == "auto":
         say("data.packing: auto: where the model does not keep packed rows apart, training pads them instead")
-    dataset = TokenDataset.open(_prepared(recipe).train)
+    dataset = TokenDataset.open(prepared_data(recipe).train)
     return packs(
         dataset, inspection.tokenizer, capacity=recipe.data.max_length, seed=recipe.seed, first=first, count=count
     )
@@ -187,7 +188,7 @@ def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
     from ascendtune.data.build import NoRowLeft
 
     try:
-        report = _prepared(recipe).report
+        report = prepared_data(recipe).report
     except NoRowLeft as error:
         warn(f"{error.what}; {error.remedy}")
         report = error.report

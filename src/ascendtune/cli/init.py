@@ -15,9 +15,12 @@ from ascendtune.cli.options import Quiet, one_of
 from ascendtune.cli.terminal import width
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import expanded
+from ascendtune.core.terminal_text import wrapped
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from ascendtune.cli.init_data import DataFacts
+    from ascendtune.recipe.recipe import Recipe
 
 _ROWS_LOOKED_AT = 20
 """For an answer within the model's length."""
@@ -95,7 +98,6 @@ def init(
     do not show which column holds a field, init asks on a terminal; without a terminal it writes TODO, which train
     rejects.
     """
-    from ascendtune.cli.data_show import inspection_of
     from ascendtune.cli.draft import draft, look_at_model
     from ascendtune.cli.init_data import columns_of, look_at_data, preview
     from ascendtune.cli.preset import load_preset
@@ -103,8 +105,6 @@ def init(
     from ascendtune.core.config import validate
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
-    from ascendtune.core.terminal_text import wrapped
-    from ascendtune.core.units import count_of
     from ascendtune.hub.download import require_local_paths
     from ascendtune.recipe.recipe import Recipe
 
@@ -140,15 +140,8 @@ def init(
         return
     first = ""
     if longest and facts.max_length and longest.tokens > facts.max_length:
-        rows = inspection_of(checked).rows(1, _ROWS_LOOKED_AT)
-        what = "rows are cut there, and those without an answer before it are left out"
-        if all(each.problem for each in rows):
-            what += f", as all of the first {count_of(len(rows), 'row')} are"
-            first = "choose a model for longer texts or shorten the rows, then: "
-        warn(
-            f"the longest of the first rows has {longest.tokens:,} tokens, the model takes {facts.max_length:,}: "
-            f"{what}; `ascendtune data show {quoted} --stats` counts them"
-        )
+        loses_all = _warn_of_long_rows(checked, quoted, longest.tokens, facts.max_length)
+        first = "choose a model for longer texts or shorten the rows, then: " if loses_all else ""
     print(f"wrote {output}; next: {first}ascendtune train {quoted}")
 
 
@@ -175,9 +168,27 @@ def _require_known(**options: str | None) -> None:
             raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)
 
 
-def _warn_of_bad_rows(data: Sequence[DataFacts], *, are_skipped: bool) -> None:
-    from ascendtune.core.units import count_of
+def _warn_of_long_rows(recipe: Recipe, quoted: str, longest: int, limit: int) -> bool:
+    """Warn of rows that are longer than the model takes; returns whether all of the first ones are left out.
 
+    Args:
+        quoted: the file of the recipe, for a command.
+        longest, limit: tokens of the longest row, and that the model takes.
+    """
+    from ascendtune.cli.data_show import inspection_of
+
+    rows = inspection_of(recipe).rows(1, _ROWS_LOOKED_AT)
+    loses_all = all(each.problem for each in rows)
+    what = "rows are cut there, and those without an answer before it are left out"
+    what += f", as all of the first {count_of(len(rows), 'row')} are" if loses_all else ""
+    warn(
+        f"the longest of the first rows has {longest:,} tokens, the model takes {limit:,}: {what}; "
+        f"`ascendtune data show {quoted} --stats` counts them"
+    )
+    return loses_all
+
+
+def _warn_of_bad_rows(data: Sequence[DataFacts], *, are_skipped: bool) -> None:
     advice = "they are skipped" if are_skipped else "fix them, or set data.on_bad_row: skip"
     for each in data:
         if each.bad:

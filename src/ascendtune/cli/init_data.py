@@ -115,14 +115,8 @@ def look_at_data(
         if name == "text" and not stage:
             # Texts also fit as answers without a question; they are for pretraining.
             task, (name, convert) = "text", choose_format(spec, raw, "text")
-        try:
-            return _converted(replace(blank, task=task, format=name), convert)
-        except DataError:
-            # The question may be in a column of another name. No other column stands for one that is there, but empty.
-            likely = None if columns or format else guess([row.values for row in raw])
-            if likely is None or (likely.task, likely.format) != (task, name) or likely.columns.keys() <= {*found}:
-                raise
-            return _of_guess(blank, likely)
+        facts = replace(blank, task=task, format=name)
+        return _converted(facts, convert) if columns or format else _converted_or_guessed(facts, convert)
     if columns or format:
         # Of a given format the refusal for what it is for, not that it is not for conversations.
         wanted = main_task_of(format) if format in FORMATS else tasks[0]
@@ -131,6 +125,19 @@ def look_at_data(
     if likely is None or (stage and likely.task not in tasks):
         return replace(blank, is_undecided=True)
     return _of_guess(blank, likely)
+
+
+def _converted_or_guessed(facts: DataFacts, convert: Convert) -> DataFacts:
+    try:
+        return _converted(facts, convert)
+    except DataError:
+        # The question may be in a column of another name. No other column stands for one that is there, but empty.
+        likely = guess([row.values for row in facts.raw])
+        if likely is None or (likely.task, likely.format) != (facts.task, facts.format):
+            raise
+        if likely.columns.keys() <= {*facts.found}:
+            raise
+        return _of_guess(facts, likely)
 
 
 def _of_guess(blank: DataFacts, likely: Guess) -> DataFacts:

@@ -64,16 +64,12 @@ def _data_report(recipe: Recipe) -> list[str]:
     Raises:
         DataError: files or rows.
     """
-    from ascendtune.cli.progress import ProgressBar
+    from ascendtune.cli.data_show import prepared_data
     from ascendtune.core import log
     from ascendtune.data.report import lines
-    from ascendtune.hub.download import fetch_model
-    from ascendtune.train.prepare import prepare_data
 
     log.set_up()
-    model = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False).resolve()
-    with ProgressBar(sys.stderr) as progress:
-        prepared = prepare_data(recipe, model, progress.show)
+    prepared = prepared_data(recipe)
     for message in prepared.warnings:
         warn(message)
     return lines(prepared.report, width(sys.stdout) or PLAIN_COLUMNS)
