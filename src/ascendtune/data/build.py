@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from ascendtune.core.errors import DataError
 from ascendtune.core.foreign_json import read_json_object, value_at
 from ascendtune.core.units import count_of
+from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.load import LoadedRows, load_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
 from ascendtune.data.row_file import RowPlaces
@@ -27,7 +27,7 @@ from ascendtune.data.shards import (
     TOO_LONG,
     TokenizeResult,
 )
-from ascendtune.data.spec import DataSection, DatasetSpec, Task
+from ascendtune.data.spec import DataSection
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
@@ -39,19 +39,7 @@ _HISTOGRAM_BINS = 16
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class BuildInputs:
-    """What tokens are made from: the arguments of `prepare`."""
-
-    section: DataSection
-    task: Task
-    model_directory: Path
-    resolve: Callable[[DatasetSpec], Path]
-    new_tokens: Sequence[str]
-    seed: int
-
-
-def build(directory: Path, inputs: BuildInputs, progress: Progress | None) -> dict[str, Any]:
+def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> dict[str, Any]:
     """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
     section, task, seed = inputs.section, inputs.task, inputs.seed
     tokenizer = Tokenizer.load(inputs.model_directory, inputs.new_tokens)
@@ -59,7 +47,7 @@ def build(directory: Path, inputs: BuildInputs, progress: Progress | None) -> di
     loss_on = section.loss_on if task == "conversations" else "assistant"
     template = None if task == "text" else ChatTemplate.load(section.template, tokenizer, loss_on=loss_on)
     load = partial(
-        load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=inputs.resolve, directory=directory
+        load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=inputs.location_of, directory=directory
     )
     with ExitStack() as opened:
         loaded = opened.enter_context(closing(load(section.train)))
@@ -92,7 +80,7 @@ def build(directory: Path, inputs: BuildInputs, progress: Progress | None) -> di
     }
 
 
-def places_of(inputs: BuildInputs, rows: Sequence[int], rows_kept: int) -> list[str]:
+def places_of(inputs: TokenInputs, rows: Sequence[int], rows_kept: int) -> list[str]:
     """`file:line` of rows of the training tokens; their numbers where tokenisation has dropped or divided rows.
 
     Args:
@@ -103,9 +91,8 @@ def places_of(inputs: BuildInputs, rows: Sequence[int], rows_kept: int) -> list[
         DataError: the files are no longer there, or do not hold what they held.
     """
     section = inputs.section
-    with closing(
-        load_rows(section.train, inputs.task, seed=inputs.seed, on_bad_row=section.on_bad_row, resolve=inputs.resolve)
-    ) as loaded:
+    load = partial(load_rows, section.train, inputs.task, seed=inputs.seed, on_bad_row=section.on_bad_row)
+    with closing(load(resolve=inputs.location_of)) as loaded:
         if not section.eval and (section.eval_fraction or section.eval_rows):
             loaded, _ = _hold_out(loaded, section, inputs.seed)
         if len(loaded.rows) != rows_kept or any(not 0 <= row < rows_kept for row in rows):
@@ -156,7 +143,7 @@ def _write(
     loaded: LoadedRows,
     report: DataReport,
     *,
-    inputs: BuildInputs,
+    inputs: TokenInputs,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     progress: Progress | None,
@@ -185,52 +172,45 @@ def _write(
         shown = dropped is None or len(dropped.examples) < EXAMPLES_KEPT
         report.drop(reason, loaded.places[number] if shown else "", detail)
     report.rows_kept = outcome.rows
-    report.truncated_rows = outcome.truncated_rows
-    report.truncated_tokens = outcome.truncated_tokens
-    report.uncounted_rows = outcome.uncounted_rows
-    report.uncounted_characters = outcome.uncounted_characters
-    report.split_rows = outcome.split_rows
-    report.pieces = outcome.pieces
+    report.add_counts(outcome)
     report.unlabelled_rows = sum(
         reason in (NO_ANSWER_LEFT, NO_ANSWER_SPAN, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped
     )
-    report.tokens = outcome.tokens
-    report.labelled_tokens = outcome.labelled_tokens
-    report.longest = outcome.longest
     _require_rows(outcome, inputs)
     report.length_histogram = _histogram(TokenDataset.open(directory))
 
 
 def _refuse(outcome: TokenizeResult, places: RowPlaces, section: DataSection) -> None:
-    for bad, code, what, remedy in (
-        (
-            REFUSED,
-            "template-refuses-row",
-            "the chat template refuses",
-            "correct these rows, choose another data.template,",
-        ),
-        (INDIVISIBLE, "text-indivisible", "one word of millions of characters fills", "divide these texts,"),
-    ):
-        refused = [(number, detail) for number, reason, detail in outcome.dropped if reason == bad]
-        if refused and (section.on_bad_row == "fail" or not outcome.rows):
-            raise DataError(
-                _listed(f"{what} {count_of(len(refused), 'row')}", refused, places),
-                code=code,
-                remedy=f"{remedy} or leave them out with data.on_bad_row: skip",
-            )
-    too_long = [(number, detail) for number, reason, detail in outcome.dropped if reason == TOO_LONG]
-    if too_long and section.on_long_row == "fail":
+    """Raise where rows were dropped that the recipe does not allow to drop."""
+    may_skip = section.on_bad_row == "skip" and outcome.rows
+    refused, indivisible, too_long = (_dropped(outcome, reason) for reason in (REFUSED, INDIVISIBLE, TOO_LONG))
+    if refused and not may_skip:
         raise DataError(
-            _listed(
-                f"{count_of(len(too_long), 'row')} longer than data.max_length ({section.max_length:,})",
-                too_long,
-                places,
-            ),
-            code="row-too-long",
-            remedy="set data.on_long_row to truncate or drop"
-            if outcome.uncounted_rows
-            else f"set data.max_length: {outcome.longest}, or data.on_long_row to truncate or drop",
+            _listed(f"the chat template refuses {count_of(len(refused), 'row')}", refused, places),
+            code="template-refuses-row",
+            remedy="correct these rows, choose another data.template, or leave them out with data.on_bad_row: skip",
         )
+    if indivisible and not may_skip:
+        rows = count_of(len(indivisible), "row")
+        raise DataError(
+            _listed(f"one word of millions of characters fills {rows}", indivisible, places),
+            code="text-indivisible",
+            remedy="divide these texts, or leave them out with data.on_bad_row: skip",
+        )
+    if too_long and section.on_long_row == "fail":
+        what = f"{count_of(len(too_long), 'row')} longer than data.max_length ({section.max_length:,})"
+        remedy = "data.on_long_row to truncate or drop"
+        raise DataError(
+            _listed(what, too_long, places),
+            code="row-too-long",
+            remedy=f"set {remedy}"
+            if outcome.uncounted_rows
+            else f"set data.max_length: {outcome.longest}, or {remedy}",
+        )
+
+
+def _dropped(outcome: TokenizeResult, bad: str) -> list[tuple[int, str]]:
+    return [(number, detail) for number, reason, detail in outcome.dropped if reason == bad]
 
 
 class NoRowLeft(DataError):
@@ -240,7 +220,7 @@ class NoRowLeft(DataError):
     """Of the training rows."""
 
 
-def _require_rows(outcome: TokenizeResult, inputs: BuildInputs) -> None:
+def _require_rows(outcome: TokenizeResult, inputs: TokenInputs) -> None:
     if outcome.rows:
         return
     reasons = {reason for _, reason, _ in outcome.dropped}
@@ -265,7 +245,7 @@ def _require_rows(outcome: TokenizeResult, inputs: BuildInputs) -> None:
     )
 
 
-def _remedy_for_length(wanted: str, outcome: TokenizeResult, inputs: BuildInputs) -> str:
+def _remedy_for_length(wanted: str, outcome: TokenizeResult, inputs: TokenInputs) -> str:
     positions = _positions_of(inputs.model_directory)
     if positions is None or outcome.longest <= positions:
         return f"set data.max_length to {wanted}, or as high as memory allows"
@@ -295,6 +275,3 @@ def _histogram(dataset: TokenDataset) -> list[tuple[int, int]]:
     for length, count in rows.items():
         counts[(length - 1) // width] += count
     return [((number + 1) * width, count) for number, count in enumerate(counts)]
-
-
-__all__ = ["NoRowLeft", "build"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,23 +31,31 @@ _MODULES_WITHOUT_EFFECT = {"collate.py", "inspect.py", "inspect_packed.py", "pla
 _LIBRARIES = ("tokenizers", "jinja2")
 
 
-def fingerprint(
-    section: DataSection,
-    model_directory: Path,
-    locations: Sequence[tuple[DatasetSpec, Path]],
-    *,
-    task: Task,
-    new_tokens: Sequence[str],
-    seed: int,
-) -> str:
-    """A hexadecimal name for the tokens that `section` leads to.
+@dataclass(frozen=True)
+class TokenInputs:
+    """What tokens are made from."""
 
-    Args:
-        locations: every data set of the section, and where it lies on this machine.
+    section: DataSection
+    model_directory: Path
+    """Where the tokenizer lies."""
+    locations: Sequence[tuple[DatasetSpec, Path]]
+    """Every data set of the section, and where it lies on this machine."""
+    task: Task
+    new_tokens: Sequence[str]
+    seed: int
+    """Chooses rows where a weight, `eval_fraction` or `eval_rows` takes a part of them."""
+
+    def location_of(self, spec: DatasetSpec) -> Path:
+        return next(path for other, path in self.locations if other is spec)
+
+
+def fingerprint(inputs: TokenInputs) -> str:
+    """A hexadecimal name for the tokens that the inputs lead to.
 
     Raises:
         DataError: a data set is not there.
     """
+    section, model_directory, locations = inputs.section, inputs.model_directory, inputs.locations
     templates = sorted(model_directory.glob("additional_chat_templates/*.jinja"))
     tokenizer = {
         str(path.relative_to(model_directory)): digest_of_file(path)
@@ -56,14 +65,14 @@ def fingerprint(
     template = expanded(section.template)
     drawn = section.eval_fraction > 0 or section.eval_rows or any(spec.weight % 1 for spec, _ in locations)
     everything: dict[str, Any] = {
-        "task": task,
+        "task": inputs.task,
         "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),
         # The name of a file is part of it: its suffix may decide the format.
         "files": [[(file.name, digest_of_file(file)) for file in data_files(spec, path)] for spec, path in locations],
         "tokenizer": tokenizer,
         "template": digest_of_file(template) if template.is_file() else None,
-        "new_tokens": list(new_tokens),
-        "seed": seed if drawn else None,
+        "new_tokens": list(inputs.new_tokens),
+        "seed": inputs.seed if drawn else None,
         "code": _code_version(),
         "libraries": {name: version(name) for name in _LIBRARIES},
     }

@@ -24,7 +24,7 @@ from ascendtune.core.errors import InputError, MachineError, translated_disk_err
 from ascendtune.core.files import appearing, digest_of_file, expanded, read_record, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
-from ascendtune.data.fingerprint import fingerprint
+from ascendtune.data.fingerprint import TokenInputs, fingerprint
 from ascendtune.data.report import DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
@@ -85,15 +85,11 @@ def prepare(
         DataError: files or rows.
         MachineError: the cache cannot be written, others may have written it, or a worker was killed.
     """
-    model_directory = Path(model_directory)
     cache = cache or cache_directory() / "tokens"
     resolve = resolve or (lambda spec: expanded(spec.path))
     locations = [(spec, resolve(spec)) for spec in (*section.train, *section.eval)]
-
-    def known(spec: DatasetSpec) -> Path:
-        return next(path for other, path in locations if other is spec)
-
-    name = fingerprint(section, model_directory, locations, task=task, new_tokens=new_tokens, seed=seed)
+    inputs = TokenInputs(section, Path(model_directory), locations, task, new_tokens, seed)
+    name = fingerprint(inputs)
     entry = cache / name
     _require_own(entry)
     if found := _intact(entry):
@@ -108,32 +104,19 @@ def prepare(
             _remove_leftovers(cache, building)
             _remove(entry)
             # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
-            from ascendtune.data.build import BuildInputs, build
+            from ascendtune.data.build import build
 
             with appearing(entry, building):
                 building.mkdir(mode=0o755)
-                facts = build(building, BuildInputs(section, task, model_directory, known, new_tokens, seed), progress)
+                facts = build(building, inputs, progress)
                 _write_record(building, facts)
     return _read(entry, cached=False)
 
 
-def find_prepared(
-    section: DataSection,
-    model_directory: Path,
-    locations: Sequence[tuple[DatasetSpec, Path]],
-    *,
-    task: Task,
-    new_tokens: Sequence[str],
-    seed: int,
-) -> PreparedData | None:
-    """What `prepare` would find in the cache for the same arguments; None where it would have to make it.
-
-    Args:
-        locations: every data set of the section, and where it lies on this machine.
-    """
+def find_prepared(inputs: TokenInputs) -> PreparedData | None:
+    """What `prepare` would find in the cache; None where it would have to make it."""
     try:
-        name = fingerprint(section, model_directory, locations, task=task, new_tokens=new_tokens, seed=seed)
-        return open_prepared(cache_directory() / "tokens" / name)
+        return open_prepared(cache_directory() / "tokens" / fingerprint(inputs))
     except (InputError, MachineError):
         return None
 

@@ -49,7 +49,40 @@ class DatasetReport:
 
 
 @dataclass
-class DataReport:
+class TokenCounts:
+    """What tokenising rows came to."""
+
+    tokens: int = 0
+    labelled_tokens: int = 0
+    """Labels that are predicted: all but a label on a row's first token."""
+    truncated_rows: int = 0
+    truncated_tokens: int = 0
+    """Tokens cut off at the end of truncated rows; at least so many, where `uncounted_rows` is not 0."""
+    uncounted_rows: int = 0
+    """Rows of which only the beginning was tokenised, for their length."""
+    uncounted_characters: int = 0
+    """Characters of such rows that were not tokenised."""
+    split_rows: int = 0
+    """Texts longer than max_length, which became several rows of tokens."""
+    pieces: int = 0
+    """Rows of tokens that they became."""
+    longest: int = 0
+    """Tokens of the longest row, before truncation; at least so many, where `uncounted_rows` is not 0."""
+
+    def add_counts(self, other: TokenCounts) -> None:
+        self.tokens += other.tokens
+        self.labelled_tokens += other.labelled_tokens
+        self.truncated_rows += other.truncated_rows
+        self.truncated_tokens += other.truncated_tokens
+        self.uncounted_rows += other.uncounted_rows
+        self.uncounted_characters += other.uncounted_characters
+        self.split_rows += other.split_rows
+        self.pieces += other.pieces
+        self.longest = max(self.longest, other.longest)
+
+
+@dataclass
+class DataReport(TokenCounts):
     """All data sets together, before and after tokenisation. Token figures count the rows of one epoch; a pair of
     answers is one row."""
 
@@ -63,25 +96,10 @@ class DataReport:
     """Rows of one epoch that are trained on: read + by weight - dropped - held out."""
     dropped: dict[str, DroppedRows] = field(default_factory=dict)
     """Reason -> rows, over all data sets; tokenisation adds its own reasons."""
-    truncated_rows: int = 0
-    truncated_tokens: int = 0
-    """Tokens cut off at the end of truncated rows; at least so many, where `uncounted_rows` is not 0."""
-    uncounted_rows: int = 0
-    """Rows of which only the beginning was tokenised, for their length."""
-    uncounted_characters: int = 0
-    """Characters of such rows that were not tokenised."""
-    split_rows: int = 0
-    """Texts longer than max_length, which became several rows of tokens."""
-    pieces: int = 0
-    """Rows of tokens that they became."""
     unlabelled_rows: int = 0
     """Rows without a labelled token after truncation; they are dropped."""
-    tokens: int = 0
-    labelled_tokens: int = 0
     length_histogram: list[tuple[int, int]] = field(default_factory=list)
     """(longest length in tokens of this bin, rows of tokens), ascending; a pair is two, a split text several."""
-    longest: int = 0
-    """Tokens of the longest row, before truncation; at least so many, where `uncounted_rows` is not 0."""
     padding_ratio: float | None = None
     """Share of positions that hold no token; None until batches are planned."""
 

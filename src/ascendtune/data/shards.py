@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ascendtune.data.report import TokenCounts
 from ascendtune.data.store import ShardWriter
 from ascendtune.data.workers import run_in_workers
 
@@ -24,25 +25,10 @@ INDIVISIBLE = "one word of millions of characters"
 
 
 @dataclass
-class TokenizeResult:
+class TokenizeResult(TokenCounts):
     """The result of tokenising rows; `add` joins the outcomes of shards. Rows are numbered; a pair is one row."""
 
     rows: int = 0
-    tokens: int = 0
-    labelled_tokens: int = 0
-    """Labels that are predicted: all but a label on a row's first token."""
-    truncated_rows: int = 0
-    truncated_tokens: int = 0
-    split_rows: int = 0
-    """Texts that became several rows of tokens."""
-    pieces: int = 0
-    """Rows of tokens that they became."""
-    uncounted_rows: int = 0
-    """Rows so long that only their beginning was tokenised: of them `truncated_tokens` and `longest` hold what was."""
-    uncounted_characters: int = 0
-    """Characters of such rows that were not tokenised."""
-    longest: int = 0
-    """Tokens of the longest row, before truncation."""
     shortest: int | None = None
     dropped: list[tuple[int, str, str]] = field(default_factory=list)
     """(row, reason, detail): rows that were not written."""
@@ -50,16 +36,8 @@ class TokenizeResult:
     """The fast path of rendering disagreed with Jinja: the outcome is invalid."""
 
     def add(self, other: TokenizeResult) -> None:
+        self.add_counts(other)
         self.rows += other.rows
-        self.tokens += other.tokens
-        self.labelled_tokens += other.labelled_tokens
-        self.truncated_rows += other.truncated_rows
-        self.truncated_tokens += other.truncated_tokens
-        self.split_rows += other.split_rows
-        self.pieces += other.pieces
-        self.uncounted_rows += other.uncounted_rows
-        self.uncounted_characters += other.uncounted_characters
-        self.longest = max(self.longest, other.longest)
         shortest = [each for each in (self.shortest, other.shortest) if each is not None]
         self.shortest = min(shortest, default=None)
         self.dropped += other.dropped

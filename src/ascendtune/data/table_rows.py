@@ -33,29 +33,32 @@ def rows_of_csv(
     Raises:
         DataError: a header without names, a ragged line, a quote that is never closed.
     """
-    csv.field_size_limit(_LONGEST_FIELD)
+    rows = _rows_of_fields(path, delimiter or delimiter_of(path, encoding), encoding)
+    first = next(rows, None)
+    if first is None:
+        return
+    names = _checked_header(first[1], path, first[0]) if header else _numbered_columns(first[1])
     source = SourceFile(path)
-    delimiter = delimiter or delimiter_of(path, encoding)
+    for line, fields in rows if header else chain([first], rows):
+        if len(fields) < len(names) or any(fields[len(names) :]):
+            raise DataError(
+                f"this row has {len(fields)} fields, the {'header' if header else 'first row'} has {len(names)}",
+                code="invalid-csv",
+                remedy="enclose in double quotes every field that contains the delimiter, a quote or a line break",
+                where=source.place(line),
+            )
+        yield RawRow(dict(zip(names, fields, strict=False)), source, line)
+
+
+def _rows_of_fields(path: Path, delimiter: str, encoding: Encoding) -> Iterator[tuple[int, list[str]]]:
+    """The line on which a row begins, and its fields, of the rows that have any."""
+    csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader((line for _, line in read_lines(path, encoding)), delimiter=delimiter, strict=True)
-    names: list[str] = []
-    begin, named = 1, 0
+    begin = 1
     try:
         for fields in reader:
-            is_header = header and not names
-            if fields and not names:
-                names = _checked_header(fields, path, begin) if header else _numbered_columns(fields)
-                named = len(names)
-            if is_header or not fields:
-                pass
-            elif len(fields) >= named and not any(fields[named:]):
-                yield RawRow(dict(zip(names, fields[:named], strict=True)), source, begin)
-            else:
-                raise DataError(
-                    f"this row has {len(fields)} fields, the {'header' if header else 'first row'} has {named}",
-                    code="invalid-csv",
-                    remedy="enclose in double quotes every field that contains the delimiter, a quote or a line break",
-                    where=source.place(begin),
-                )
+            if fields:
+                yield begin, fields
             begin = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
@@ -63,7 +66,7 @@ def rows_of_csv(
             code="invalid-csv",
             remedy='check for an unclosed quote; write a quote inside a field as ""; '
             r"convert line ends of an old Mac with tr '\r' '\n'",
-            where=source.place(begin),
+            where=f"{path}:{begin}",
         ) from error
 
 

@@ -18,6 +18,7 @@ from ascendtune.core.errors import with_other_names
 from ascendtune.core.files import write_json
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.rundir import RunDir, hash_of_recipe
+from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.prepare import PreparedData, prepare
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model, require_local_paths
@@ -133,10 +134,11 @@ def places_of_rows(recipe: Recipe, run: RunDir, rows: Sequence[int]) -> list[str
     Raises:
         DataError: the files of the data are no longer what they were.
     """
-    from ascendtune.data.build import BuildInputs, places_of
+    from ascendtune.data.build import places_of
 
     model = Path(str(run.read().get("model_directory")))
-    inputs = BuildInputs(recipe.data, recipe.method.task, model, _resolve, recipe.model.new_tokens, recipe.seed)
+    locations = [(spec, _resolve(spec)) for spec in (*recipe.data.train, *recipe.data.eval)]
+    inputs = TokenInputs(recipe.data, model, locations, recipe.method.task, recipe.model.new_tokens, recipe.seed)
     report = (run.read_data_report() or {}).get("train") or {}
     return places_of(inputs, rows, report.get("rows_kept", 0))
 

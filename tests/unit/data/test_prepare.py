@@ -206,7 +206,7 @@ def fingerprint_of(
     task: Task = "conversations",
 ) -> str:
     locations = [(spec, Path(spec.path)) for spec in (*recipe.train, *recipe.eval)]
-    return fingerprints.fingerprint(recipe, model, locations, task=task, new_tokens=new_tokens or [], seed=seed)
+    return fingerprints.fingerprint(fingerprints.TokenInputs(recipe, model, locations, task, new_tokens or [], seed))
 
 
 def test_a_share_is_held_out_with_all_its_copies(data: Path, model: Path, tmp_path: Path) -> None:

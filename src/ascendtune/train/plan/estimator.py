@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascendtune.core import process
 from ascendtune.core.errors import InputError, MachineError, NoVerdict, error_of_json
+from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.prepare import find_prepared
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.download import fetch_model, find_local
@@ -148,10 +149,8 @@ def cached_dataset(recipe: Recipe) -> TokenDataset | None:
     locations = [(spec, path) for spec, path in places if path is not None]
     if directory is None or len(locations) < len(places):
         return None
-    prepared = find_prepared(
-        recipe.data, directory.resolve(), locations,
-        task=recipe.method.task, new_tokens=recipe.model.new_tokens, seed=recipe.seed,
-    )  # fmt: skip
+    task, new_tokens = recipe.method.task, recipe.model.new_tokens
+    prepared = find_prepared(TokenInputs(recipe.data, directory.resolve(), locations, task, new_tokens, recipe.seed))
     return TokenDataset.open(prepared.train) if prepared else None
 
 
