@@ -192,8 +192,8 @@ def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
     except NoRowLeft as error:
         warn(f"{error.what}; {error.remedy}")
         report = error.report
-    rows, duplicates, scripts = inspection.duplicates_and_scripts()
-    return {"rows": rows, "duplicates": duplicates, "scripts": dict(scripts.most_common()), "report": report.to_json()}
+    rows, duplicates = inspection.count_duplicates()
+    return {"rows": rows, "duplicates": duplicates, "report": report.to_json()}
 
 
 def _lines(rows: list[InspectedRow] | list[InspectedPack], with_tokens: bool) -> Iterator[str]:
@@ -277,8 +277,6 @@ def _stats_lines(facts: dict[str, Any]) -> Iterator[str]:
     for bound, count in histogram:
         yield f"  up to {bound:>8,} tokens  {count:>9,}  {'█' * round(30 * count / highest)}".rstrip()
     yield f"duplicates: {facts['duplicates']:,} of {facts['rows']:,} rows equal an earlier one"
-    scripts = ", ".join(f"{name or 'no letters'} {count:,}" for name, count in facts["scripts"].items())
-    yield f"writing systems: {scripts}"
 
 
 def _as_json(rows: list[InspectedRow] | list[InspectedPack], facts: dict[str, Any] | None, most: int) -> dict[str, Any]:

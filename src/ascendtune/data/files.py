@@ -26,8 +26,6 @@ from ascendtune.data.spec import DatasetSpec
 
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
-
-
 _LONGEST_LINE = 512 << 20
 _MOST_BLANK_LINES, _MOST_BLANK_BYTES = 100_000, 64 << 20
 """Between two rows, or at the end of a file."""
@@ -258,11 +256,28 @@ def _require_file(path: Path) -> None:
 
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
+    files = _data_below(folder)
+    chosen, split = choose_files(folder, spec.subset, spec.split), None
+    of_card = [file for file in files if chosen and chosen.hold(file.relative_to(folder).as_posix())]
+    if chosen and of_card:
+        _say_what_is_read(chosen, of_card, files, folder, spec)
+        files, split = of_card, chosen.split
+    elif spec.subset:
+        files = _matching(files, folder, spec, "subset")
+    if split is None:
+        files = _matching(files, folder, spec, "split") if spec.split else _training_files(files, folder)
+    for file in files:
+        _require_file(file)
+    return files
+
+
+def _data_below(folder: Path) -> list[Path]:
+    """The data files in a directory and those below it, sorted."""
     # Raises where the directory cannot be read; walking it would silently find nothing.
     next(folder.iterdir(), None)
-    found, entries = list[Path](), 0
+    found, entries = set[Path](), 0
     for place, directories, names in walk(folder):
-        found += [place / name for name in names]
+        found.update(place / name for name in names)
         entries += len(directories) + len(names)
         if entries > _MOST_ENTRIES:
             raise DataError(
@@ -272,12 +287,9 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
                 where=folder,
             )
     # One that cannot be read would be missing in silence, unless it lies beside what it was made of.
-    found = [file for file in found if not (_is_packed(file) and file.with_suffix("") in found)]
-    files = [file for file in sorted(found) if _is_data(file.relative_to(folder)) and file.exists()]
-    files = [file for file in files if not file.is_dir()]
-    if others := [file for file in files if data_suffix(file) not in _MARKDOWN]:
-        # Beside data of another kind, Markdown describes it.
-        files = others
+    found -= {file for file in found if _is_packed(file) and file.with_suffix("") in found}
+    data = (file for file in sorted(found) if _is_data(file.relative_to(folder)))
+    files = [file for file in data if file.exists() and not file.is_dir()]
     if not files:
         raise DataError(
             "no data file in this directory",
@@ -285,18 +297,8 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
             remedy=f"put files there that end in {', '.join(SUFFIXES)} (or .gz)",
             where=folder,
         )
-    chosen = choose_files(folder, spec.subset, spec.split)
-    if chosen and (found := [file for file in files if chosen.hold(file.relative_to(folder).as_posix())]):
-        _say_what_is_read(chosen, found, files, folder, spec)
-        files, has_split = found, chosen.split is not None
-    else:
-        files = _matching(files, folder, spec, "subset") if spec.subset else files
-        has_split = False
-    if not has_split:
-        files = _matching(files, folder, spec, "split") if spec.split else _training_files(files, folder)
-    for file in files:
-        _require_file(file)
-    return files
+    # Beside data of another kind, Markdown describes it.
+    return [file for file in files if data_suffix(file) not in _MARKDOWN] or files
 
 
 def _say_what_is_read(

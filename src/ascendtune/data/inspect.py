@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +21,6 @@ from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _MOST_CHARACTERS = 400_000
-_CHARACTERS_FOR_SCRIPTS = 500
 
 
 @dataclass(frozen=True)
@@ -107,17 +104,14 @@ class Inspection:
         """Rows as read, with those that cannot be trained on."""
         return sum(1 for _ in self._numbered())
 
-    def duplicates_and_scripts(self) -> tuple[int, int, Counter[str]]:
-        """(rows read, rows that an earlier row equals, writing system -> rows in which it is the most frequent)."""
-        seen, duplicates, scripts, rows = set[bytes](), 0, Counter[str](), 0
-        for _, row, _, _ in self._numbered():
-            rows += 1
+    def count_duplicates(self) -> tuple[int, int]:
+        """(rows read, rows that an earlier row equals)."""
+        seen, rows = set[bytes](), 0
+        for number, row, _, _ in self._numbered():
+            rows = number
             text = json.dumps(row.values, ensure_ascii=False, sort_keys=True, default=str)
-            digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=16).digest()
-            duplicates += digest in seen
-            seen.add(digest)
-            scripts[_script(" ".join(_texts_in(row.values)))] += 1
-        return rows, duplicates, scripts
+            seen.add(hashlib.blake2b(text.encode(errors="replace"), digest_size=16).digest())
+        return rows, rows - len(seen)
 
     def _numbered(self) -> Iterator[tuple[int, RawRow, str, Any]]:
         number = 0
@@ -212,22 +206,3 @@ class Inspection:
                 segments.append(Segment("".join(shown), at - begin, trained[begin], begin >= most))
                 begin = at
         return TokenSequence(name, segments, ids, texts, trained, is_beginning)
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value[:_CHARACTERS_FOR_SCRIPTS]
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts_in(each)
-
-
-def _script(text: str) -> str:
-    """The most frequent writing system: Latin, CJK, Cyrillic, …; empty for text without letters."""
-    names = Counter(
-        unicodedata.name(character, "").partition(" ")[0]
-        for character in text[: 4 * _CHARACTERS_FOR_SCRIPTS]
-        if character.isalpha()
-    )
-    (name, _), *_ = names.most_common(1) or [("", 0)]
-    return name if name == "CJK" else name.capitalize()

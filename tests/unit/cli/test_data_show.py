@@ -31,7 +31,7 @@ def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, rec
     assert "    «<b>Five.</b><|im_end|>»\n" in shown.stdout and "row 2" not in shown.stdout
     cut = ascendtune("data", "show", recipe, "--row", "2", "-n", "1", "--stats", "data.max_length=22").stdout
     assert cut.startswith("row 2, rows.jsonl:2") and "; cut at max_length 22, " in cut and "✂" in cut
-    assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut and "writing systems: Latin 2\n" in cut
+    assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut
 
 
 def test_tokens_of_a_row_that_is_left_out_are_not_cut(ascendtune: Any, recipe: Path) -> None:

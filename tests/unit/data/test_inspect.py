@@ -117,8 +117,7 @@ def test_what_is_cut_is_one_segment_however_many_answers_it_holds(tiny_model: Pa
     assert sum(segment.tokens for segment in row.sequences[0].segments) == len(row.sequences[0].token_ids)
 
 
-def test_duplicates_and_writing_systems_are_counted(tiny_model: Path, tmp_path: Path) -> None:
+def test_duplicates_are_counted(tiny_model: Path, tmp_path: Path) -> None:
     rows = [*ROWS["conversations"], ROWS["conversations"][0]]
     inspection = _inspection(tmp_path / "rows.jsonl", rows, "conversations", tiny_model)
-    count, duplicates, scripts = inspection.duplicates_and_scripts()
-    assert (count, duplicates, scripts) == (4, 1, {"Latin": 3, "CJK": 1})
+    assert inspection.count_duplicates() == (4, 1)
