@@ -56,6 +56,20 @@ class NativeCommands:
         return "; ".join((f"{self.init}, then {self.train}{rest}", *self.remarks))
 
 
+@dataclass(frozen=True)
+class _Training:
+    """What the other tool would train."""
+
+    tool: str | None
+    stage: str | None
+    is_adapted: bool
+    has_dropout: bool
+
+
+_REPLACED = {"optim.max_steps": "optim.epochs", "optim.warmup_steps": "optim.warmup_ratio"}
+"""Key -> the one that it replaces."""
+
+
 def tool_of(values: Mapping[str, Any]) -> str | None:
     """The tool whose configuration this is, of axolotl, TRL and ms-swift."""
     keys = set(values)
@@ -87,24 +101,15 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
     loss = _loss_of(given)
     data = next((given[name] for name in DATA if name in given), None)
     stage = STAGES.get(loss or "") or _implied_stage(given, data) or stage
-    is_adapted = _is_adapted(given, tool)
+    has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
+    training = _Training(tool, stage, _is_adapted(given, tool), has_dropout)
     sets = data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
-    model = next((given[name] for name in MODEL if isinstance(given.get(name), str)), given.get("model_type", "MODEL"))
-    words = ["ascendtune", "init", "--model", str(model)]
-    for each in sets or [{"path": "DATA"}]:
-        words += ["--data", each["path"]]
-    if stage is not None:
-        words += ["--stage", stage]
-    if (column := text_column(data)) not in (None, "text"):
-        words += ["--columns", f"text={column}"]
-    if is_adapted:
-        words += ["--tuner", "lora"]
     asked, left_out = _asked(given, stage)
     asked = dict(key for name, key in IF_OFF.items() if name in switched_off) | asked
-    if is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
+    if training.is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
         asked["model.quantization"] = "nf4"
         # TRL's own default is off, that of the others on.
         if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
@@ -114,26 +119,36 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
-        asked |= {f"data.train.{number}.{key}": value for key, value in each.items() if key != "path"}
-        if "system" in given:
-            asked[f"data.train.{number}.system"] = given["system"]
+        of_set = {**each, "system": given["system"]} if "system" in given else each
+        asked |= {f"data.train.{number}.{key}": value for key, value in of_set.items() if key != "path"}
     if loss in PREFERENCES - {"dpo"}:
         asked["method.preference.loss"] = loss
-    has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
-    _settle(asked, tool, stage, is_adapted=is_adapted, has_dropout=has_dropout)
+    asked = _without_replaced(asked, training)
+    defaults = _defaults(asked, training)
     if unlimited := [name for name in ("max_length", "max_seq_length") if name in values and name not in given]:
         # null there: no row is cut, whatever the tool's default is.
-        asked.pop("data.max_length", None)
+        defaults.pop("data.max_length", None)
         left_out += unlimited
+    asked |= {key: value for key, value in defaults.items() if key not in asked}
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
     changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]
     return NativeCommands(
-        shlex.join(words),
+        shlex.join(_init_words(given, [each["path"] for each in sets], text_column(data), training)),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
         tuple(left_out),
         tuple(_remarks(asked, tool, stage)),
     )
+
+
+def _init_words(values: Mapping[str, Any], paths: list[str], column: str | None, training: _Training) -> list[str]:
+    model = next((values[name] for name in MODEL if isinstance(values.get(name), str)), None)
+    words = ["ascendtune", "init", "--model", str(model or values.get("model_type", "MODEL"))]
+    for path in paths or ["DATA"]:
+        words += ["--data", path]
+    words += ["--stage", training.stage] if training.stage is not None else []
+    words += ["--columns", f"text={column}"] if column not in (None, "text") else []
+    return [*words, "--tuner", "lora"] if training.is_adapted else words
 
 
 def _remarks(asked: Mapping[str, Any], tool: str | None, stage: str | None) -> Iterator[str]:
@@ -322,26 +337,32 @@ def _precision(values: Mapping[str, Any]) -> str | None:
     return TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
 
 
-def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_adapted: bool, has_dropout: bool) -> None:
-    """Remove keys that another one replaces, and fill in the tool's defaults."""
-    without_effect = [] if is_adapted else [key for key in asked if key.startswith("method.lora.")]
-    of_answers = ("data.packing", "data.loss_on") if stage in ("preference", "reward") else ("data.loss_on",)
-    without_effect += [key for key in of_answers if key in asked and stage not in (None, "sft")]
-    for key in without_effect:
-        del asked[key]
-    for key, replaced in (("optim.max_steps", "optim.epochs"), ("optim.warmup_steps", "optim.warmup_ratio")):
-        if key in asked:
-            asked.pop(replaced, None)
-    if "data.eval_rows" in asked or "data.eval" in asked:
-        asked["data.eval_fraction"] = 0
-    elif not float(asked.get("data.eval_fraction", 0)):
-        asked.pop("eval.every_steps", None)
-    if tool is None:
-        return
-    defaults = ALWAYS | DEFAULTS[tool]
-    if not has_dropout:
+def _without_replaced(asked: Mapping[str, Any], training: _Training) -> dict[str, Any]:
+    """Without keys that have no effect, or that another one replaces."""
+    unwanted = {key for key in asked if key.startswith("method.lora.") and not training.is_adapted}
+    if training.stage not in (None, "sft"):
+        unwanted.add("data.loss_on")
+    if training.stage in ("preference", "reward"):
+        unwanted.add("data.packing")
+    unwanted |= {replaced for key, replaced in _REPLACED.items() if key in asked}
+    kept = {key: value for key, value in asked.items() if key not in unwanted}
+    if "data.eval_rows" in kept or "data.eval" in kept:
+        kept["data.eval_fraction"] = 0
+    elif not float(kept.get("data.eval_fraction", 0)):
+        kept.pop("eval.every_steps", None)
+    if training.tool is not None and not training.has_dropout:
         # TRL's trainers of pairs and single answers, which the others use, switch dropout off, that of adapters too.
-        asked.pop("method.lora.dropout", None)
+        kept.pop("method.lora.dropout", None)
+    return kept
+
+
+def _defaults(asked: Mapping[str, Any], training: _Training) -> dict[str, Any]:
+    """What the tool takes where its configuration says nothing."""
+    tool, stage = training.tool, training.stage
+    if tool is None:
+        return {}
+    defaults = ALWAYS | DEFAULTS[tool]
+    if not training.has_dropout:
         defaults["method.lora.dropout"] = 0
     if stage in (None, "sft"):
         defaults["data.packing"] = "false"
@@ -350,7 +371,7 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
         if stage == "reward":
             defaults["data.on_long_row"] = "drop"
     if tool == "ms-swift":
-        defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
+        defaults["optim.learning_rate"] = "1e-4" if training.is_adapted else "1e-5"
         # Of a training on one device.
         defaults["batch.accumulate"] = math.ceil(16 / int(asked.get("batch.per_device", 1)))
     if asked.get("method.preference.loss") == "simpo":
@@ -359,13 +380,12 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
             defaults |= {"method.preference.beta": 2, "method.preference.simpo_gamma": 1}
     if stage == "pretrain":
         defaults.pop("data.on_long_row", None)
-    if "optim.max_steps" in asked:
-        del defaults["optim.epochs"]
-    if "optim.warmup_steps" in asked:
-        del defaults["optim.warmup_ratio"]
-    for key, value in defaults.items():
-        if is_adapted or not key.startswith("method.lora."):
-            asked.setdefault(key, value)
+    replaced = {replaced for key, replaced in _REPLACED.items() if key in asked}
+    return {
+        key: value
+        for key, value in defaults.items()
+        if key not in replaced and (training.is_adapted or not key.startswith("method.lora."))
+    }
 
 
 def _listed(names: list[str]) -> str:
