@@ -175,10 +175,10 @@ def _time(
     speed = speed_of(target.name, answer.work.compute)
     speed = replace(
         speed, flops=flops or speed.flops,
-        link=link or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
+        link=link or speed.link, link_is_mesh=speed.link_is_mesh and link is None, network=network,
     )  # fmt: skip
     features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
-    return estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, history, network=network)
+    return estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, history)
 
 
 def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: MeasuredRun | None) -> None:

@@ -65,7 +65,7 @@ def measure(
         # Predicted for the very rows that were trained on, while their file is there.
         measured_recipe = Recipe.load(path, keys)
         answer = run_estimator(measured_recipe, target, dataset=cached_dataset(measured_recipe), search=False)
-    seconds = expected_step_seconds(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts, history)
+    seconds = expected_step_seconds(answer, target, history)
     found = read_measured(RunDir(run), answer, seconds, target)
     return found, as_past_run(found, answer, target, word(known_name(target.name)))
 

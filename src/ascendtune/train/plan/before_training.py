@@ -100,9 +100,7 @@ def require_fit(
     return {
         "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
         "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"], "at_peak": found.at_peak,
-        "step_seconds": expected_step_seconds(
-            answer.work, answer.steps, answer.recipe, target, found.facts, read_history()
-        ),
+        "step_seconds": expected_step_seconds(answer, target, read_history()),
     }  # fmt: skip
 
 

@@ -69,6 +69,8 @@ class Speed:
     """Watts, the limit of the board."""
     host_link: float | None = None
     """Bytes per second between host and device, in one direction."""
+    network: float | None = None
+    """Bytes per second of one device to other nodes, in one direction: given by the user, not published."""
 
     def link_among(self, devices: int) -> float | None:
         """Bytes per second in one direction to `devices` - 1 others."""

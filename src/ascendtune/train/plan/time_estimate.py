@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
@@ -21,6 +22,9 @@ from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_o
 from ascendtune.train.plan.offload import HIDING_SHARE, LINK_SHARE, offload_seconds
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Transfer, Work
+
+if TYPE_CHECKING:
+    from ascendtune.train.plan.estimator import EstimatorResult
 
 _MEMORY_SHARE = 0.8
 _GLOO_COST = {"all_reduce": 1.0, "all_gather": 1.7, "reduce_scatter": 3.1}
@@ -107,15 +111,8 @@ def estimate_time(
     speed: Speed,
     features: Features,
     history: Sequence[PastRun] = (),
-    *,
-    network: float | None = None,
 ) -> TimeEstimate | str:
-    """The time of a run, or why it cannot be said.
-
-    Args:
-        speed: published figures of the device.
-        network: bytes per second of one device to other nodes, in one direction.
-    """
+    """The time of a run, or why it cannot be said."""
     name = word(known_name(target.name))
     mean = work.flops.per_token(steps.lengths, padding_ratio=steps.padding_ratio)
     computed, useful = (each / target.devices for each in (
@@ -137,7 +134,7 @@ def estimate_time(
             "or more on it, or give --tflops"
         )
     if past is None:
-        _add_communication(step, work, recipe, target, speed, network)
+        _add_communication(step, work, recipe, target, speed)
         _add_offloading(step, work, recipe, target, speed)
     return _of_run(work, steps, recipe, target, speed, step, useful)
 
@@ -166,18 +163,17 @@ def _by_published_figures(
     return step
 
 
-def _add_communication(
-    step: _StepTime, work: Work, recipe: Recipe, target: Target, speed: Speed, network: float | None
-) -> None:
+def _add_communication(step: _StepTime, work: Work, recipe: Recipe, target: Target, speed: Speed) -> None:
     if not work.transfers:
         return
-    sent = communication(
-        work, recipe, target.devices, speed, nodes=target.nodes, network=network, is_host=target.is_host
-    )
+    sent = communication(work, recipe, target, speed)
     if sent is None:
-        step.notes.append(_why_no_link(target.nodes, network))
+        between_nodes = target.nodes > 1 and speed.network is None
+        link = "between the nodes is not known" if between_nodes else "between the devices is not public"
+        option = "--network" if between_nodes else "--link"
+        step.notes.append(f"the bandwidth {link}: communication counts as nothing; give {option} GB/s")
         return
-    exposed = sent.total - _hidden(work, recipe, step.parts["compute"], target.devices, sent)
+    exposed = sent.total - _hidden(work, recipe, step.parts["compute"], sent)
     step.seconds = TimeRange(step.seconds.low, step.seconds.expected + exposed, step.seconds.high + sent.total)
     step.parts |= {"communication": sent.total, "exposed": exposed}
 
@@ -196,22 +192,12 @@ def _add_offloading(step: _StepTime, work: Work, recipe: Recipe, target: Target,
     step.notes += moved.notes
 
 
-def expected_step_seconds(
-    work: Work | None,
-    steps: Steps,
-    recipe: Recipe,
-    target: Target,
-    facts: dict[str, object],
-    history: Sequence[PastRun],
-) -> float | None:
-    """Of an expected step on one node; None where neither the table of devices nor past runs know the device.
-
-    Args:
-        facts: of the estimate of memory.
-    """
+def expected_step_seconds(answer: EstimatorResult, target: Target, history: Sequence[PastRun]) -> float | None:
+    """Of an expected step on one node; None where neither the table of devices nor past runs know the device."""
+    work, steps, recipe = answer.work, answer.steps, answer.recipe
     if work is None:
         return None
-    features = features_of(work, steps, recipe, target, facts)
+    features = features_of(work, steps, recipe, target, answer.estimate.facts)
     found = estimate_time(work, steps, recipe, target, speed_of(target.name, work.compute), features, history)
     return None if isinstance(found, str) else found.step_seconds.expected
 
@@ -230,30 +216,19 @@ class Communication:
         return self.in_backward + self.in_both
 
 
-def communication(
-    work: Work,
-    recipe: Recipe,
-    ranks: int,
-    speed: Speed,
-    *,
-    nodes: int = 1,
-    network: float | None = None,
-    is_host: bool = False,
-) -> Communication | None:
+def communication(work: Work, recipe: Recipe, target: Target, speed: Speed) -> Communication | None:
     """Seconds of a step's collectives, None where the bandwidth of a link that they take is not known.
 
-    Args:
-        network: bytes per second of one device to other nodes, in one direction.
-        is_host: the ranks compute on the CPU, and Gloo communicates; the link is the busbw of its all-reduce, measured.
+    Where the ranks compute on the CPU, Gloo communicates, and the link is the busbw of its all-reduce, measured.
     """
-    seconds = {True: 0.0, False: 0.0}
+    seconds, ranks = {True: 0.0, False: 0.0}, target.devices
     for each in work.transfers:
-        bandwidth = _bandwidth(each, ranks, speed, nodes, network)
+        bandwidth = _bandwidth(each, target, speed)
         if bandwidth is None:
             return None
         times = recipe.batch.accumulate if each.of_micro_batch else 1
-        cost = gloo_bytes(each, ranks) / bandwidth if is_host else each.bus_bytes(ranks) / (bandwidth * LINK_SHARE)
-        seconds[each.in_forward] += times * cost
+        sent = gloo_bytes(each, ranks) if target.is_host else each.bus_bytes(ranks) / LINK_SHARE
+        seconds[each.in_forward] += times * sent / bandwidth
     return Communication(in_backward=seconds[False], in_both=seconds[True])
 
 
@@ -267,20 +242,21 @@ def gloo_bytes(transfer: Transfer, ranks: int) -> float:
     )
 
 
-def _bandwidth(transfer: Transfer, ranks: int, speed: Speed, nodes: int, network: float | None) -> float | None:
+def _bandwidth(transfer: Transfer, target: Target, speed: Speed) -> float | None:
     """Bytes per second at which each rank of a collective sends (nccl-tests' busbw), None where it is not known.
 
     Between nodes as many rings run side by side as the group has devices on each node, each over the network of another
     device: together they carry that many times the network of one.
     """
-    members, on_node = transfer.ranks or ranks, ranks // nodes
+    ranks, on_node = target.devices, target.devices // target.nodes
+    members = transfer.ranks or ranks
     near = max(1, members * on_node // ranks) if transfer.spread else min(members, on_node)
     within = speed.link_among(near) if near > 1 else math.inf
-    between = math.inf if near == members else None if network is None else near * network
+    between = math.inf if near == members else None if speed.network is None else near * speed.network
     return None if within is None or between is None else min(within, between)
 
 
-def _hidden(work: Work, recipe: Recipe, compute: float, ranks: int, sent: Communication) -> float:
+def _hidden(work: Work, recipe: Recipe, compute: float, sent: Communication) -> float:
     """Seconds of communication that run beside computation."""
     body = work.flops.body
     backward = compute * (body.backward + body.again) / body.computed
@@ -289,12 +265,6 @@ def _hidden(work: Work, recipe: Recipe, compute: float, ranks: int, sent: Commun
     share = 1 / recipe.batch.accumulate if of_step else 1.0
     beside_backward = min(sent.in_backward, HIDING_SHARE * backward * share)
     return beside_backward + min(sent.in_both, HIDING_SHARE * compute - beside_backward)
-
-
-def _why_no_link(nodes: int, network: float | None) -> str:
-    if nodes > 1 and network is None:
-        return "the bandwidth between the nodes is not known: communication counts as nothing; give --network GB/s"
-    return "the bandwidth between the devices is not public: communication counts as nothing; give --link GB/s"
 
 
 def _of_run(

@@ -57,7 +57,7 @@ def _estimate(
     **keys: Any,
 ) -> TimeEstimate:
     found = estimate_time(
-        work, steps, _recipe(**keys), target, speed, features, history, network=network
+        work, steps, _recipe(**keys), target, replace(speed, network=network), features, history
     )  # fmt: skip
     assert isinstance(found, TimeEstimate), found
     return found
@@ -158,6 +158,10 @@ def test_time_of_a_run_is_unknown_without_its_steps() -> None:
     assert (found.seconds, found.energy_joules, found.tokens) == (None, None, None)
 
 
+def _ranks(number: int, *, nodes: int = 1) -> Target:
+    return replace(_TARGET, devices=number, nodes=nodes)
+
+
 _ALL_REDUCE = Transfer("all_reduce", (8_000_000,), of_micro_batch=False, in_forward=False)
 _GATHER = Transfer("all_gather", (4_000_000,), of_micro_batch=True, in_forward=True)
 
@@ -169,7 +173,7 @@ def test_bytes_on_the_link_are_those_of_nccl_tests() -> None:
 
 def test_gathering_is_done_for_each_micro_batch_and_reducing_once_a_step() -> None:
     work = replace(_WORK, transfers=(_ALL_REDUCE, _GATHER))
-    found = communication(work, _recipe(batch={"accumulate": 3}), 4, _SPEED)
+    found = communication(work, _recipe(batch={"accumulate": 3}), _ranks(4), _SPEED)
     assert found is not None
     assert found.in_backward == pytest.approx(12e6 / 0.7e9)
     assert found.in_both == pytest.approx(3 * 3e6 / 0.7e9)
@@ -194,22 +198,22 @@ def test_gloo_copies_what_it_gathers_and_takes_large_copies_anew(
 ) -> None:
     transfer = Transfer(name, calls, of_micro_batch=False, in_forward=False)
     assert gloo_bytes(transfer, 2) == pytest.approx(bytes_of_all_reduce)
-    found = communication(replace(_WORK, transfers=(transfer,)), _recipe(), 2, _SPEED, is_host=True)
+    found = communication(replace(_WORK, transfers=(transfer,)), _recipe(), Target("cpu", "host", 2**30, 2), _SPEED)
     # The link of a host is measured: no share of it is taken.
     assert found is not None and found.total == pytest.approx(bytes_of_all_reduce / 1e9)
 
 
 def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None:
     work, recipe = replace(_WORK, transfers=(_ALL_REDUCE,)), _recipe()
-    mesh = communication(work, recipe, 4, replace(_SPEED, link_is_mesh=True))
-    alone = communication(work, recipe, 4, _SPEED)
-    nodes = communication(work, recipe, 4, _SPEED, nodes=2, network=1e8)
+    mesh = communication(work, recipe, _ranks(4), replace(_SPEED, link_is_mesh=True))
+    alone = communication(work, recipe, _ranks(4), _SPEED)
+    nodes = communication(work, recipe, _ranks(4, nodes=2), replace(_SPEED, network=1e8))
     assert mesh is not None and alone is not None and nodes is not None
     assert mesh.total == pytest.approx(alone.total / 3)
     # Two rings of two devices on each node: over the network each sends half of the bytes.
     assert nodes.total == pytest.approx(10 / 2 * alone.total)
-    assert communication(work, recipe, 4, _SPEED, nodes=2) is None
-    assert communication(work, recipe, 4, replace(_SPEED, link=None)) is None
+    assert communication(work, recipe, _ranks(4, nodes=2), _SPEED) is None
+    assert communication(work, recipe, _ranks(4), replace(_SPEED, link=None)) is None
 
 
 def test_expected_time_hides_what_fits_beside_computation_and_the_high_one_nothing() -> None:
@@ -365,8 +369,8 @@ def test_copies_gather_among_their_ranks_and_sum_gradients_over_copies(tmp_path:
 def test_only_the_sum_over_copies_takes_the_network(tmp_path: Path) -> None:
     recipe, speed = _recipe(), _SPEED
     work = _work(tmp_path, 8, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
-    slow = communication(work, recipe, 8, speed, nodes=2, network=1e6)
-    fast = communication(work, recipe, 8, speed, nodes=2, network=1e9)
+    slow = communication(work, recipe, _ranks(8, nodes=2), replace(speed, network=1e6))
+    fast = communication(work, recipe, _ranks(8, nodes=2), replace(speed, network=1e9))
     assert slow is not None and fast is not None
     assert slow.in_both == fast.in_both and slow.in_backward > 100 * fast.in_backward
 
@@ -374,7 +378,7 @@ def test_only_the_sum_over_copies_takes_the_network(tmp_path: Path) -> None:
 def test_rings_between_nodes_share_the_networks_of_a_nodes_devices() -> None:
     def seconds(ranks: int, nodes: int, network: float, transfer: Transfer = _ALL_REDUCE) -> float:
         work = replace(_WORK, transfers=(transfer,))
-        found = communication(work, _recipe(), ranks, _SPEED, nodes=nodes, network=network)
+        found = communication(work, _recipe(), _ranks(ranks, nodes=nodes), replace(_SPEED, network=network))
         assert found is not None
         return found.total * 0.7
 
