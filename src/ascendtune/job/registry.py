@@ -181,30 +181,36 @@ def find(text: str, *, newest: bool = False) -> Job:
         InputError: none fits, or several do.
     """
     known = list(jobs())
-    fitting = (
-        [job for job in known if text in (job.id, job.name)]
-        or [job for job in known if text.startswith(f"{job.name}-") and job.id.startswith(text)]
-        or [job for job in known if text == job.id.rpartition("-")[2]]
-        or [job for job in known if text and job.run_dir in (Path(text).absolute(), Path(text).resolve())]
-    )
+    fitting = _fitting(text, known)
     if len(fitting) > 1 and (running := [job for job in fitting if state_of(job) == "running"]):
         fitting = running
     elif newest and len({job.name for job in fitting}) == 1 and ("/" in text or fitting[0].name == text):
         fitting = fitting[-1:]
-    if len(fitting) == 1:
-        return fitting[0]
     if not fitting:
-        begun = [job.id for job in known if text and job.id.startswith(text)]
-        remedy = did_you_mean(begun[-1] if begun else text, {name for job in known for name in (job.name, job.id)})
-        remedy = f"{remedy} `ascendtune jobs list --all` shows them".lstrip()
-        raise InputError(f"there is no job '{text}'", code="unknown-job", remedy=remedy)
-    named = ", ".join(job.id for job in fitting[-5:])
-    more = "…, " if len(fitting) > 5 else ""
-    raise InputError(
-        f"'{text}' may be any of {len(fitting)} jobs: {more}{named} (the newest last)",
-        code="ambiguous-job",
-        remedy="write more of the id",
+        raise _unknown(text, known)
+    if len(fitting) > 1:
+        more = "…, " if len(fitting) > 5 else ""
+        named = ", ".join(job.id for job in fitting[-5:])
+        what = f"'{text}' may be any of {len(fitting)} jobs: {more}{named} (the newest last)"
+        raise InputError(what, code="ambiguous-job", remedy="write more of the id")
+    return fitting[0]
+
+
+def _fitting(text: str, known: Sequence[Job]) -> list[Job]:
+    paths = (Path(text).absolute(), Path(text).resolve()) if text else ()
+    return (
+        [job for job in known if text in (job.id, job.name)]
+        or [job for job in known if text.startswith(f"{job.name}-") and job.id.startswith(text)]
+        or [job for job in known if text == job.id.rpartition("-")[2]]
+        or [job for job in known if job.run_dir in paths]
     )
+
+
+def _unknown(text: str, known: Sequence[Job]) -> InputError:
+    begun = [job.id for job in known if text and job.id.startswith(text)]
+    meant = did_you_mean(begun[-1] if begun else text, {name for job in known for name in (job.name, job.id)})
+    remedy = f"{meant} `ascendtune jobs list --all` shows them".lstrip()
+    return InputError(f"there is no job '{text}'", code="unknown-job", remedy=remedy)
 
 
 def _directory() -> Path:

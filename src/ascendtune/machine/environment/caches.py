@@ -108,19 +108,18 @@ def _may_be_listed(directory: Path, env: Mapping[str, str], *, is_cwd: bool) -> 
 
 
 def _place(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
-    home = env.get("HOME", "")
-    caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
+    # Without a home no default is absolute.
+    home = env.get("HOME") or "-"
+    caches = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    hub = env.get("HF_HOME") or f"{caches}/huggingface"
     given = {
-        "torch_extensions": env.get("TORCH_EXTENSIONS_DIR") or (f"{caches}/torch_extensions" if caches else ""),
+        "torch_extensions": env.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions",
         "kernel_meta": str(cwd),
-        "atc": env.get("ACL_OP_COMPILER_CACHE_DIR")
-        or env.get("ASCEND_CACHE_PATH")
-        or (f"{home}/atc_data" if home else ""),
-        "triton": env.get("TRITON_CACHE_DIR") or (f"{home}/.triton/cache" if home else ""),
+        "atc": env.get("ACL_OP_COMPILER_CACHE_DIR") or env.get("ASCEND_CACHE_PATH") or f"{home}/atc_data",
+        "triton": env.get("TRITON_CACHE_DIR") or f"{home}/.triton/cache",
         "inductor": env.get("TORCHINDUCTOR_CACHE_DIR") or f"/tmp/torchinductor_{env.get('USER', '')}",
-        "pip": env.get("PIP_CACHE_DIR") or (f"{caches}/pip" if caches else ""),
-        "huggingface": env.get("HF_HUB_CACHE") or (f"{hub}/hub" if hub else ""),
+        "pip": env.get("PIP_CACHE_DIR") or f"{caches}/pip",
+        "huggingface": env.get("HF_HUB_CACHE") or f"{hub}/hub",
     }[name]
     return Path(given) if given.startswith("/") else None
 

@@ -36,7 +36,8 @@ def export_lines(
         InputError: `release` is not installed, or another release is loaded.
         MachineError: no toolkit on a machine with NPUs, or other users may change a script.
     """
-    scripts = [*_cann(env, root, release, has_npus=has_npus)]
+    cann = _cann(env, root, release, has_npus=has_npus)
+    scripts = [cann] if cann is not None else []
     atb = root / _HOME / "nnal/atb/set_env.sh"
     if atb.is_file() and not env.get("ATB_HOME_PATH") and (scripts or _loaded(env, root)):
         scripts.append(atb)
@@ -49,7 +50,8 @@ def export_lines(
     return lines + [f"export {name}={shlex.quote(value)};" for name, value in variables.items() if name not in env]
 
 
-def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: bool) -> Iterator[Path]:
+def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: bool) -> Path | None:
+    """The script of the release to load; None where one is loaded, or there is none."""
     kits = installed_versions(root, env).toolkits
     if (loaded := _loaded(env, root)) is not None:
         if release is not None and not is_release(loaded.version or "", release):
@@ -59,25 +61,22 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
                 remedy="open a new shell, and load the other release there",
                 where=loaded.path,
             )
-        return
+        return None
     fitting = [kit for kit in kits if release is None or is_release(kit.version or "", release)]
     if release is not None and not fitting:
-        raise InputError(
-            f"CANN {release} is not installed",
-            code="unknown-name",
-            remedy=f"choose from: {', '.join(kit.version or kit.path for kit in kits)}"
-            if kits
-            else "install it first: no CANN was found in /usr/local/Ascend or at ASCEND_HOME_PATH",
+        remedy = "install it first: no CANN was found in /usr/local/Ascend or at ASCEND_HOME_PATH"
+        if kits:
+            remedy = f"choose from: {', '.join(kit.version or kit.path for kit in kits)}"
+        raise InputError(f"CANN {release} is not installed", code="unknown-name", remedy=remedy)
+    if not fitting and has_npus:
+        raise MachineError(
+            "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
+            code="cann-missing",
+            remedy="install Ascend-cann-toolkit and the kernels (8.5 and later: ops) package of the chip; "
+            "`ascendtune env install-plan` names the release",
         )
     if not fitting:
-        if has_npus:
-            raise MachineError(
-                "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
-                code="cann-missing",
-                remedy="install Ascend-cann-toolkit and the kernels (8.5 and later: ops) package of the chip; "
-                "`ascendtune env install-plan` names the release",
-            )
-        return
+        return None
     kit = max(fitting, key=lambda each: release_key(each.version or ""))
     script = next((path for path in _scripts(kit, kits) if path.is_file()), None)
     if script is None:
@@ -87,7 +86,7 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
             remedy="install the toolkit again",
             where=kit.path,
         )
-    yield script
+    return script
 
 
 def _loaded(env: Mapping[str, str], root: Path) -> Toolkit | None:
