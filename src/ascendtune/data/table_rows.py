@@ -140,7 +140,12 @@ def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow
         yield RawRow({"text": text}, SourceFile(path), 1)
 
 
-_ROWS_OF_A_BATCH = 1024
+_ROWS_OF_A_BATCH = 8
+"""Held in memory at once. Each may be of gigabytes, all of them a reference to one value in a file of a few bytes; more
+at once are no faster."""
+_LARGE_BATCH = 64 << 20
+_MOST_VALUES, _MOST_TIMES = 1 << 27, 200
+"""A Parquet file of more values than the first may hold at most this many times as many as it has bytes."""
 _ARROW_FILE = b"ARROW1"
 """Arrow's file format begins so, which polars and Feather write; datasets writes the format of streams."""
 
@@ -176,10 +181,13 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
     source, number = _NumberedSource(path), 0
     with opened(path) as file:
         try:
-            for batch in _arrow_batches(file) if is_arrow else _parquet_batches(file):
-                for values in _values_of(batch, source, number + 1):
-                    number += 1
-                    yield RawRow(values, source, number)
+            for batch in _arrow_batches(file) if is_arrow else _parquet_batches(file, path):
+                # Of large rows one at a time, as Python's own values.
+                size = 1 if batch.nbytes > _LARGE_BATCH else max(1, batch.num_rows)
+                for at in range(0, batch.num_rows, size):
+                    for values in _values_of(batch.slice(at, size), source, number + 1):
+                        number += 1
+                        yield RawRow(values, source, number)
         # pyarrow raises OSError for a corrupt page.
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
@@ -190,10 +198,21 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
             ) from error
 
 
-def _parquet_batches(file: IO[bytes]) -> Iterator[Any]:
+def _parquet_batches(file: IO[bytes], path: Path) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile
 
-    yield from ParquetFile(file).iter_batches(batch_size=_ROWS_OF_A_BATCH)
+    parquet = ParquetFile(file)
+    groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
+    values = sum(group.column(at).num_values for group in groups for at in range(group.num_columns))
+    if values > max(_MOST_VALUES, _MOST_TIMES * path.stat().st_size):
+        # One row may hold them all.
+        raise DataError(
+            f"the Parquet file holds {values:,} values in {path.stat().st_size:,} bytes",
+            code="parquet-too-large",
+            remedy="check what it holds; write large data as JSON lines, one row per line",
+            where=path,
+        )
+    yield from parquet.iter_batches(batch_size=_ROWS_OF_A_BATCH)
 
 
 def _arrow_batches(file: IO[bytes]) -> Iterator[Any]:

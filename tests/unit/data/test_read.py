@@ -708,6 +708,38 @@ def test_parquet_text_that_is_not_utf8_is_named_by_row_and_column(tmp_path: Path
     assert caught.value.where == f"{file}, row 2"
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_rows_that_refer_to_one_large_value_are_not_held_at_once(suffix: str, tmp_path: Path) -> None:
+    """256 rows of a megabyte each, in a file of a few hundred bytes."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 256, pyarrow.int32()), ["a" * (1 << 20)])
+    table, file = pyarrow.table({"text": rows}), tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(table, file, store_schema=False, compression="zstd")
+        assert file.stat().st_size < 1000
+    else:
+        with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    tracemalloc.start()
+    try:
+        assert sum(len(row.values["text"]) for row in rows_of_file(file)) == 256 << 20
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_parquet_file_of_very_many_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    monkeypatch.setattr("ascendtune.data.table_rows._MOST_VALUES", 100_000)
+    nulls = pyarrow.ListArray.from_arrays([0, 1_000_000], pyarrow.nulls(1_000_000, pyarrow.int8()))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "more": nulls}), tmp_path / "rows.parquet")
+    assert _refused(tmp_path / "rows.parquet").code == "parquet-too-large"
+
+
 def test_a_line_of_endless_length_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ascendtune.data.files._LONGEST_LINE", 1 << 20)
     file = tmp_path / "rows.jsonl"
