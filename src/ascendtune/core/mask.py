@@ -23,8 +23,8 @@ _NOT_OF_A_TOKENIZER = "".join(
 _SECRET_NAME = (
     rf"(?>[\w.-]*{_NOT_OF_A_TOKENIZER}token(?![\w.-])"
     r"|[\w.-]*(?:secret|passw(?:or)?d|passphrase|passcode|pswd|credential|api[ _-]?key|access[_-]?(?:key|code)"
-    r"|private[_-]?key|sshpass|_pwd|webhook|key[_-]data"
-    r"|(?:sign(?:ing)?|encrypt(?:ion)?|master|session|account|storage|shared|wandb|swanlab|auth|license)[_-]?key)"
+    r"|private[_-]?key|sshpass|_pwd|webhook|key[_-]data|dockerconfigjson"
+    r"|(?:sign(?:ing)?|encrypt(?:ion)?|master|session|account|storage|shared|wandb|swanlab|auth|license|subscription)[_-]?key)"
     r"[\w.-]*+"
     r"|[\w.-]*(?:密码|口令|密钥|令牌|凭据|凭证)(?!\w)"
     r"|(?:[\w.-]*[_.-])?(?:db|database|sql|mysql|pg|redis|mongo|smtp|i?mail|ftp|ldap|ssh|sudo|user|root|admin|login"
@@ -45,7 +45,25 @@ _ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_SECRET_NAME}{_SIGN}){_VALUE}")
 _WEAKLY_ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_WEAK_NAME}{_SIGN}){_NO_SECRET}{_VALUE}")
 _WORKING_DIRECTORY = re.compile(rf"""(?i)((?<![\w.-])-{{0,2}}pwd{_SIGN})(?!["'\\]*[/~.$]){_VALUE}""")
 """A password that is called pwd; PWD=/path is a directory."""
-_VARIABLE = re.compile(rf"((?<![\w.-])[A-Z][A-Z0-9_]*_(?:PASS|PW|AUTH|CREDS?|COOKIES?|KEY)=){_NO_SECRET}{_VALUE}")
+_VARIABLE = re.compile(
+    rf"((?<![\w.-])[A-Z][A-Z0-9_]*_(?:PASS|PW|AUTH|CREDS?|COOKIES?|KEY|PAT|JWT)=){_NO_SECRET}{_VALUE}"
+)
+_CLOUD_KEY = re.compile(
+    rf"(?i)((?<![\w.-])(?:--?|[\w.-]*[_.-])?[as]k(?:{_SIGN}|(?:{_QUOTE},)?[ \t]+){_QUOTE}?)"
+    r"(?!/)[a-z0-9+/]{16,}+={0,2}"
+)
+"""The access key (AK) and the secret key (SK) of Huawei's cloud and others."""
+_LISTED = re.compile(
+    rf"(?i)(\bname{_QUOTE}?:[ \t]*{_QUOTE}?{_SECRET_NAME}{_QUOTE}?,?[ \t]*\n?[^\n]{{0,40}}?\bvalue{_QUOTE}?:[ \t]*)"
+    rf"{_VALUE}"
+)
+"""As Kubernetes and others list variables: a name, and its value beside it or in the next line."""
+_DECLARED = re.compile(
+    rf"(?i)((?:(?<![\w.-])(?-i:ENV|setenv)[ \t]+{_SECRET_NAME}[ \t]+"
+    rf"|\({_QUOTE}{_SECRET_NAME}{_QUOTE},[ \t]*(?={_QUOTE})"
+    rf"|[|│┃║][ \t]*{_SECRET_NAME}[ \t]*[|│┃║][ \t]*(?![|│┃║]))){_NO_SECRET}{_VALUE}"
+)
+"""In a Dockerfile and in csh, as a pair of Python, in a row of a table."""
 _SAID = re.compile(r"((?:密码|口令|密钥|令牌)(?:是|为)\s*)[!-~]{4,}")
 _OPTION = re.compile(rf"(?i)((?<![\w.-])--?(?=[a-z]){_SECRET_NAME}(?:{_QUOTE},)?[ \t]+(?!{_QUOTE}?-)){_VALUE}")
 """`--token VALUE`, and the same in a list of Python."""
@@ -96,13 +114,15 @@ _KEY = re.compile(
     r"|wandb_v1_[A-Za-z0-9_]{20,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
 _NAMED = (_ASSIGNED, _WEAKLY_ASSIGNED, _WORKING_DIRECTORY, _VARIABLE, _SAID, _OPTION, _WEAK_OPTION)
-_PATTERNS = (_HOOK, _AUTHORIZATION, _COOKIE, *_NAMED, _IN_COMMAND, _NAMED_HEX)
+_PATTERNS = (
+    _HOOK, _AUTHORIZATION, _COOKIE, *_NAMED, _CLOUD_KEY, _LISTED, _DECLARED, _IN_COMMAND, _NAMED_HEX
+)  # fmt: skip
 _V4 = re.compile(r"(?<![A-Za-z0-9.])\d{1,3}(?:\.\d{1,3}){3}(?![A-Za-z0-9.]*\d)")
 _V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]*+:[0-9A-Fa-f:.]*+(?!\w)")
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b")
 _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
 _IS_SECRET_OPTION = re.compile(
-    rf"(?i)(?=-)(?:{_SECRET_NAME}|--?(?:[\w.-]*[_.-])?(?:auth|creds?|cookies?|pwd?))", re.IGNORECASE
+    rf"(?i)(?=-)(?:{_SECRET_NAME}|--?(?:[\w.-]*[_.-])?(?:auth|creds?|cookies?|pwd?|[as]k))", re.IGNORECASE
 )
 _MAIL = re.compile(r"(?<![\w.+@/-])[\w.+-]{1,64}+@(?:[A-Za-z0-9-]{1,63}\.){1,6}(?P<top>[A-Za-z]{2,24})(?![\w@-])")
 _NOBODY = ("git@", "noreply@", "no-reply@")

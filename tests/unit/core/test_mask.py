@@ -61,8 +61,8 @@ def test_a_command_keeps_all_but_its_secrets() -> None:
     assert command_without_secrets(argv) == [
         *("env", "HF_TOKEN=***", "train.py", "--hub_token", "***", "--max_tokens", "512", "10.0.0.1")
     ]
-    assert command_without_secrets(["--use-auth-token", "--seed", "--api-key=xyz"]) == [
-        *("--use-auth-token", "--seed", "--api-key=***")
+    assert command_without_secrets(["--use-auth-token", "--seed", "--api-key=xyz", "--obs_sk", "abc"]) == [
+        *("--use-auth-token", "--seed", "--api-key=***", "--obs_sk", "***")
     ]
 
 
@@ -131,6 +131,12 @@ def test_value_of_a_secret_is_masked_in_every_form() -> None:
         f"postgres://u:{_SECRET}@h/d",
         *(f"Authorization: Basic {_SECRET}==", f"Authorization: {_SECRET}", f"auth: Bearer {_SECRET}"),
         *(f"Cookie: sid=1; t={_SECRET}", f"X-Auth-Token: {_SECRET}", f'{{"auths":{{"r":{{"auth":"{_SECRET}"}}}}}}'),
+        *(f"GITHUB_PAT={_SECRET}", f"SLURM_JWT={_SECRET}", f"Ocp-Apim-Subscription-Key: {_SECRET}"),
+        *(f"{form}{_SECRET}AbC1234" for form in ("AK=", "obs_sk: ", '"sk": "', "--ak ", "-sk=", "['--sk', '", "-ak=")),
+        *(f"- name: HF_TOKEN\n  value: {_SECRET}", f'{{"name": "DB_PASSWORD", "value": "{_SECRET}"}}'),
+        *(f"3: - name: HF_TOKEN\n4:   value: {_SECRET}", f"Step 3/9 : ENV HF_TOKEN {_SECRET}"),
+        *(f"setenv API_KEY '{_SECRET}'", f"[('HF_TOKEN', '{_SECRET}'), ('A', 'b')]", f"| hub_token | {_SECRET} |"),
+        *(f"│ HF_TOKEN   │ {_SECRET} │", f".dockerconfigjson: {_SECRET}"),
         *(f"TRAIN_ARGS=--hub_token *** --wandb_key {_SECRET}", f"SERVICE_KEY={_SECRET}", f"user=a,pass={_SECRET}"),
     ],
 )
@@ -187,6 +193,11 @@ def test_mail_addresses_and_nodes_are_masked() -> None:
             "unexpected key 'lm_head.weight'",
             "unzip -p a.zip",
             "最大令牌数：512",
+            "ls -sk /usr/local/Ascend/driver/lib64",
+            "top_k=50 attn_mask=aaaaaaaaaaaaaaaaaaaa",
+            "| hub_token | None |",
+            "('pad_token', '<pad>')",
+            "- name: LR\n  value: 1e-4",
         ),
         *("mysql 8.0 on port 3306", "docker run -p 80:80 img", "hf_hub_download(x)", "ms-marco-MiniLM-L-6-v2"),
         "sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
@@ -242,6 +253,7 @@ _HOSTILE = (
         "node1." * 10_000,
         "pwd=" * 15_000,
         "-p a.b=c:/@" * 6_000,
+        *("-ak " * 15_000, "name:token\n" * 6_000, "('token'," * 7_000, "|token" * 10_000, "ENV a.token " * 5_000),
         " " * 60_000,
     ),
 )
