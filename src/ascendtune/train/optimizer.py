@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, assert_never
 
@@ -13,6 +14,9 @@ from torch.distributed.tensor import DTensor
 from ascendtune.core.errors import MachineError
 from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.adamw import AdamWUpdate, KernelAdamW, LocalAdamW
+
+_NORM = re.compile(r"norm(\.modules_to_save\.\w+)?$", re.IGNORECASE)
+"""What the name of a normalisation ends with, also where PEFT trains it whole."""
 
 
 def make_optimizer(
@@ -127,12 +131,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
 def tables_of(model: nn.Module) -> list[nn.Parameter]:
     """Weights of two dimensions that are not matrices between hidden states.
 
-    Embeddings, (entries, hidden), the head, a reward model's score, and biases of stacked experts, (experts, hidden).
+    Embeddings, (entries, hidden), the head, a reward model's score, and what `is_vector` names.
     """
     modules: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = getattr(model, "get_output_embeddings", lambda: None)() or getattr(model, "score", None)
     tables = [parameter for module in (*modules, *([head] if head else [])) for parameter in module.parameters()]
-    return tables + [parameter for name, parameter in model.named_parameters() if _is_bias(name)]
+    return tables + [parameter for name, parameter in model.named_parameters() if is_vector(name)]
 
 
 def states_per_parameter(section: OptimSection) -> int:
@@ -172,16 +176,13 @@ def state_numbers(section: OptimSection, shape: Sequence[int], *, is_table: bool
 def parameter_groups(
     named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, plus_ratio: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Groups with weight decay (two or more dimensions) and without (biases, norms, scales), B matrices apart.
-
-    Biases of stacked experts have two dimensions, and no weight decay either.
-    """
+    """Groups with weight decay (two or more dimensions) and without (vectors, see `is_vector`), B matrices apart."""
     trainable = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     groups = []
     for factor in sorted({1.0, plus_ratio}):
         members = [each for each in trainable if factor == (plus_ratio if _is_b(each[0]) else 1.0)]
         matrices, others = (
-            [each for name, each in members if (each.ndim >= 2 and not _is_bias(name)) is kind]
+            [each for name, each in members if (each.ndim >= 2 and not is_vector(name)) is kind]
             for kind in (True, False)
         )
         groups += [
@@ -196,8 +197,14 @@ def _is_b(name: str) -> bool:
     return not {"lora_B", "lora_embedding_B"}.isdisjoint(name.split("."))
 
 
-def _is_bias(name: str) -> bool:
-    return "bias" in name.rpartition(".")[2]
+def is_vector(name: str) -> bool:
+    """Whether the name of a parameter is that of a vector: of a bias, a norm, a scale, or a decay of a state space.
+
+    Some have two dimensions: biases of stacked experts, (experts, hidden), norms of Cohere's heads, (heads, width),
+    Mamba's A_log, (channels, states), which its authors exempt from weight decay, with D.
+    """
+    owner, _, leaf = name.rpartition(".")
+    return "bias" in leaf or leaf in ("A_log", "D", "scale") or bool(_NORM.search(owner))
 
 
 class Schedule:

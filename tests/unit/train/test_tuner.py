@@ -12,7 +12,7 @@ from peft.tuners.oft.layer import Linear
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.method import LoraSection, OftSection
-from ascendtune.train.optimizer import parameter_groups
+from ascendtune.train.optimizer import parameter_groups, tables_of
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.deepspeed import require_divisible
 from ascendtune.train.tuner import frozen_adapters
@@ -76,6 +76,35 @@ def test_biases_and_norms_do_not_decay():
     }
     assert list(map(found.get, names)) == [(0.1, 1.0), (0.1, 16.0), (0.0, 1.0), (0.0, 16.0), None]
     assert [len(group["params"]) for group in parameter_groups(named, 0.1)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectors"),
+    [
+        ("cohere", {"layers.0.self_attn.q_norm.weight", "layers.0.self_attn.k_norm.weight"}),
+        ("mamba", {"layers.0.mixer.A_log"}),
+    ],
+)
+def test_vectors_of_two_dimensions_neither_decay_nor_are_orthogonalised(kind, vectors):
+    """A factor of each head's norm begins at 1, a decay of each state at its own: 0 is nothing that they stand for."""
+    from transformers import AutoConfig, AutoModel
+
+    sizes = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    more = {"num_attention_heads": 2, "use_qk_norm": True} if kind == "cohere" else {}
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **sizes, **more))
+    named = dict(model.named_parameters())
+    flat = {name for name in vectors if named[name].ndim == 2}
+    decaying = {id(each) for group in parameter_groups(named.items(), 0.1) if group["weight_decay"]
+                for each in group["params"]}  # fmt: skip
+    assert flat == vectors and not any(id(named[name]) in decaying for name in vectors)
+    assert {id(named[name]) for name in vectors} <= {id(each) for each in tables_of(model)}
+    matrices = {name for name, each in named.items() if each.ndim > 1} - vectors
+    assert matrices and all(id(named[name]) in decaying for name in matrices)
+
+
+def test_norms_that_peft_trains_whole_do_not_decay():
+    named = [("model.q_norm.modules_to_save.default.weight", torch.nn.Parameter(torch.ones(2, 4)))]
+    assert [group["weight_decay"] for group in parameter_groups(named, 0.1)] == [0.0]
 
 
 def test_lora_plus_ratio_is_of_b_matrices_of_embeddings_too():

@@ -35,7 +35,7 @@ from ascendtune.machine.peers import require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.deferred_weights import nothing_deferred
-from ascendtune.train.optimizer import states_per_parameter
+from ascendtune.train.optimizer import is_vector, states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import COMFORTABLE, TIMEOUT, GroupStrategy, MakeOptimizer, RootModule, node_rank
 from ascendtune.train.strategy.expert_use import ExpertUses
@@ -341,12 +341,12 @@ def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Seque
     left_out = {each for expert in experts for each in expert.modules()}
     found = []
     for name, module in block.named_modules():
-        parameters = list(module.parameters())
+        parameters = list(module.named_parameters(prefix=name))
         is_leaf = bool(parameters) and not any(True for _ in module.children())
         # PEFT keeps the original of a module that is trained whole, and never calls it.
         if is_leaf and module not in left_out and "original_module" not in name.split("."):
-            is_wide = policy.param_dtype is not None and all(each.dtype == torch.float32 for each in parameters)
-            if is_wide and all(each.ndim < 2 for each in parameters):
+            is_wide = policy.param_dtype is not None and all(each.dtype == torch.float32 for _, each in parameters)
+            if is_wide and all(each.ndim < 2 or is_vector(path) for path, each in parameters):
                 found.append(module)
     return found
 

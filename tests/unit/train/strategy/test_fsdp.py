@@ -254,3 +254,25 @@ def test_table_that_is_gathered_alone_is_not_widened_with_the_head(monkeypatch: 
         strategy.shard(RootModule(model), Precision("bf16", "bf16", "as asked", "cpu"))
     assert model.head.base.weight.dtype == torch.float32
     assert model.table.weight.dtype == torch.bfloat16
+
+
+def test_norms_of_heads_are_gathered_as_they_are_held() -> None:
+    """Cohere's have two dimensions, (heads, width), and are vectors all the same."""
+    from transformers import CohereConfig, CohereForCausalLM
+
+    config = CohereConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, use_qk_norm=True
+    )
+    model = CohereForCausalLM._from_config(config, attn_implementation="eager")
+    precision, seen = Precision("bf16", "fp32", "as asked", "cpu"), {}
+    attention = model.model.layers[0].self_attn
+    with closing(FsdpStrategy(CpuDevice(), recipe())) as strategy:
+        root = RootModule(model)
+        strategy.shard(root, precision)
+        for name, module in (("norm", attention.q_norm), ("projection", attention.q_proj)):
+            module.register_forward_pre_hook(
+                lambda module, _, name=name: seen.update({name: (module.weight.dtype, module.weight.ndim)})
+            )
+        with precision.autocast():
+            root(model, torch.arange(4)[None])
+    assert seen == {"norm": (torch.float32, 2), "projection": (torch.bfloat16, 2)}
