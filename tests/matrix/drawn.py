@@ -97,17 +97,18 @@ def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     other = attempt({**drawn.plain, "run_dir": runs, "batch": cut}, 1)
     if other.curve is None:
         return f"the plain form in single rows failed: {other.refused or other.failed[-1500:]}"
-    noise = _apart(_numbers_of(other), _numbers_of(plain), smallest)
-    if numbers > max(_OF_NOISE * noise, TOLERANCE, least):
-        return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | in single rows {_short(other)}"
-    noise = _weights_apart(other, plain)
-    if weights <= max(_OF_NOISE * noise, _OF_WEIGHTS, least):
-        return ""
-    if noise == 0 and drawn.plain["precision"] == "bf16":
+    of_numbers, of_weights = _apart(_numbers_of(other), _numbers_of(plain), smallest), _weights_apart(other, plain)
+    numbers_are_far = numbers > max(_OF_NOISE * of_numbers, TOLERANCE, least)
+    weights_are_far = weights > max(_OF_NOISE * of_weights, _OF_WEIGHTS, least)
+    if (numbers_are_far or weights_are_far) and of_weights == 0 and drawn.plain["precision"] == "bf16":
         # A step of one row cannot be cut, so it tells nothing of what bf16's rounding makes of small gradients.
         exact = _in_fp32(drawn)
         return _beyond_rounding(exact, attempt(exact.changed, drawn.ranks), attempt(exact.plain, 1))
-    return f"weights differ by {weights:.2g}, of the plain form in single rows by {noise:.2g}"
+    if numbers_are_far:
+        return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | in single rows {_short(other)}"
+    if weights_are_far:
+        return f"weights differ by {weights:.2g}, of the plain form in single rows by {of_weights:.2g}"
+    return ""
 
 
 def _in_fp32(drawn: Drawn) -> Drawn:
