@@ -85,8 +85,8 @@ def add_reference(
         return replace(batches, reference=found)
     if strategy.is_main and len(missing) < len(wanted):
         say(f"reference log-probabilities: {len(wanted) - len(missing):,} of {len(wanted):,} batches are there already")
-    # The two parts of each sum.
-    values = torch.zeros((2, len(dataset)), dtype=torch.float32, device=strategy.device.torch_device)
+    # Of each batch: its rows, and (2, rows) the two parts of each sum, which stay on the device until they are kept.
+    computed: list[tuple[tuple[int, ...], torch.Tensor]] = []
     new: list[int] = []
     begun = last_said = last_kept = time.monotonic()
     with reference() as log_probs, torch.no_grad(), precision.autocast():
@@ -96,13 +96,13 @@ def add_reference(
                 for batch in batches.micro_batches(sequences, mismatched=mismatched):
                     sums = torch.stack(log_probs(batch))
                     if batch.weight:
-                        values[:, torch.tensor(batch.rows, device=values.device)] = sums
+                        computed.append((batch.rows, sums))
             new += _rows_of(sequences, dataset)
             now = time.monotonic()
             stop_signal, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
             if stop_signal or is_time or done == len(missing):
-                _keep(path, found, values, new, strategy)
-                new, last_kept = [], now
+                _keep(path, found, computed, new, strategy)
+                computed, new, last_kept = [], [], now
             if stop_signal:
                 raise _stopped(stop_signal, len(wanted) - len(missing) + done, len(wanted), path)
             if strategy.is_main and now - last_said > _SAY_SECONDS:
@@ -120,12 +120,18 @@ def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int,
     return agreed_signal(flags), due > 0
 
 
-def _keep(path: Path, found: NDArray[np.float64], values: torch.Tensor, new: list[int], strategy: Strategy) -> None:
-    """Bring the rows `new` of all ranks into `found` and into the file; `values` is empty after that."""
+def _keep(
+    path: Path, found: NDArray[np.float64], computed: list[tuple[tuple[int, ...], torch.Tensor]], new: list[int],
+    strategy: Strategy,
+) -> None:  # fmt: skip
+    """Bring the rows `new` of all ranks, of which this one has `computed` some, into `found` and into the file."""
+    values = torch.zeros((2, len(found)), dtype=torch.float32, device=strategy.device.torch_device)
+    if computed:
+        rows = [row for batch, _ in computed for row in batch]
+        values[:, torch.tensor(rows, device=values.device)] = torch.cat([sums for _, sums in computed], dim=1)
     strategy.all_reduce(values)
     # Summed on the host: not every device has fp64.
     found[new] = values.cpu().numpy().astype(np.float64).sum(axis=0)[new]
-    values.zero_()
     if strategy.is_main:
         _write(path, found)
     # torchrun ends the other ranks when the first one leaves: every rank waits until the values are in the file.
