@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.job_display import process_table
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.terminal import colour, in_language, table, width
 from ascendtune.core.terminal_text import columns_of, wrap_words
-from ascendtune.core.units import format_bytes
+from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
 
@@ -173,7 +174,7 @@ def picture(snapshot: Snapshot) -> str:
         [
             *_versions(snapshot),
             _devices(snapshot.devices) if snapshot.devices else _nothing(snapshot),
-            *(_process(device, process) for device in snapshot.devices for process in device.processes),
+            *_processes(snapshot.devices),
             *_wrapped(_host(snapshot.host)),
         ]
     )
@@ -228,11 +229,21 @@ def _painted(line: str, device: Accelerator) -> str:
     return line
 
 
-def _process(device: Accelerator, process: DeviceProcess) -> str:
+def _processes(devices: tuple[Accelerator, ...]) -> list[str]:
+    """A table of the processes on the devices, below an empty line."""
+    found = [(device, process) for device in devices for process in device.processes]
+    if not found:
+        return []
+    header = [say(name) for name in ("device", "pid", "user", "memory", "age")]
+    rows = [[device.label, *_process(process)] for device, process in found]
+    commands = [process.command or process.name or "-" for _, process in found]
+    return ["", process_table(header, rows, commands, right=[*header[1:2], *header[3:]], title=say("command")), ""]
+
+
+def _process(process: DeviceProcess) -> list[str]:
     inside = say(" ({pid} in its container)", pid=process.container_pid) if process.container_pid else ""
-    pid = f"pid {process.pid}{inside}"
-    used = "" if process.memory_used_bytes is None else f", {format_bytes(process.memory_used_bytes)}"
-    return f"{device.label}: {process.name or '-'}, {pid}{used}"
+    age = "-" if process.age_seconds is None else format_duration(process.age_seconds)
+    return [f"{process.pid}{inside}", process.user or "-", format_bytes(process.memory_used_bytes), age]
 
 
 def _host(host: HostInfo) -> str:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.terminal import colour, table, width
+from ascendtune.cli.terminal import colour, width
 from ascendtune.core.terminal_text import plain
+from ascendtune.core.text_table import cut_lines, table_lines
 
 if TYPE_CHECKING:
     from ascendtune.job.follow import LogLine
@@ -126,17 +127,20 @@ def show_while_read(lines: Iterable[LogLine], logs: Path) -> None:
 
 
 def process_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], commands: Sequence[str], *, right: Sequence[str]
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    commands: Sequence[str],
+    *,
+    right: Sequence[str],
+    title: str = "command",
 ) -> str:
     """`table` with a last column; on a terminal without the folder of the program, and cut where the terminal ends."""
-    lines = table(header, rows, right=right).splitlines()
-    longest = max(map(len, lines))
     limit = width(sys.stdout)
     if limit is not None:
         commands = [_without_folder(command) for command in commands]
-    return "\n".join(
-        f"{line.ljust(longest)}  {command}"[:limit] for line, command in zip(lines, ("command", *commands), strict=True)
-    )
+    whole = [[*row, command] for row, command in zip(rows, commands, strict=True)]
+    lines = table_lines([*header, title], whole, limit=None, right=right)
+    return "\n".join(lines if limit is None else cut_lines(lines, limit))
 
 
 def _without_folder(command: str) -> str:

@@ -202,7 +202,7 @@ def wrapped(text: str, columns: int | None, indent: int | None = None) -> str:
 
 
 def _broken(line: str, columns: int, indent: int | None) -> str:
-    if len(line) <= columns or line.startswith("where: "):
+    if columns_of(line) <= columns or line.startswith("where: "):
         return line
     label = _LABEL.match(line)
     begin = indent if indent is not None else label.end() if label else 0

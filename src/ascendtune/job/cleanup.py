@@ -15,10 +15,10 @@ from pathlib import Path
 
 from ascendtune.core import process_tree, procfs
 from ascendtune.job import registry
-from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of, pid_here
+from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of
 from ascendtune.job.members import MarkedProcess, handle, mark_of, marked_processes, still_there
 from ascendtune.job.record import is_alive, state_of
-from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.inventory import Accelerator, pid_here
 
 _DEVICE_FILES = re.compile(r"(?:davinci|nvidia)\d+")
 _TERMINATE_SECONDS = 10.0

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ascendtune.core.procfs import Stat, is_first_pid_namespace
+from ascendtune.core.procfs import Stat
 from ascendtune.job.record import Job
 from ascendtune.machine.free import IDLE_RATIO
-from ascendtune.machine.inventory import Accelerator, DeviceProcess
+from ascendtune.machine.inventory import Accelerator, pid_here
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.vendor.find import vendor_of
 
@@ -35,13 +35,6 @@ def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int,
             if pid in pids:
                 found.setdefault(pid, []).append(DeviceMemoryHolder(device.label, pid, each.memory_used_bytes))
     return found
-
-
-def pid_here(entry: DeviceProcess) -> int:
-    """The pid in this namespace: the vendor's tool may list the host's and the container's."""
-    if entry.container_pid is None or is_first_pid_namespace():
-        return entry.pid
-    return entry.container_pid
 
 
 def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[DeviceMemoryHolder, ...]:

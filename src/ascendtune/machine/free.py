@@ -87,7 +87,8 @@ def why_not_free(device: Accelerator) -> str | None:
 
 def _holder(process: DeviceProcess) -> str:
     used = "" if process.memory_used_bytes is None else f", {format_bytes(process.memory_used_bytes)}"
-    return f"{process.name or 'a process'} (pid {process.pid}{used})"
+    user = "" if process.user is None else f", {process.user}"
+    return f"{process.name or 'a process'} (pid {process.pid}{user}{used})"
 
 
 def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ascendtune.core.procfs import command_of, is_first_pid_namespace, owner_of, stat_of, user_name
 from ascendtune.machine.vendor.base import Vendor
 from ascendtune.machine.vendor.find import vendor_of
 
@@ -25,6 +26,28 @@ class DeviceProcess:
     container_pid: int | None = None
     name: str | None = None
     memory_used_bytes: int | None = None
+    user: str | None = None
+    """This and what follows are of /proc; None where it does not show the process."""
+    age_seconds: float | None = None
+    command: str | None = None
+
+    def described(self) -> DeviceProcess:
+        """With its user, age and command, if it is visible here."""
+        if self.container_pid is None and not is_first_pid_namespace():
+            # The number of another process in this container.
+            return self
+        pid = pid_here(self)
+        stat = stat_of(pid)
+        if stat is None:
+            return self
+        return replace(self, user=user_name(owner_of(pid)), age_seconds=stat.age_seconds, command=command_of(pid))
+
+
+def pid_here(process: DeviceProcess) -> int:
+    """The pid in this namespace: the vendor's tool may list the host's and the container's."""
+    if process.container_pid is None or is_first_pid_namespace():
+        return process.pid
+    return process.container_pid
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascendtune.machine.cuda import gpus
@@ -48,7 +48,10 @@ def take_snapshot() -> Snapshot:
     return Snapshot(
         npu_smi_version=info.npu_smi_version,
         driver_version=info.driver_version or versions.driver_version or cuda_driver,
-        devices=info.devices + cuda_devices,
+        devices=tuple(
+            replace(device, processes=tuple(each.described() for each in device.processes))
+            for device in info.devices + cuda_devices
+        ),
         host=look_at_host(),
         versions=versions,
         troubles=(*smi.troubles, *cuda_troubles),

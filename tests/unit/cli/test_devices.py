@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import struct
@@ -18,9 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from ascend_node.node import Chip, Node, Process
 from ascendtune.cli import devices
 from ascendtune.core import language
+from ascendtune.core.procfs import user_name
 from ascendtune.core.terminal_text import columns_of
+from ascendtune.machine import inventory
 from ascendtune.machine.host import HostInfo
 from ascendtune.machine.inventory import Accelerator
 
@@ -71,11 +75,31 @@ def test_devices_prints_a_table_with_memory_and_processes(ascendtune: Run, print
     lines = result.stdout.splitlines()
     assert lines[0].startswith("npu-smi 24.1.rc3.3, driver 24.1.rc3.3")
     assert " ".join(lines[4].split()) == "Ascend910 2 4.0 OK 0% 51.3 GiB / 64.0 GiB 180 W 36 C 0000:8D:00.0"
-    assert lines[6:8] == [
-        "NPU 4: pt_main_thread, pid 957687, 48.1 GiB",
-        "NPU 4 chip 1: pt_main_thread, pid 957770, 48.1 GiB",
-    ]
-    assert lines[8].startswith("host: ")
+    assert lines[6] == "" == lines[10]
+    assert lines[7].split() == ["device", "pid", "user", "memory", "age", "command"]
+    assert " ".join(lines[8].split()) == "NPU 4 957687 - 48.1 GiB - pt_main_thread"
+    assert " ".join(lines[9].split()) == "NPU 4 chip 1 957770 - 48.1 GiB - pt_main_thread"
+    assert lines[11].startswith("host: ")
+
+
+def test_processes_on_devices_are_shown_with_user_age_and_command(
+    ascendtune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as holder:
+        chips = (Chip(memory_used_megabytes=20000, processes=(Process(holder.pid, "sleep", 19000),)),)
+        path = f"{Node(chips=chips).lay_out(tmp_path / 'machine')['PATH']}:/usr/bin:/bin"
+        monkeypatch.setattr(inventory, "is_first_pid_namespace", lambda: True)
+        shown = ascendtune("devices", PATH=path).stdout
+        [device] = json.loads(ascendtune("devices", "--json", PATH=path).stdout)["devices"]
+        # In a container the host's number is that of another process.
+        monkeypatch.setattr(inventory, "is_first_pid_namespace", lambda: False)
+        elsewhere = ascendtune("devices", PATH=path).stdout
+        holder.kill()
+    user = user_name(os.getuid())
+    assert re.search(rf"\nNPU 0 +{holder.pid} +{user} +18\.6 GiB +\d+\.\d s +sleep 60\n", shown)
+    [process] = device["processes"]
+    assert (process["user"], process["command"]) == (user, "sleep 60") and 0 <= process["age_seconds"] < 60
+    assert re.search(rf"\nNPU 0 +{holder.pid} +- +18\.6 GiB +- +sleep\n", elsewhere)
 
 
 def _on_terminal(path: str, columns: int, *words: str, **env: str) -> str:

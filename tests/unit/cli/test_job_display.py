@@ -23,7 +23,7 @@ def _last_line() -> str:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"), [(None, f"  1  {COMMAND}"), (44, "  1  python3 -m ascendtune.train.worker runs")]
+    ("columns", "said"), [(None, f"  1  {COMMAND}"), (44, "  1  python3 -m ascendtune.train.worker run…")]
 )
 def test_a_terminal_has_room_for_what_a_command_does(
     columns: int | None, said: str, monkeypatch: pytest.MonkeyPatch

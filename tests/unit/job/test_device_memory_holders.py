@@ -11,6 +11,7 @@ from ascendtune.job import device_memory_holders as held
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of
 from ascendtune.job.spec import JobSpec
+from ascendtune.machine import inventory
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
 
 MIB = 1 << 20
@@ -20,9 +21,9 @@ ENDED = [Stat(4711, "python", "S", 1, 4711, 4711, 1)]
 def test_a_container_and_its_host_count_processes_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = DeviceProcess(70, container_pid=7, memory_used_bytes=9 * MIB)
     devices = [Accelerator("npu", npu_id=0, processes=(ours,))]
-    monkeypatch.setattr(held, "is_first_pid_namespace", lambda: False)
+    monkeypatch.setattr(inventory, "is_first_pid_namespace", lambda: False)
     assert devices_of([7, 70], devices) == {7: [DeviceMemoryHolder("NPU 0", 7, 9 * MIB)]}
-    monkeypatch.setattr(held, "is_first_pid_namespace", lambda: True)
+    monkeypatch.setattr(inventory, "is_first_pid_namespace", lambda: True)
     assert devices_of([7, 70], devices) == {70: [DeviceMemoryHolder("NPU 0", 70, 9 * MIB)]}
 
 
