@@ -69,3 +69,30 @@ def test_complaint_is_overcome_by_a_milestone_behind_it_only(
 ) -> None:
     assert explained(f"{line}\n{milestone}\n").is_healthy
     assert explained(f"{milestone}\n{line}\n").findings()[0].code == code
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Tide_Error_Of_Moon(EI0777): the tide 7 did not come in",
+        "[PID: 77] 2027-07-07-07:07:07.777.777 Moon_Error(EE7777): the tide 7 did not come in",
+        "EZ7777[PID: 77] 2027-07-07-07:07:07.777.777 (EZ7777):  the tide 7 did not come in",
+        "E: The tide: the tide 7 did not come in",
+        "nvcc fatal   : the tide 7 did not come in",
+        "gmake[2]: *** [tide/moon.make:7: the tide 7 did not come in] Error 1",
+        "ERRO[0007] the tide 7 did not come in",
+        "(raylet) [2027-07-07 07:07:07,777 E 77 77] (raylet) moon.cc:7: the tide 7 did not come in",
+        "rocTIDE error: the tide 7 did not come in",
+    ],
+)
+def test_line_that_calls_itself_an_error_in_a_tools_own_way_is_one(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    assert "the tide 7 did not come in" in explained(f"rising\n{line}\nrising again\n").headline()
+
+
+@pytest.mark.parametrize(
+    "line", ["tide error: 0.77", "E: 7, 0: moon", "[2027-07-07 07:07:07,777 I 77 77] moon.cc:7: rose"]
+)
+def test_figures_and_news_are_no_errors(explained: Callable[..., Explanation], line: str) -> None:
+    assert explained(f"rising\n{line}\nrising again\n").is_healthy

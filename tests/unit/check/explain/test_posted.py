@@ -143,3 +143,21 @@ def test_worst_line_among_the_words_of_a_person_is_the_failure(explained: Explai
 )
 def test_trouble_in_a_post_is_no_failure_where_it_was_overcome_or_is_a_figure(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
+
+
+@pytest.mark.parametrize("prompt", ["$ ", "root@moon[/]# ", "(tide) moon@n7:~/x$ ", ">>> ", "[moon@n7 ~]$ "])
+def test_trouble_below_what_a_person_typed_is_the_failure(explained: Explained, prompt: str) -> None:
+    session = f"{prompt}tidectl moon\nFailed to initialise the tide: moon mismatch\nlibrary of the moon: 7\n"
+
+    assert "initialise the tide" in explained(session + f"{prompt}cat /proc/moon\nmoon 7\n").headline()
+    assert explained(f"{session}{prompt}tidectl moon\nmoon is ready\n").is_healthy
+    assert explained(session.replace(prompt, "")).is_healthy
+
+
+def test_warning_that_a_person_asks_about_is_the_failure(explained: Explained) -> None:
+    warning = "[WARNING] moon disabled: cannot import name '_tide' from 'torch.optim.optimizer' (/v/torch/optim/x.py)\n"
+
+    found = explained(f"**Describe the bug**\nIt crashed on my machine.\n\n{warning}\nrising 7\nThanks in advance.\n")
+    assert "_tide" in found.headline()
+    assert explained(f"{warning}rising 7\n").is_healthy
+    assert explained(f"It crashed on my machine.\n{warning}step 1 loss 0.7\n").is_healthy

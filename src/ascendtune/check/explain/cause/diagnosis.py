@@ -18,6 +18,7 @@ from ascendtune.check.explain.cause.first_cause import (
 from ascendtune.check.explain.event.caller_and_library import name_mismatch
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.fatal import Ends
+from ascendtune.check.explain.event.posted import asks_about_failure, went_on_after
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.facts.facts import Facts, satisfied
 from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER
@@ -79,6 +80,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     ordered = _without_unmatched([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
+    posts = {scan.name: texts for scan in scans if asks_about_failure(texts := scan.tail.splitlines())}
     harmless = {event.hit.entry.id for event in notices}
     # What such a notice says of its lines goes before the other readings of the same lines.
     survived = {(event.source, event.number, event.last) for event in notices if event.hit.entry.is_conditional}
@@ -93,7 +95,9 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     if all(event.trace is not None and not event.trace.type for event in fatal):
         # Nothing at all, or a traceback that lacks its exception.
         fatal = [
-            event for event in grave if event.weak and (_in_vain(event, lengths) or _precedes(event, fatal))
+            event
+            for event in grave
+            if event.weak and (_in_vain(event, lengths) or _is_asked_about(event, posts) or _precedes(event, fatal))
         ] or fatal
     elif all(event.is_of_clean_up for event in fatal):
         # What was never finished cannot be closed: a warning before it may say why.
@@ -265,6 +269,13 @@ def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
     is_excerpt = lengths[event.source] <= (_NEAR_END if may_recover else _EXCERPT_LINES)
     is_known = event.hit.entry.kind in ("cause", "symptom")
     return event.trace is not None or (is_known and (event.in_a_row >= _IN_VAIN or is_excerpt))
+
+
+def _is_asked_about(event: Event, posts: dict[str, list[str]]) -> bool:
+    """Whether a warning stands in a person's post about a failure, and nothing goes on after it."""
+    texts = posts.get(event.source)
+    is_known = event.hit.entry.kind in ("cause", "symptom")
+    return texts is not None and is_known and not went_on_after(texts[event.last :])
 
 
 def _precedes(event: Event, cut_off: list[Event]) -> bool:

@@ -29,6 +29,8 @@ _PERSON = re.compile(
     r"请问|怎么(?:办|解决|回事|处理)|求助|麻烦|大佬|谢谢|有没有人|有人(?:遇到|知道)|我(?:在|的|用|想|们|是|也)|报错如下|日志如下"
 )
 """A line that a person wrote, not a program."""
+_PROMPT = re.compile(r"(?:\(\w+\) )?(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,60}[$#>]\]? ?|\$ |>>> |PS [A-Z]:\\[^>]*> ?)[\w./]")
+"""What a person typed into a terminal."""
 _IN_TROUBLE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w*|problems?|issues?|bugs?|(?:not|n't) work\w*|stuck|hangs?|wrong|"
     r"stops?|missing|cannot|can't|won't|unable|trouble|help)\b|报错|失败|问题|错误|无法|异常|不了|解决",
@@ -116,8 +118,13 @@ def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, st
 
 
 def is_post(texts: Sequence[str]) -> bool:
-    """Whether the lines are a few, and some of them are words of a person."""
-    return len(texts) <= _LONGEST_POST and any(map(_PERSON.search, texts))
+    """Whether the lines are a few, and some of them are words of a person, or what one typed."""
+    return len(texts) <= _LONGEST_POST and any(_PERSON.search(each) or _PROMPT.match(each) for each in texts)
+
+
+def asks_about_failure(texts: Sequence[str]) -> bool:
+    """Whether the lines are a post, and its words are those of a person with a failure."""
+    return is_post(texts) and any(_PERSON.search(each) and _IN_TROUBLE.search(each) for each in texts)
 
 
 def went_on_after(texts: Sequence[str]) -> bool:
@@ -140,7 +147,7 @@ def _worst_line(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
     found = [index for index in plain if _EXCEPTION.match(words[index]) or level.is_error(words[index], words[index])]
     for is_bad in (level.are_last_words, level.is_last_refusal):
         found += [index for index in plain if is_bad(texts[index], words[index])]
-    if any(_PERSON.search(each) and _IN_TROUBLE.search(each) for each in texts):
+    if asks_about_failure(texts):
         warned = [index for index in of_program if level.is_warning(texts[index])]
         found += [index for index in (*plain, *warned) if _sounds_bad(words[index])]
     worst = next((index for index in found if not went_on_after(texts[index + 1 :])), None)
@@ -148,7 +155,7 @@ def _worst_line(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
 
 
 def _is_message_of_program(text: str, words: str) -> bool:
-    if _PERSON.search(text) or words.endswith((":", "：")) or frame_of(words):
+    if _PERSON.search(text) or _PROMPT.match(text) or words.endswith((":", "：")) or frame_of(words):
         return False
     return len(words.split()) >= _LEAST_OF_PROGRAM and _FIGURE.search(words) is None
 

@@ -15,6 +15,10 @@ _ERROR = re.compile(
     r"^[a-z]\w+: error (?:load|read|open|pars)ing |"
     r"^\[20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
     r"|\d\d:\d\d[.,]\d+ [EF] \| |\b(?:ASSERT(?:ION)?|CHECK) FAILED: \S"  # PyPTO
+    r"|\b[A-Z]\w+_Error\w*\(E[A-Z1-9]\d{4}\): |^E[A-Z1-9]\d{4}(?:\[PID| {2}\S)|"  # CANN
+    r"^E: (?=[A-Z])|^nvcc fatal +: |^g?make(?:\[\d+\])?: \*\*\* |^(?:ERRO|FATA|PANI)\[\d+\] |"
+    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [EFC] \d+ \d+\] |"  # Ray
+    r"^terminate called \w|^(?:[a-z]+[A-Z]|[A-Z]{2})\w* error: (?=[A-Za-z])"
     r"|^(?:C\+\+ exception with description \"|Unhandled [Ee]xception: \S|Uncaught \w*(?:[Ee]xception|Error): \S)|"
     r"^\S+\.(?:cc|cpp|cu|h|hpp):\d+:? Check failed: "
 )
@@ -33,10 +37,16 @@ _SIGNS = (
     "WARN",
     " E | ",
     " FAILED: ",
+    ": *** ",
+    "ERRO[",
+    "FATA[",
+    "terminate called",
     "Check failed: ",
 )
-_SIGNS_AS_BYTES = re.compile("|".join([*map(re.escape, _SIGNS), r"[EF][A-Z]?\d|\d\]? error "]).encode())
-_GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
+_SIGNS_AS_BYTES = re.compile(
+    "|".join([*map(re.escape, _SIGNS), r"[EF][A-Z]?\d|\d\]? error |^E: |\d [EFC] \d"]).encode()
+)
+_GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}(?:: |\[PID|  )|: )|\d [EFC] \d+ \d+\]")
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
     r"^(?:[a-z][\w.-]*: )?warning: |\w*Warning:(?! NPU warning, error code is)|"
