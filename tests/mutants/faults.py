@@ -355,7 +355,7 @@ FAULTS = [
     ),
     Fault(
         "data/fingerprint.py",
-        '"task": task',
+        '"task": inputs.task',
         '"task": ""',
         "tokens of another stage",
         f"{_PREPARE}::test_the_task_changes_the_fingerprint",

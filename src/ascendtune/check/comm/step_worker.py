@@ -24,9 +24,10 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ascendtune.check.comm.notes import NoteWriter
+from ascendtune.check.comm.notes import notes_path
 from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
 from ascendtune.check.comm.world import AbsentRanksError, World
+from ascendtune.core.files import LineWriter
 from ascendtune.machine.peers import init_method
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
@@ -146,7 +147,7 @@ def main(kind: str, directory: str, work: str) -> None:
     found, _, _ = next(rendezvous(init_method(), rank, size, timeout=limit))
     found.set_timeout(limit)
     store = dist.PrefixStore("ascendtune-step", found)
-    world = TrainingWorld(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
+    world = TrainingWorld(rank, size, device, store, LineWriter(notes_path(Path(directory), rank)), limit)
     world.notes.write({"backend": device.collective_backend})
     world.begin("the start")
     # Loading the model may take longer than the limit.
