@@ -14,7 +14,10 @@ import typer
 from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import in_language, print_findings, print_json
+from ascendtune.cli.terminal import in_language, print_findings, print_json, width
+from ascendtune.core.errors import InputError, NoVerdict, RecipeError, translated_disk_errors
+from ascendtune.core.suggest import known_names
+from ascendtune.core.terminal_text import wrapped
 
 if TYPE_CHECKING:
     from ascendtune.check.align.bisect import Swap, SwapTrial, TrainedRecipe
@@ -69,8 +72,6 @@ def _bisected(
     from ascendtune.check.align.training_record import read_training_record
     from ascendtune.check.align.verdict import verdict
     from ascendtune.core import log
-    from ascendtune.core.errors import NoVerdict
-    from ascendtune.core.suggest import known_names
 
     log.set_up()
     names = known_names(switch, INGREDIENTS, "ingredient")
@@ -162,7 +163,6 @@ class _Trainer:
         from ascendtune.check.align.language import say
         from ascendtune.cli.child_training import train_again
         from ascendtune.core import log
-        from ascendtune.core.errors import RecipeError
         from ascendtune.core.files import write_atomically
 
         name = "+".join(swapped) or "nothing"
@@ -205,7 +205,6 @@ class _Trainer:
 
 def _require_trainable(reference: TrainingRecord, candidate: TrainingRecord) -> None:
     """Raise unless both are runs of ours, and the candidate can be trained again from its start."""
-    from ascendtune.core.errors import InputError
     from ascendtune.core.ownership import require_own
     from ascendtune.core.rundir import RunDir
 
@@ -242,8 +241,6 @@ def _place(directory: Path | None, *sides: TrainingRecord) -> Iterator[Path]:
     """The absolute path of an empty directory outside both runs; a temporary one is removed at the end."""
     from tempfile import TemporaryDirectory
 
-    from ascendtune.core.errors import InputError, translated_disk_errors
-
     if directory is None:
         with TemporaryDirectory(prefix="ascendtune-bisect-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary).resolve()
@@ -273,8 +270,6 @@ def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at:
     """Say on stderr what will be trained."""
     from ascendtune.check.align.bisect import most_trials
     from ascendtune.check.align.language import say
-    from ascendtune.cli.terminal import width
-    from ascendtune.core.terminal_text import wrapped
 
     possible = [each for each in swaps if not each.obstacle]
     least, most = 1 + len(possible), 1 + most_trials(len(possible))

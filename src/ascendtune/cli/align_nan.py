@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +13,7 @@ import typer
 from ascendtune.cli.options import LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
+from ascendtune.core.errors import CheckFailed, NoVerdict
 
 if TYPE_CHECKING:
     from ascendtune.core.errors import CheckFailed
@@ -41,7 +45,6 @@ def nan(
     """
     from ascendtune.check.align.language import say
     from ascendtune.check.align.nan import first_non_finite
-    from ascendtune.core.errors import NoVerdict
     from ascendtune.core.rundir import RunDir
 
     chosen = in_language(lang)
@@ -72,8 +75,6 @@ def require_failed(run: RunDir) -> None:
     Raises:
         NoVerdict: the run has finished, or its weights or first logits were not finite before any step.
     """
-    from ascendtune.core.errors import NoVerdict
-
     record = run.read()
     cause = record.get("exit_cause") or {}
     if record.get("state") == "finished":
@@ -94,10 +95,6 @@ def require_failed(run: RunDir) -> None:
 
 def _replayed(run: RunDir) -> RunDir:
     """A run that has repeated `run` from its last checkpoint to where it failed."""
-    import os
-    import sys
-    from contextlib import chdir
-
     from ascendtune.core import log, process
     from ascendtune.core.rundir import RunDir
     from ascendtune.recipe.recipe import Recipe
@@ -140,8 +137,6 @@ def replay_failed(run: RunDir, cause: dict[str, Any], exit_code: int | None, err
         cause: `exit_cause` of the repetition; empty where it has none.
         error: what the repetition wrote to stderr.
     """
-    from ascendtune.core.errors import CheckFailed
-
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
     said = lines[0].removeprefix("error: ") if lines else f"exit code {exit_code}"
     return CheckFailed(
@@ -154,8 +149,6 @@ def replay_failed(run: RunDir, cause: dict[str, Any], exit_code: int | None, err
 
 def _places(run: RunDir, rows: tuple[int, ...]) -> list[str]:
     """`file:line` of the rows, where it is known; else their numbers."""
-    from contextlib import chdir
-
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import places_of_rows
 

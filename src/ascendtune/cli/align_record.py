@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from ascendtune.core.errors import InputError
 
 
 def record(
@@ -36,11 +40,7 @@ def record(
     that torch.compile has compiled run eagerly. Processes that the command starts are followed: launchers, shell
     scripts, subprocess, multiprocessing. Not recorded: FSDP1. Exit code: that of the command.
     """
-    import os
-    from dataclasses import replace as changed
-
     from ascendtune.core import log
-    from ascendtune.core.errors import InputError
     from ascendtune.core.process import replace, run_in_foreground
     from ascendtune.job.command import program
     from ascendtune.train.dump.command import environment_of_recorded, recorded_command, runs_shell

@@ -16,6 +16,8 @@ import typer
 from ascendtune.cli.messages import print_error
 from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
 from ascendtune.cli.run_names import complete_weights, model_named
+from ascendtune.cli.terminal import paint
+from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
 from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -162,8 +164,6 @@ class _Conversation:
             self._messages.append(answer)
 
     def _save(self, name: str) -> None:
-        from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
-
         try:
             if not name:
                 raise InputError("/save needs a file", code="option-missing", remedy="write /save chat.jsonl")
@@ -186,7 +186,6 @@ def _base_of(weights: Weights, named: str) -> str:
     Raises:
         InputError: it is not a trained model.
     """
-    from ascendtune.core.errors import InputError
     from ascendtune.core.rundir import RunDir
 
     if weights.adapter is not None:
@@ -308,9 +307,6 @@ def _is_waiting(seconds: float) -> bool:
 def _answer(engine: Engine, messages: list[Message], options: _Options) -> Message | None:
     """Print the answer as it is generated, on a terminal with its thought; Ctrl-C ends it early. None if the template
     rejects the conversation."""
-    from ascendtune.cli.terminal import paint
-    from ascendtune.core.errors import InputError
-
     pieces: list[str] = []
     thoughts: list[str] = []
 

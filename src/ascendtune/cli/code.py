@@ -12,6 +12,8 @@ import typer
 
 from ascendtune.cli.messages import warn
 from ascendtune.core.errors import CheckFailed
+from ascendtune.core.mask import without_secrets
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +44,6 @@ def clone(
     After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
     """
     from ascendtune.cli.progress import ProgressBar
-    from ascendtune.core.mask import without_secrets
     from ascendtune.machine.environment.clone import PROXIES
     from ascendtune.machine.environment.clone import clone as clone_repository
     from ascendtune.machine.environment.git import checked_url
@@ -167,8 +168,6 @@ def _conflict_lines(error: MergeConflicts) -> list[str]:
 
 
 def _tell(merged: MergeResult, repository: GitCheckout, push: str) -> None:
-    from ascendtune.core.units import count_of
-
     if merged.commits:
         print(f"{repository.directory}: {count_of(merged.commits, 'commit')} merged into {merged.branch}")
         print(f"to publish: {push}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
+from ascendtune.cli.terminal import print_findings
 from ascendtune.core.errors import InputError
 from ascendtune.core.suggest import require_known
 
@@ -90,7 +91,6 @@ def test(
     from ascendtune.check.comm.judge import judge, results, verdict
     from ascendtune.check.finding import exit_code
     from ascendtune.cli.comm_ranks import choose_ranks, run
-    from ascendtune.cli.terminal import print_findings
     from ascendtune.core import log
 
     log.set_up()

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.side_by_side import beside, fits_beside
 from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, width
+from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from ascendtune.core.errors import InputError
@@ -83,8 +86,6 @@ def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
         path: of the recipe, for the command that shows more.
         whole: not shortened.
     """
-    from ascendtune.core.errors import AscendtuneError
-
     try:
         row = inspection_of(recipe).first_trained_on(_ROWS_TO_FIND_A_SAMPLE)
     except (AscendtuneError, OSError):
@@ -150,7 +151,6 @@ def prepared_data(recipe: Recipe) -> PreparedData:
 
 
 def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> list[InspectedPack]:
-    from ascendtune.core.errors import InputError
     from ascendtune.core.log import say
     from ascendtune.data.inspect_packed import packs
     from ascendtune.data.store import TokenDataset
@@ -170,9 +170,6 @@ def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> li
 
 
 def _no_such_number(number: int, packed: bool, inspection: Inspection) -> InputError:
-    from ascendtune.core.errors import InputError
-    from ascendtune.core.units import count_of
-
     if packed:
         return InputError(f"there is no packed sequence {number:,}", code="row-missing", remedy="give a smaller --row")
     rows = inspection.number_of_rows()
@@ -184,7 +181,6 @@ def _no_such_number(number: int, packed: bool, inspection: Inspection) -> InputE
 
 
 def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
-    from ascendtune.cli.messages import warn
     from ascendtune.data.build import NoRowLeft
 
     try:

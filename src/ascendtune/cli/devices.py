@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.job_display import process_table
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.terminal import colour, in_language, table, width
-from ascendtune.core.terminal_text import columns_of, wrap_words
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.terminal_text import columns_of, control, wrap_words
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
@@ -42,8 +46,6 @@ def devices(
 
     Exit code 3: the vendor's tool failed, or fewer than N devices are free.
     """
-    from ascendtune.core.errors import InputError
-
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
         raise InputError(
             "--free, --topology and --watch exclude each other; --json is for the list, once or with --watch",
@@ -65,7 +67,6 @@ def devices(
 
 def _look() -> Snapshot:
     """A snapshot; what went wrong in taking it goes to stderr."""
-    from ascendtune.cli.messages import warn
     from ascendtune.machine.snapshot import take_snapshot
 
     snapshot = take_snapshot()
@@ -85,9 +86,6 @@ def _print_snapshot(snapshot: Snapshot, as_json: bool, indent: int | None = 2) -
 
 def _watch(interval: float, as_json: bool) -> int:
     """One picture after the other, in place on a terminal; with --json one line each."""
-    import time
-
-    from ascendtune.core.terminal_text import control
     from ascendtune.machine.snapshot import take_snapshot
 
     clears = sys.stdout.isatty() and not as_json
@@ -103,10 +101,6 @@ def _watch(interval: float, as_json: bool) -> int:
 
 
 def _print_free(snapshot: Snapshot, count: int) -> None:
-    import os
-
-    from ascendtune.cli.messages import warn
-    from ascendtune.core.errors import MachineError
     from ascendtune.machine.free import pick_free
     from ascendtune.machine.vendor.find import vendor_of
 
@@ -132,7 +126,6 @@ def _print_free(snapshot: Snapshot, count: int) -> None:
 
 
 def _show_topology() -> int:
-    from ascendtune.cli.messages import warn
     from ascendtune.machine.host import numa_nodes
     from ascendtune.machine.npu.smi import NpuSmi
 

@@ -15,6 +15,7 @@ from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_findings, 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.suggest import require_known
 from ascendtune.core.terminal_text import safe, wrap_words
+from ascendtune.core.units import format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.check import Examination
@@ -183,7 +184,6 @@ def _print_list(chosen: list[str], *, as_json: bool) -> None:
 def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
     """Show what goes into the bundle, ask on a terminal, and write it."""
     from ascendtune.check.doctor.bundle import masked_words, write_bundle
-    from ascendtune.core.units import format_bytes
 
     print(say("{path} will contain:", path=path), file=sys.stderr)
     for name, text in files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +16,11 @@ from ascendtune.cli.confirm import confirm
 from ascendtune.cli.messages import notice, suggest_next, warn
 from ascendtune.cli.options import AsJson, Yes, one_of
 from ascendtune.cli.terminal import in_language, print_json
-from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.suggest import known_names, require_known
+from ascendtune.core.terminal_text import columns_of
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.install_plan import InstallPlan
@@ -183,8 +186,6 @@ def _seconds_for(url: str) -> float:
     Raises:
         Fault: no answer, or an error status.
     """
-    import time
-
     from ascendtune.core.http import open_url, translated
 
     began = time.monotonic()
@@ -244,7 +245,6 @@ def install_plan(
 
 def _plan_lines(plan: InstallPlan, program: str) -> list[str]:
     from ascendtune.check.doctor.language import say
-    from ascendtune.core.terminal_text import columns_of
 
     facts = say(
         "Python {python}, CANN {cann}, driver {driver}",
@@ -264,7 +264,6 @@ def _plan_lines(plan: InstallPlan, program: str) -> list[str]:
 
 def _install(plan: InstallPlan, program: str) -> None:
     from ascendtune.core.directories import state_directory
-    from ascendtune.core.errors import translated_disk_errors
     from ascendtune.core.files import write_atomically
     from ascendtune.core.process import Child, run
 
@@ -312,7 +311,6 @@ def conda(
 
     The old environment is removed only after the copy has the same packages, versions and builds.
     """
-    from ascendtune.core.units import count_of
     from ascendtune.machine.environment.conda import Conda
 
     program = Conda.find(os.environ)

@@ -14,9 +14,10 @@ import typer
 
 from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption, Yes
-from ascendtune.cli.terminal import in_language, print_findings, print_json
+from ascendtune.cli.terminal import in_language, print_findings, print_json, table
 from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.core.suggest import known_names
+from ascendtune.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.check.finding import Finding
@@ -45,7 +46,6 @@ def caches(
 
     Only directories with the names that these programs give are listed and removed; links are not followed.
     """
-    from ascendtune.core.units import format_bytes
     from ascendtune.machine.environment.caches import NAMES, find_entries, remove
 
     names = known_names(clean, NAMES, "cache") if clean else list(NAMES)
@@ -69,8 +69,6 @@ def caches(
 
 
 def _cache_table(entries: list[CacheEntry]) -> str:
-    from ascendtune.cli.terminal import table
-    from ascendtune.core.units import format_bytes
     from ascendtune.machine.environment.caches import describe
 
     if not entries:
@@ -175,7 +173,6 @@ def _repair(repairs: list[tuple[str, ...]]) -> None:
 def _tell(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
     """Print what `look` finds, in the language of the user; the exit code."""
     from ascendtune.check.finding import exit_code
-    from ascendtune.core.units import count_of
 
     with in_language(lang, as_json=as_json):
         findings = look()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.messages import notice, warn
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.terminal import in_language, paint, width
+from ascendtune.core.errors import InputError, NoVerdict
+from ascendtune.core.imports import uncollected_imports
 
 if TYPE_CHECKING:
     from ascendtune.check.explain.answer.model_answer import Opinion, Server
@@ -58,18 +64,10 @@ def explain(
     package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
     failure, with or without a known cause; 4: none, and logs are empty, cut or unreadable. With --question: 0, or 4.
     """
-    import os
-    import sys
-
-    from ascendtune.core.imports import uncollected_imports
-
     with uncollected_imports():
         from ascendtune.check.explain.answer.json_form import as_json as explanation_as_json
         from ascendtune.check.explain.answer.report import as_text, opinion_as_text
         from ascendtune.check.explain.explain import explain as explain_logs
-    from ascendtune.cli.messages import warn
-    from ascendtune.cli.terminal import in_language, paint, width
-    from ascendtune.core.errors import InputError, NoVerdict
 
     if model is not None and ask is None:
         raise InputError(
@@ -117,12 +115,8 @@ def _ask(server: Server, model: str | None, question: Question) -> Opinion | Non
     Raises:
         InputError: the server has several models, and none was named.
     """
-    import sys
-
     from ascendtune.check.explain.answer.model_answer import KEY
-    from ascendtune.cli.messages import notice, warn
     from ascendtune.cli.progress import ProgressBar
-    from ascendtune.core.errors import InputError
     from ascendtune.core.http import Fault
 
     sys.stdout.flush()

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.messages import suggest_next
 from ascendtune.cli.options import AsJson, Quiet
 from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.core.units import count_of, format_bytes
 from ascendtune.hub.modelscope import RepoType
 
 if TYPE_CHECKING:
@@ -55,7 +57,6 @@ def fetch(
     Every file is checked against the hash that the hub lists before it gets its name. Nothing is overwritten. Without
     --from: HF_ENDPOINT if it is set, then huggingface.co, then hf-mirror.com. HF_TOKEN goes to the first two only.
     """
-    from ascendtune.cli.messages import suggest_next
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.hub.download import offline_variable
@@ -199,8 +200,6 @@ def _facts(request: SnapshotRequest, manifest: Manifest) -> dict[str, Any]:
 
 
 def _line(facts: dict[str, Any]) -> str:
-    from ascendtune.core.units import count_of, format_bytes
-
     whole = f"{facts['directory']}: {count_of(facts['files'], 'file')}, {format_bytes(facts['bytes'])}"
     if "arrived_bytes" not in facts:
         return f"{whole}, {count_of(len(facts['wrong']), 'differs', 'differ') if facts['wrong'] else 'all as fetched'}"

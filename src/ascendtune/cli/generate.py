@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.messages import suggest_next, warn
 from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
 from ascendtune.cli.run_names import complete_weights, model_named
+from ascendtune.core.errors import InputError
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -56,10 +59,8 @@ def generate(
     answer in a row is not part of the prompt, and is printed as `expected` by --json. A thought that special tokens set
     apart (gpt-oss, Gemma 4) is not printed; --json has it as `reasoning_content`.
     """
-    from ascendtune.cli.messages import suggest_next, warn
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
-    from ascendtune.core.units import count_of
     from ascendtune.infer.engine import load
 
     log.set_up(quiet=quiet)
@@ -87,7 +88,6 @@ def generate(
 
 
 def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[Prompt]:
-    from ascendtune.core.errors import InputError
     from ascendtune.infer.prompts import Prompt, read_prompts
 
     if file is not None:

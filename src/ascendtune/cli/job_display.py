@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.terminal import colour, width
+from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.terminal_text import plain
 from ascendtune.core.text_table import cut_lines, table_lines
 
@@ -71,7 +72,6 @@ class Silence:
 
 def silence_of(job: Job) -> Silence | None:
     """The silence of a running job; None if its last heartbeat is recent, or its phase takes long without one."""
-    from ascendtune.core.errors import AscendtuneError
     from ascendtune.core.rundir import RunDir
     from ascendtune.core.silence import is_silent
     from ascendtune.job.hang.heartbeat import newest_beats

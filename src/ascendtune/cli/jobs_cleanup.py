@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.messages import warn
 from ascendtune.cli.terminal import print_json
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from ascendtune.job.cleanup import Leftover
@@ -48,7 +51,6 @@ def cleanup(
 def _print(found: list[Leftover]) -> None:
     from ascendtune.cli.job_display import process_table
     from ascendtune.core.procfs import user_name
-    from ascendtune.core.units import format_bytes, format_duration
 
     if not found:
         print("no leftover processes")
@@ -78,7 +80,6 @@ def _job_of(each: Leftover) -> str:
 
 def _picked(found: list[Leftover]) -> list[Leftover]:
     """Those that the user names by their numbers."""
-    from ascendtune.core.errors import InputError, MachineError
     from ascendtune.core.procfs import user_name
 
     if not found:
@@ -106,8 +107,6 @@ def _picked(found: list[Leftover]) -> list[Leftover]:
 
 
 def _tell(ended: list[Leftover], survivors: list[int]) -> None:
-    from ascendtune.cli.messages import warn
-
     if ended:
         print(f"ended: {', '.join(str(each.stat.pid) for each in ended)}")
     for pid in survivors:

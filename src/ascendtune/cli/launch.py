@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.messages import print_error, warn
 from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes
+from ascendtune.core.errors import CheckFailed, MachineError
 
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import ChosenNodes
@@ -45,7 +47,6 @@ def launch(
     train` detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy, where each rank is.
     """
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal
-    from ascendtune.cli.messages import print_error, warn
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
     from ascendtune.job.command import program
@@ -88,7 +89,6 @@ def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
     torchrun names the rank that it saw end first, which may be one that waited for the rank that failed.
     """
     from ascendtune.check.explain.explain import explain
-    from ascendtune.core.errors import CheckFailed
 
     saw_rank = result.failure is not None and result.failure.kind == "exit" and result.failure.rank is not None
     # After a restart the logs also hold the failure of an earlier attempt.
@@ -144,8 +144,6 @@ def _name_of(command: list[str]) -> str:
 
 def _require_torch() -> None:
     from importlib.util import find_spec
-
-    from ascendtune.core.errors import MachineError
 
     if find_spec("torch") is None:
         raise MachineError(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.messages import suggest_next, warn
 from ascendtune.cli.options import AsJson, Quiet
 from ascendtune.cli.run_names import complete_weights, refuse_recipe, weights_named
 from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import InputError
+from ascendtune.core.units import count_of, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from ascendtune.merge.merge import MergeResult
@@ -56,7 +59,6 @@ def merge(
     Dtypes and file names are those of the base, tokenizer and chat template those of training. Tensors are merged one
     by one, and compared layer by layer, so a model of any size needs little memory. DIR is created last.
     """
-    from ascendtune.cli.messages import suggest_next, warn
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.merge.merge import merge as merge_adapters
@@ -83,8 +85,6 @@ def _named(source: str) -> str:
 
 
 def _as_text(merged: MergeResult) -> str:
-    from ascendtune.core.units import count_of, format_bytes, format_duration
-
     lines = [
         f"{merged.directory}: {count_of(merged.files, 'file')}, {format_bytes(merged.size_bytes)}, "
         f"{merged.changed:,} of {count_of(merged.tensors, 'tensor')} changed; base {merged.base}"
@@ -99,8 +99,6 @@ def _as_text(merged: MergeResult) -> str:
 
 
 def _as_json(merged: MergeResult) -> dict[str, Any]:
-    from dataclasses import asdict
-
     verified = merged.verification
     return {
         "directory": str(merged.directory),

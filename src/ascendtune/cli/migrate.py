@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ascendtune.cli.messages import print_error
+from ascendtune.cli.terminal import print_findings
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.suggest import path_suggestion
 
 if TYPE_CHECKING:
     from ascendtune.check.finding import Finding
@@ -30,12 +37,9 @@ def check(
     and JSON list their places too. Exit code 1: code that does not run on Ascend was found; 0: none, perhaps warnings;
     4: no source files.
     """
-    import sys
-
     from ascendtune.check.finding import exit_code
     from ascendtune.check.migrate.scan import scan
     from ascendtune.cli.progress import ProgressBar
-    from ascendtune.cli.terminal import print_findings
 
     with ProgressBar(sys.stderr) as progress:
         found = scan(path, progress.show)
@@ -45,8 +49,6 @@ def check(
 
 
 def _shortened(finding: Finding) -> Finding:
-    from dataclasses import replace
-
     more = len(finding.evidence) - _SHOWN
     if more <= 1:
         return finding
@@ -71,13 +73,8 @@ def run(
     Options of this command come before the script. The default is one device; several are started by torchrun.
     `ascendtune migrate check` lists code that cannot be replaced this way.
     """
-    import sys
-
     from ascendtune.cli.device_choice import choose
-    from ascendtune.cli.messages import print_error
     from ascendtune.core import log
-    from ascendtune.core.errors import InputError, MachineError
-    from ascendtune.core.suggest import path_suggestion
     from ascendtune.job.backend.local import start
     from ascendtune.job.spec import JobSpec
     from ascendtune.machine.visible import cpu_count, visible_devices

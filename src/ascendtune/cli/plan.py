@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import MOST_PROCESSES, AsJson
 from ascendtune.cli.run_names import complete_key
-from ascendtune.cli.terminal import print_json
+from ascendtune.cli.terminal import print_json, table, width
 from ascendtune.core.errors import InputError
+from ascendtune.core.terminal_text import wrapped
+from ascendtune.core.units import count_of, format_bytes, format_count
 
 if TYPE_CHECKING:
     from ascendtune.train.plan.estimator import EstimatorResult
@@ -95,8 +98,6 @@ def plan(
     shapes but no data. If the data are prepared, their rows are used. --measure needs both. Exit code 1: it does not
     fit.
     """
-    from dataclasses import replace
-
     from ascendtune.cli.plan_measure import measure, require_this_machine
     from ascendtune.cli.plan_time import history_text, rate_of
     from ascendtune.cli.progress import ProgressBar
@@ -143,8 +144,6 @@ def plan(
 
 
 def _target(device: str | None, memory: str | None, devices: int, nodes: int) -> Target:
-    from dataclasses import replace
-
     from ascendtune.machine.visible import visible_devices
     from ascendtune.train.plan.device_table import bytes_of, named_target
     from ascendtune.train.plan.estimator import target_here
@@ -165,8 +164,6 @@ def _time(
     network: float | None,
 ) -> TimeEstimate | str:
     """The time of the run, or why it cannot be said; `flops`, `link` and `network` as given, None: as published."""
-    from dataclasses import replace
-
     from ascendtune.train.plan.device_table import speed_of
     from ascendtune.train.plan.time_estimate import estimate_time, features_of
 
@@ -182,11 +179,8 @@ def _time(
 
 
 def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: MeasuredRun | None) -> None:
-    from ascendtune.cli.messages import warn
     from ascendtune.cli.plan_measure import measured_lines
     from ascendtune.cli.plan_time import time_lines
-    from ascendtune.cli.terminal import width
-    from ascendtune.core.terminal_text import wrapped
 
     lines = [f"time: {time}"] if isinstance(time, str) else time_lines(time)
     lines += ["", *measured_lines(found)] if found else []
@@ -198,9 +192,6 @@ def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, fo
 
 
 def _as_text(answer: EstimatorResult, target: Target) -> str:
-    from ascendtune.cli.terminal import table
-    from ascendtune.core.units import count_of, format_bytes, format_count
-
     found, facts, batch = answer.estimate, answer.estimate.facts, answer.recipe.batch
     rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in found.at_peak.items()]
     rows.append(["framework and driver", format_bytes(found.context)])
@@ -234,8 +225,6 @@ def _as_text(answer: EstimatorResult, target: Target) -> str:
 
 
 def _verdict(answer: EstimatorResult, target: Target) -> str:
-    from ascendtune.core.units import format_bytes
-
     device = f"{target.name}, {format_bytes(target.memory_bytes)}"
     match answer.estimate.fits(target.memory_bytes):
         case True:

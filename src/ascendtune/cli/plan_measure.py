@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.terminal_text import safe
+from ascendtune.core.units import format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
@@ -73,8 +75,6 @@ def measure(
 def measured_lines(found: MeasuredRun) -> list[str]:
     """For people: predicted and measured."""
     from ascendtune.cli.plan_time import seconds_text
-    from ascendtune.core.terminal_text import safe
-    from ascendtune.core.units import format_bytes
 
     lines = [f"measured: two steps of full rows, {safe(found.run)}"]
     predicted = format_bytes(found.predicted_bytes)

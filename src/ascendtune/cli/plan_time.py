@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ascendtune.cli.terminal import PLAIN_COLUMNS, table, width
 from ascendtune.core.errors import InputError
+from ascendtune.core.terminal_text import wrap_words
+from ascendtune.core.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from ascendtune.train.plan.history import PastRun, PredictionErrors
@@ -31,8 +34,6 @@ def rate_of(option: str, value: float | None, unit: float = _GIGA) -> float | No
 
 def time_lines(found: TimeEstimate) -> list[str]:
     """Of the whole run, and of a step."""
-    from ascendtune.core.units import format_bytes, format_count, format_duration
-
     lines = [f"a step: {_range(found.step_seconds)}, {found.tokens_per_second:,.0f} tokens/s, from {found.basis}"]
     parts = found.parts
     if "update" in parts:
@@ -75,9 +76,6 @@ _SHOWN_RUNS = 20
 
 def history_text(runs: Sequence[PastRun]) -> str:
     """Past runs, the newest first, a table for each device, and how far predictions were off."""
-    from ascendtune.cli.terminal import PLAIN_COLUMNS, table, width
-    from ascendtune.core.terminal_text import wrap_words
-    from ascendtune.core.units import format_bytes, format_count
     from ascendtune.train.plan.history import errors_of
 
     if not runs:

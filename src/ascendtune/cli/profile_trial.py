@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascendtune.core.errors import CheckFailed
+from ascendtune.core.terminal_text import safe, wrap_words
+
 if TYPE_CHECKING:
     from ascendtune.check.profile.advice_entry import Advice
     from ascendtune.check.profile.profile import RankProfile
@@ -41,7 +44,6 @@ def try_changes(
     """
     from ascendtune.check.profile.profile import read_profile
     from ascendtune.core import log
-    from ascendtune.core.errors import CheckFailed
 
     trials = []
     for each in [one for one in advice if one.keys][:_MOST_TRIALS]:
@@ -67,7 +69,6 @@ def trials_as_text(trials: list[MeasuredChange], columns: int) -> str:
         columns: of the terminal.
     """
     from ascendtune.check.profile.language import say
-    from ascendtune.core.terminal_text import safe, wrap_words
 
     if not trials:
         return say("no change on the list is one that a recipe key makes: nothing was tried")

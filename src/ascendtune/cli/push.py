@@ -11,8 +11,9 @@ import typer
 
 from ascendtune.cli.options import AsJson, Quiet, Yes
 from ascendtune.cli.run_names import complete_weights, run_named, weights_named
-from ascendtune.cli.terminal import print_json
+from ascendtune.cli.terminal import print_json, table
 from ascendtune.core.errors import InputError
+from ascendtune.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
@@ -163,9 +164,6 @@ def _require_visibility(found: Repository, *, public: bool) -> None:
 
 
 def _listing(files: list[UploadFile], left_out: list[str], found: Repository, *, public: bool) -> list[str]:
-    from ascendtune.cli.terminal import table
-    from ascendtune.core.units import count_of, format_bytes
-
     rows = [[each.name, format_bytes(each.size_bytes)] for each in files]
     seen_by = "public" if public else "private"
     state = f"a new {seen_by} repository" if found.is_private is None else f"a {seen_by} repository that exists"

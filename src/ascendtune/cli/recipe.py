@@ -11,6 +11,10 @@ import typer
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import Overrides, RecipeFile
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, width
+from ascendtune.core.errors import InputError, translated_disk_errors
+from ascendtune.core.suggest import same_path_elsewhere
+from ascendtune.core.terminal_text import wrapped
+from ascendtune.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.data.spec import DatasetSpec, Task
@@ -35,7 +39,6 @@ def check(
 
     Without --data only the first rows of each data set are read, for their format.
     """
-    from ascendtune.core.terminal_text import wrapped
     from ascendtune.hub.download import require_local_paths
     from ascendtune.recipe.recipe import Recipe
 
@@ -134,8 +137,6 @@ def _model(recipe: Recipe) -> str:
 
 
 def _hub_id(name: str) -> str:
-    from ascendtune.core.suggest import same_path_elsewhere
-
     elsewhere = same_path_elsewhere(Path(name))
     return f"{name} (hub id, not checked{f'; or is the local path {elsewhere} meant?' if elsewhere else ''})"
 
@@ -161,7 +162,6 @@ def _require_files(recipe: Recipe) -> None:
 
 
 def _data(specs: list[DatasetSpec], task: Task) -> str:
-    from ascendtune.core.units import count_of, format_bytes
     from ascendtune.data.files import data_files
     from ascendtune.data.load import format_of
     from ascendtune.hub.download import find_local
@@ -202,7 +202,6 @@ def convert(
     import yaml
 
     from ascendtune.core.config import validate
-    from ascendtune.core.errors import InputError, translated_disk_errors
     from ascendtune.recipe.recipe import Recipe
 
     document = Recipe.read(recipe, overrides or [])

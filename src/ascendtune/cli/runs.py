@@ -17,12 +17,12 @@ import typer
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import print_json
+from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, table, width
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.procfs import is_alive
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
-from ascendtune.core.units import format_bytes, format_duration
+from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
@@ -48,9 +48,6 @@ def list_runs(
     State "lost": the run's process ended without a record, as after a kill or a restart of the machine. Speed: the
     median of the newest records.
     """
-    from ascendtune.cli.terminal import table
-    from ascendtune.core.units import format_count, format_duration
-
     found = find_runs(directory)
     summaries = [RunSummary.of(run) for run in (found if everything or as_json else found[-_SHOWN:])]
     if as_json:
@@ -110,8 +107,6 @@ def _facts(run: RunDir) -> dict[str, Any]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    from ascendtune.core.units import count_of
-
     attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
     times = count_of(len(attempts), "attempt") if attempts else "training has not started"
     lines = [f"{facts['path']}: {facts['state']}, {times}"]
@@ -144,7 +139,6 @@ def _lines(facts: dict[str, Any]) -> list[str]:
 
 def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
     """The reports on training data and evaluation data."""
-    from ascendtune.cli.terminal import PLAIN_COLUMNS, width
     from ascendtune.data.report import DataReport, lines
 
     shown: list[str] = []
@@ -161,8 +155,6 @@ def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
 
 
 def _section(title: str, values: dict[str, Any] | None) -> list[str]:
-    from ascendtune.cli.terminal import width
-
     shown = in_words(values or {}, width(sys.stdout))
     return ["", title, *shown] if shown else []
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import print_json
+from ascendtune.cli.terminal import print_json, table
+from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import is_number
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +46,6 @@ def compare(
 
     Evaluation losses are compared if two or more runs have them, rewards if all runs train on preferences.
     """
-    from ascendtune.core.errors import InputError
     from ascendtune.core.rundir import RunDir
 
     if len(runs) < 2:
@@ -217,8 +218,6 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 def _lines(compared: dict[str, Any]) -> list[str]:
     from ascendtune.cli.runs import plain
-    from ascendtune.cli.terminal import table
-    from ascendtune.core.units import count_of
 
     names = _short_names(compared["runs"])
     lines = []
@@ -262,8 +261,6 @@ def _batches(compared: dict[str, Any]) -> str:
 
 def _table_of(compared: dict[str, Any], name: str, title: str, names: list[str]) -> str:
     """The steps recorded by all runs, or else all steps; below them the last record of each run and its step."""
-    from ascendtune.cli.terminal import table
-
     curves: dict[int, list[float | None]] = compared[name]
     means: dict[int, list[float | None]] = compared.get(f"mean_{name}", curves)
     steps = [(step, values) for step, values in means.items() if None not in values] or list(curves.items())

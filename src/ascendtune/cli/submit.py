@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ascendtune.cli.confirm import confirm
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import Overrides
-
-if TYPE_CHECKING:
-    pass
+from ascendtune.core.errors import InputError, translated_disk_errors
 
 
 def submit(
@@ -65,7 +64,6 @@ def submit(
     The job runs `ascendtune train` with the same recipe, once on each node. Without --output and --apply the file is
     printed. When the engine stops the job, it writes a checkpoint; submitted again, it resumes.
     """
-    from ascendtune.cli.messages import warn
     from ascendtune.cli.submission import SubmitOptions, advice, submission_for
     from ascendtune.core import log
     from ascendtune.job.backend.engine import ENGINES
@@ -108,7 +106,6 @@ def submit(
 
 def _save(file: Path, text: str) -> None:
     """Write `text`; only files written by this command are overwritten."""
-    from ascendtune.core.errors import InputError, translated_disk_errors
     from ascendtune.core.files import write_atomically
     from ascendtune.job.backend.submission import HEADER
 

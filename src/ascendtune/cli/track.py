@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -15,9 +16,10 @@ import typer
 from ascendtune.cli.messages import notice, print_error, suggest_next, warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import print_json
-from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.cli.terminal import print_json, table
+from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
 from ascendtune.core.suggest import path_suggestion
+from ascendtune.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.train.report.event_import import ImportedRun
@@ -50,8 +52,6 @@ def sync(
     wandb's own client uploads. Run it again after an interruption: uploaded runs are passed over. Runs in flight and
     damaged runs are left alone. Exit code 1: a run is damaged, or was not uploaded.
     """  # fmt: skip
-    import re
-
     from ascendtune.recipe.sections import PROJECT_NAME
     from ascendtune.train.report.offline_wandb import find_offline_runs
 
@@ -118,9 +118,6 @@ def _arrived_before(done: Uploaded) -> str:
 
 
 def _table(found: list[OfflineRun]) -> str:
-    from ascendtune.cli.terminal import table
-    from ascendtune.core.units import format_bytes
-
     rows = [
         [each.directory.name, each.state.replace("_", " "), format_bytes(each.size_bytes), str(each.records),
          each.note or ""]
@@ -150,7 +147,6 @@ def import_events(
     Each directory with event files becomes a run. Importing again replaces what was imported from there. Exit code 1: a
     file is damaged; what comes before the damage is imported.
     """
-    from ascendtune.core.units import count_of
     from ascendtune.train.report.event_import import find_event_directories, read_events, write_run
 
     if not log_directory.is_dir():
@@ -242,9 +238,7 @@ def send(
     """  # fmt: skip
     from ascendtune.cli.runs import state_of
     from ascendtune.core.document import read_document
-    from ascendtune.core.errors import AscendtuneError
     from ascendtune.core.rundir import RunDir
-    from ascendtune.core.units import count_of
     from ascendtune.train.report.sending import send_run
     from ascendtune.train.report.trackers import Destination
 

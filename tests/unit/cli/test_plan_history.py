@@ -18,7 +18,8 @@ def run(device: str, seconds: float) -> PastRun:
 
 @pytest.mark.parametrize("columns", [60, 80])
 def test_past_runs_fit_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    monkeypatch.setattr(terminal, "width", lambda _: columns)
+    for module in (terminal, plan_time):
+        monkeypatch.setattr(module, "width", lambda _: columns)
     names = ["Ascend 910B3", "Intel(R) Xeon(R) Platinum 8480CL Processor with a long name @ 2.50GHz"]
     text = plan_time.history_text([run(names[0], 1.0), run(names[1], 2.0)])
     assert max(map(len, text.splitlines())) <= columns

@@ -19,9 +19,11 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.quickstart.skill import ASKED, QUESTIONS_FILE, TRAINING_FILE, Skill, answer, count_right, question
-from ascendtune.cli.terminal import colour
+from ascendtune.cli.terminal import colour, table
 from ascendtune.core import process
+from ascendtune.core.errors import CheckFailed, InputError, translated_disk_errors
 from ascendtune.core.interrupts import stop_signals
+from ascendtune.core.units import count_of, format_count
 
 _ENOUGH = 0.8
 """Share of right answers above which the training counts as successful."""
@@ -48,8 +50,6 @@ def quickstart(
     and asks again. All files are kept. After an interruption the same command resumes from the last checkpoint.
     """
     from ascendtune.cli.quickstart.base_model import make_base_model
-    from ascendtune.core.errors import CheckFailed
-    from ascendtune.core.units import count_of, format_count
     from ascendtune.recipe.recipe import Recipe
 
     base, recipe = directory / "base-model", directory / "recipe.yaml"
@@ -90,7 +90,6 @@ def quickstart(
 
 def _write(files: Mapping[Path, bytes]) -> None:
     """Write missing files; a file with other content is an error."""
-    from ascendtune.core.errors import InputError, translated_disk_errors
     from ascendtune.core.files import write_atomically
 
     there = [path for path in files if path.exists()]
@@ -152,8 +151,6 @@ def _newest(runs: Path) -> Path:
 
 
 def _show_samples(words: Sequence[str], before: Sequence[str], after: Sequence[str]) -> None:
-    from ascendtune.cli.terminal import table
-
     rows = [
         (f"{ASKED}{word}", _cut(first), _cut(second), "right" if second == answer(word) else "wrong")
         for word, first, second in zip(words, before, after, strict=True)
