@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +105,7 @@ def profile(
 
     def content() -> dict[str, Any]:
         """The profile as plain values; its sentences are in the language that is set."""
-        return as_plain(found, advice_for(found)) | ({"trials": [each.as_plain() for each in trials]} if tries else {})
+        return as_plain(found, advice_for(found)) | ({"trials": [asdict(each) for each in trials]} if tries else {})
 
     pages = [report] if report else []
     if (place / "run.json").is_file() and os.access(place / "profile", os.W_OK):

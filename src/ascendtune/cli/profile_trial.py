@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,6 @@ class MeasuredChange:
     gain: float | None
     """Share of the step that was saved, below 0 where the step became slower; None where it could not be trained."""
     run: str
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def try_changes(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -23,10 +23,6 @@ from ascendtune.core.procfs import is_alive
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from ascendtune.core.rundir import RunDir
-
 
 _SHOWN = 50
 """Runs that `runs list` prints without --all."""
@@ -84,14 +80,11 @@ def show(
     \b
     ascendtune runs show runs/alpaca-qwen
     """
-    from ascendtune.core.rundir import RunDir
-
     facts = _facts(RunDir.open(run_named(run)))
     print_json(facts) if as_json else print("\n".join(_lines(facts)))
 
 
 def _facts(run: RunDir) -> dict[str, Any]:
-
     record = run.read()
     return {
         "path": str(run),

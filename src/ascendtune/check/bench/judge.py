@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, CellResult, Comparison
 from ascendtune.check.bench.language import say
@@ -52,9 +51,6 @@ class Shortfall:
     what: str
     why: str | None = None
     """From the profiles of this cell and of the one that it is compared with; None where they give no reason."""
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def speedup_rows(results: Sequence[CellResult], memory_bytes: int | None) -> list[SpeedupRow]:

@@ -50,7 +50,7 @@ def as_plain(
         "schema_version": SCHEMA_VERSION,
         "setting": asdict(setting),
         "rows": [_row_as_plain(each) for each in rows],
-        "shortfalls": [each.as_plain() for each in short],
+        "shortfalls": [asdict(each) for each in short],
         "notes": list(notes),
     }
 
