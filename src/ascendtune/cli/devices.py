@@ -15,7 +15,7 @@ from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.terminal import colour, in_language, table, width
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.terminal_text import columns_of, control, wrap_words
+from ascendtune.core.terminal_text import control, wrap_words
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
@@ -157,8 +157,8 @@ _COLUMNS: dict[str, Callable[[Accelerator], str]] = {
     "huge pages": lambda device: _of(device.hugepages_used, device.hugepages_total),
 }
 _RIGHT = ("id", "load", "memory", "power", "temp", "huge pages")
-_FIRST_TO_GO = ("huge pages", "bus", "npu", "temp", "power")
-"""What a narrow terminal does without; all of it is in --json."""
+_SPARE = ("huge pages", "bus", "npu", "temp", "power")
+"""Columns that a narrow terminal leaves out, in this order; --json has all."""
 
 
 def picture(snapshot: Snapshot) -> str:
@@ -191,14 +191,10 @@ def _devices(devices: tuple[Accelerator, ...]) -> str:
         hidden.add("npu")
     if all(not device.hugepages_total for device in devices):
         hidden.add("huge pages")
-    rows = {name: [_COLUMNS[name](device) for device in devices] for name in _COLUMNS if name not in hidden}
-    limit = width(sys.stdout)
-    for name in _FIRST_TO_GO:
-        if limit is not None and _size(rows) > limit:
-            rows.pop(name, None)
-    # The name gives way when even then the terminal is too narrow.
-    cells = list(zip(*rows.values(), strict=True))
-    lines = table([say(name) for name in rows], cells, right=[say(name) for name in _RIGHT]).splitlines()
+    shown = [name for name in _COLUMNS if name not in hidden]
+    rows = [[_COLUMNS[name](device) for name in shown] for device in devices]
+    heads, right, spare = ([say(name) for name in names] for names in (shown, _RIGHT, _SPARE))
+    lines = table(heads, rows, right=right, spare=spare).splitlines()
     return "\n".join([colour(lines[0], "bold", sys.stdout), *map(_painted, lines[1:], devices)])
 
 
@@ -206,11 +202,6 @@ def _nothing(snapshot: Snapshot) -> str:
     if snapshot.is_blind:
         return say("accelerators: unknown, the tool that lists them failed")
     return say("no accelerator found")
-
-
-def _size(rows: dict[str, list[str]]) -> int:
-    sizes = (max(columns_of(say(name)), *map(columns_of, cells)) for name, cells in rows.items())
-    return sum(sizes) + 2 * (len(rows) - 1)
 
 
 def _painted(line: str, device: Accelerator) -> str:

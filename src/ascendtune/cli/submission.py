@@ -42,6 +42,17 @@ _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _KUBERNETES_NAMES = {"namespace": _LABEL, "secret": rf"{_LABEL}(\.{_LABEL})*"}
 """RFC 1123: valid names of a namespace, and of a secret or a claim."""
 
+_FORMS = {
+    "--image": (r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "the name of an image", "write it as registry/name:tag"),
+    "--partition": (r"\w[\w.,-]*", "a valid name of a partition", "`sinfo --summarize` lists the partitions"),
+    "--sbatch": (
+        r"--?[a-zA-Z][^\n\r]*",
+        "an option of sbatch",
+        "repeat --sbatch for each option, such as --sbatch=--qos=high",
+    ),
+}
+"""Option -> what its value matches, what such a value is, and the remedy for others."""
+
 _CONTAINERS = ("docker", "compose", "kubernetes")
 _ONLY_FOR = {
     "image": ("--image", _CONTAINERS),
@@ -155,31 +166,17 @@ def _check(asked: SubmitOptions) -> None:
             )
     for name, pattern in _KUBERNETES_NAMES.items():
         _require_name(f"--{name}", getattr(asked, name), pattern)
-    if asked.image is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", asked.image):
-        raise InputError(
-            f"--image {asked.image!r} is not the name of an image",
-            code="invalid-option-value",
-            remedy="write it as registry/name:tag",
-        )
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
             f"--hours {asked.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
             code="invalid-option-value",
             remedy="allow time to start, train and write a checkpoint; without --hours the engine's limit applies",
         )
-    if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
-        raise InputError(
-            f"--partition {asked.partition!r} is not a valid name of a partition",
-            code="invalid-option-value",
-            remedy="`sinfo --summarize` lists the partitions",
-        )
-    for option in asked.sbatch:
-        if not re.fullmatch(r"--?[a-zA-Z][^\n\r]*", option):
-            raise InputError(
-                f"--sbatch {option!r} is not an option of sbatch",
-                code="invalid-option-value",
-                remedy="repeat --sbatch for each option, such as --sbatch=--qos=high",
-            )
+    further = [("--sbatch", each) for each in asked.sbatch]
+    for option, text in (("--image", asked.image), ("--partition", asked.partition), *further):
+        pattern, what, remedy = _FORMS[option]
+        if text is not None and not re.fullmatch(pattern, text):
+            raise InputError(f"{option} {text!r} is not {what}", code="invalid-option-value", remedy=remedy)
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(

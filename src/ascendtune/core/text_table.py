@@ -42,6 +42,19 @@ def table_lines(
     ]
 
 
+def indented_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: int,
+    *,
+    right: Sequence[str],
+    spare: Sequence[str] = (),
+) -> list[str]:
+    """`table_lines`, two columns to the right; lines that are still longer than `columns` are cut at their end."""
+    lines = table_lines(header, rows, limit=columns - 2 if spare else None, right=right, spare=spare)
+    return cut_lines(["  " + line for line in lines], columns)
+
+
 def cut_lines(lines: Sequence[str], limit: int) -> list[str]:
     """Lines of at most `limit` columns; what is cut off at the end is shown as `…`."""
     found = []

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ascendtune.check.comm.world import World
+
 PERIOD = 9973
 _TILE = 100 * PERIOD
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -146,6 +148,19 @@ class CollectiveGroup:
 
     def from_rank(self, rank: int, *, start: int = 0, count: int | None = None, offset: int = 0) -> BufferPart:
         return BufferPart(contribution(rank, self.modulus), start, self.count if count is None else count, offset, rank)
+
+
+def group_of(world: World, count: int, dtype: torch.dtype, modulus: int) -> CollectiveGroup:
+    """All ranks, each with a part of `count` elements."""
+    return CollectiveGroup(
+        rank=world.rank,
+        ranks=tuple(range(world.size)),
+        count=count,
+        dtype=dtype,
+        modulus=modulus,
+        place=world.device.torch_device,
+        batches_messages=world.device.batches_messages,
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ascendtune.check.comm.call import CollectiveGroup, prepare
+from ascendtune.check.comm.call import group_of, prepare
 from ascendtune.check.comm.collective import COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 from ascendtune.machine.torch_backend.device import Device
@@ -36,17 +36,7 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
     first, last = work["min_bytes"], min(work["max_bytes"], most)
     for count, size in collective.sizes(dtype.itemsize, world.size, first, last):
         world.begin(f"{name} of {size} bytes")
-        everyone = tuple(range(world.size))
-        setting = CollectiveGroup(
-            rank=world.rank,
-            ranks=everyone,
-            count=count,
-            dtype=dtype,
-            modulus=fits or 1,
-            place=world.device.torch_device,
-            batches_messages=world.device.batches_messages,
-        )
-        call = prepare(name, setting)
+        call = prepare(name, group_of(world, count, dtype, fits or 1))
         call.fill()
         call.run()
         world.device.synchronize()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ascendtune.check.comm.call import CollectiveGroup, prepare
+from ascendtune.check.comm.call import group_of, prepare
 from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 
@@ -65,18 +66,8 @@ def _tried(
 ) -> dict[str, Any]:
     parts = []
     for count in _COUNTS:
-        setting = CollectiveGroup(
-            rank=world.rank,
-            ranks=ranks,
-            count=count,
-            dtype=getattr(torch, dtype),
-            modulus=fits,
-            place=world.device.torch_device,
-            group=group,
-            roots=ranks,
-            batches_messages=world.device.batches_messages,
-        )
-        call = prepare(name, setting)
+        setting = group_of(world, count, getattr(torch, dtype), fits)
+        call = prepare(name, replace(setting, ranks=ranks, group=group, roots=ranks))
         call.fill()
         call.run()
         world.notes.write({"started": count})

@@ -11,7 +11,7 @@ from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show import parts_of
 from ascendtune.core.terminal_text import columns_of, safe, wrap_words
-from ascendtune.core.text_table import cut_lines, table_lines
+from ascendtune.core.text_table import indented_table
 from ascendtune.core.units import format_bytes
 
 _SHOWN = 15
@@ -80,7 +80,7 @@ def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], colu
     ]
     shown = [row for row in compare_profiles(ranks, before)[:_SHOWN] if abs(row.difference) >= _LEAST_SHOWN_SECONDS]
     heads = ["", *(say(name) for name in ("before", "now", "change"))]
-    lines = [*wrap_words(title, columns, "", "  "), *_table(heads, parts, columns, right=heads[1:])]
+    lines = [*wrap_words(title, columns, "", "  "), *indented_table(heads, parts, columns, right=heads[1:])]
     lines += _memory_lines(first, other)
     if not shown:
         return "\n".join([*lines, "", say("no operator's time differs")])
@@ -93,7 +93,7 @@ def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], colu
     names = [say(name) for name in _SPARE]
     heads, rows = _beside_names(heads, rows, columns - 2, names)
     right = [head for head in heads[:-1] if head != say("kind")]
-    return "\n".join([*lines, *_table(heads, rows, columns, right=right)])
+    return "\n".join([*lines, *indented_table(heads, rows, columns, right=right)])
 
 
 def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> dict[str, Any]:
@@ -120,10 +120,6 @@ def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> 
             for row in compare_profiles(ranks, before)[:_KEPT]
         ],
     }
-
-
-def _table(heads: list[str], rows: list[list[str]], columns: int, right: list[str]) -> list[str]:
-    return cut_lines(["  " + line for line in table_lines(heads, rows, limit=None, right=right)], columns)
 
 
 def _beside_names(

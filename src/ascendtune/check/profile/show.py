@@ -12,7 +12,7 @@ from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show_memory import memory_as_plain, memory_lines
 from ascendtune.check.profile.split import Split
 from ascendtune.core.terminal_text import columns_of, safe, wrap_words
-from ascendtune.core.text_table import cut_lines, table_lines
+from ascendtune.core.text_table import indented_table
 
 SCHEMA_VERSION = 1
 _MOST_OPERATORS = 200
@@ -191,9 +191,8 @@ def _rank_lines(ranks: list[RankProfile], columns: int) -> list[str]:
         )
         rows.append([str(each.rank), *(f"{1e3 * value:.1f}" for value in values)])
     spare = [say(name) for name in ("launch", "copies", "data")]
-    table = table_lines(heads, rows, limit=columns - 2, right=heads, spare=spare)
     title = say("{count} ranks, milliseconds of a step:", count=len(ranks))
-    return ["", title, *("  " + line for line in table)]
+    return ["", title, *indented_table(heads, rows, columns, right=heads, spare=spare)]
 
 
 def _operator_lines(split: Split, columns: int) -> list[str]:
@@ -210,8 +209,7 @@ def _operator_lines(split: Split, columns: int) -> list[str]:
     ]
     heads = [say(name) for name in ("time", "share", "calls", "kind", "name")]
     title = say("top kernels, of a step:") if split.on_device else say("top operators, of a step:")
-    table = table_lines(heads, rows, limit=None, right=heads[:3])
-    return [title, *cut_lines(["  " + line for line in table], columns)]
+    return [title, *indented_table(heads, rows, columns, right=heads[:3])]
 
 
 def _list(values: Mapping[str, float], total: float) -> str:

@@ -9,7 +9,7 @@ from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.memory import CATEGORIES, MemoryOwner, MemoryUse
 from ascendtune.core.terminal_text import safe, wrap_words
-from ascendtune.core.text_table import cut_lines, table_lines
+from ascendtune.core.text_table import indented_table
 from ascendtune.core.units import format_bytes
 
 _SHOWN_OWNERS = 6
@@ -51,12 +51,11 @@ def memory_lines(memory: MemoryUse | None, columns: int, first_step: int | None)
         if memory.peak.get(name)
     ]
     heads = [say(name) for name in ("category", "size", "share")]
-    lines += cut_lines(["  " + line for line in table_lines(heads, rows, limit=None, right=heads[1:])], columns)
+    lines += indented_table(heads, rows, columns, right=heads[1:])
     owners = [owner_row(each) for each in memory.owners[:_SHOWN_OWNERS]]
     if owners:
         lines += ["", say("allocated in these steps and held at the peak:")]
-        table = table_lines(owner_heads(), owners, limit=None, right=owner_heads()[:2])
-        lines += cut_lines(["  " + line for line in table], columns)
+        lines += indented_table(owner_heads(), owners, columns, right=owner_heads()[:2])
     return ["", *lines]
 
 
