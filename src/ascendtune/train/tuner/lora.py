@@ -71,8 +71,14 @@ def alpha_of(lora: LoraSection) -> float:
 
 
 def modules_to_save(model: Any, section: LoraSection | OftSection) -> list[str]:
-    """Names, as in `modules_to_save`, of the modules that are trained whole."""
+    """Names, as in `modules_to_save`, of the modules that are trained whole.
+
+    Raises:
+        RecipeError: the model has no module of a name.
+    """
     if section.modules_to_save != "all-embeddings":
+        tuner = "lora" if isinstance(section, LoraSection) else "oft"
+        require_modules(model, f"method.{tuner}.modules_to_save", section.modules_to_save)
         return section.modules_to_save
     tables = [model.get_input_embeddings(), model.get_output_embeddings()]
     return [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in tables)]
@@ -82,9 +88,7 @@ def _new_adapter(model: Any, section: MethodSection, compute: Compute) -> Any:
     from peft import LoraConfig, get_peft_model
 
     lora = section.lora
-    if isinstance(lora.modules_to_save, list):
-        require_modules(model, "method.lora.modules_to_save", lora.modules_to_save)
-    targets, whole = choose_targets(model, lora), modules_to_save(model, lora)
+    whole, targets = modules_to_save(model, lora), choose_targets(model, lora)
     require_targets_beside(targets, whole)
     if targets.parameters:
         _require_plain(model, targets.parameters, lora)

@@ -21,7 +21,7 @@ from ascendtune.recipe.method import ALL_LINEAR, MethodSection, OftSection
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.lora import modules_to_save, train_in_fp32
 from ascendtune.train.tuner.start_from import continue_adapter, fitting_this_model, task_type
-from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, require_targets_beside, short_names
+from ascendtune.train.tuner.targets import Targets, choose_targets, require_targets_beside, short_names
 
 
 def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
@@ -93,9 +93,7 @@ def _new_rotations(model: Any, section: MethodSection) -> Any:
     from peft import OFTConfig, get_peft_model
 
     oft = section.oft
-    if isinstance(oft.modules_to_save, list):
-        require_modules(model, "method.oft.modules_to_save", oft.modules_to_save)
-    targets, whole = _linear_targets(model, oft), modules_to_save(model, oft)
+    whole, targets = modules_to_save(model, oft), _linear_targets(model, oft)
     require_targets_beside(targets, whole)
     sizes = _require_blocks(model, targets, oft)
     config = OFTConfig(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -62,9 +62,8 @@ def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool =
                 remedy=f"use {targets.key}: {ALL_LINEAR}",
             )
         targets.parameters += [name for mixture in mixtures for name in mixture.parameters]
-        targets.modules += [
-            name for name in linear_modules(model) if any(mixture.is_expert(name) for mixture in mixtures)
-        ]
+        linear = linear_modules(model)
+        targets.modules += [name for name in linear if any(mixture.is_expert(name) for mixture in mixtures)]
     for name in names:
         if name not in (ALL_LINEAR, ALL_EXPERTS):
             _add_named(model, name, targets, ask=ask)
@@ -220,46 +219,54 @@ def _nested(names: list[str], mixtures: list[Mixture]) -> list[str]:
 def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
     """Modules of that name; where none is a matrix, parameters of that name or of modules of that name."""
     modules = {path: module for path, module in model.named_modules() if f".{path}".endswith(f".{name}")}
+    if matrices := _matrices_among(model, modules):
+        _require_effect(model, matrices, name, targets.key, ask=ask)
+        targets.modules += matrices
+    elif parameters := _parameters_named(model, name, modules):
+        targets.parameters += parameters
+    elif modules:
+        raise RecipeError(
+            f"{targets.key}: '{name}' has no matrix that an adapter could change",
+            code="lora-target-without-matrix",
+            remedy="name linear modules, embeddings, routers or experts",
+        )
+    else:
+        raise _unknown(model, targets.key, name)
+
+
+def _matrices_among(model: Any, modules: Mapping[str, Any]) -> list[str]:
     linear, head = set(linear_modules(model)), model.get_output_embeddings()
-    matrices = [
+    return [
         path for path, module in modules.items() if path in linear or isinstance(module, nn.Embedding) or module is head
     ]
-    if matrices:
-        read = [path for path in matrices if "weight" in attributes_read(model, path)]
-        if read:
-            raise RecipeError(
-                f"{targets.key}: an adapter on {read[0]} would do nothing: the model reads the weight of this module "
-                "directly and never calls the module",
-                code="lora-target-without-effect",
-                remedy=f"remove '{name}' from {targets.key}",
-            )
-        if ask and (silent := without_gradient(model, _nested(matrices, []))):
-            raise RecipeError(
-                f"{targets.key}: an adapter on {min(silent)} would do nothing: it receives no gradient",
-                code="lora-target-without-effect",
-                remedy=f"remove '{name}' from {targets.key}",
-            )
-        targets.modules += matrices
+
+
+def _require_effect(model: Any, matrices: list[str], name: str, key: str, *, ask: bool) -> None:
+    if read := [path for path in matrices if "weight" in attributes_read(model, path)]:
+        place, why = read[0], "the model reads the weight of this module directly and never calls the module"
+    elif ask and (silent := without_gradient(model, _nested(matrices, []))):
+        place, why = min(silent), "it receives no gradient"
+    else:
         return
-    parameters = [
-        path
-        for path, parameter in model.named_parameters()
-        if parameter.ndim in (2, 3)
-        and (f".{path}".endswith(f".{name}") or path.rpartition(".")[0] in modules)
-        and not isinstance(model.get_submodule(path.rpartition(".")[0]), nn.Conv1d)
-    ]
-    # The biases of stacked experts have two dimensions as well.
-    stacked = [path for path in parameters if holds_stacks(model.get_submodule(path.rpartition(".")[0]))]
-    found = [path for path in parameters if path not in stacked or model.get_parameter(path).ndim == 3]
-    if not found:
-        if modules:
-            raise RecipeError(
-                f"{targets.key}: '{name}' has no matrix that an adapter could change",
-                code="lora-target-without-matrix",
-                remedy="name linear modules, embeddings, routers or experts",
-            )
-        raise _unknown(model, targets.key, name)
-    targets.parameters += found
+    raise RecipeError(
+        f"{key}: an adapter on {place} would do nothing: {why}",
+        code="lora-target-without-effect",
+        remedy=f"remove '{name}' from {key}",
+    )
+
+
+def _parameters_named(model: Any, name: str, modules: Mapping[str, Any]) -> list[str]:
+    found = []
+    for path, parameter in model.named_parameters():
+        owner = path.rpartition(".")[0]
+        if not (f".{path}".endswith(f".{name}") or owner in modules):
+            continue
+        holder = model.get_submodule(owner)
+        # The biases of stacked experts have two dimensions as well.
+        dimensions = (3,) if holds_stacks(holder) else (2, 3)
+        if parameter.ndim in dimensions and not isinstance(holder, nn.Conv1d):
+            found.append(path)
+    return found
 
 
 def _unknown(model: Any, key: str, name: str) -> RecipeError:
