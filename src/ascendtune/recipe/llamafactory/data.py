@@ -163,12 +163,7 @@ def _put_data_sets(recipe: LlamaFactoryRecipe, native: NativeRecipe, key: str, f
 def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     size, place = recipe["val_size"], recipe.place("val_size")
     if size >= 1 and not float(size).is_integer():
-        recipe.add_error(
-            "val_size",
-            f"'val_size: {size}' is not valid",
-            "give a share below 1, or a number of rows",
-            code="invalid-value",
-        )
+        recipe.refuse_value("val_size", "give a share below 1, or a number of rows")
     elif size >= 1:
         native.put("data.eval_rows", int(size), place)
     elif size:
@@ -206,12 +201,11 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         # Where only the last answer is trained on, LLaMA-Factory removes the thoughts of earlier ones.
         found += LAST_THOUGHT
         if recipe["preserve_thinking"]:
-            recipe.add_error(
+            recipe.refuse(
                 "preserve_thinking",
-                f"preserve_thinking with stage: {recipe['stage']} is not supported in this version",
+                f"preserve_thinking with stage: {recipe['stage']}",
                 "remove it: only the last answer then keeps its reasoning",
-                code="not-in-this-version",
-            )  # fmt: skip
+            )
     else:
         _say_thoughts_are_kept(recipe, native)
     native.put("data.template", found, recipe.place("template"))

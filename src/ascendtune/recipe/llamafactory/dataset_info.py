@@ -115,6 +115,9 @@ class DatasetInfoEntry:
     def _add_error(self, path: Path_, what: str, remedy: str, *, code: str) -> None:
         self.errors.append(RecipeError(what, code=code, remedy=remedy, where=self._info.place((self.name, *path))))
 
+    def _refuse(self, path: Path_, what: str, remedy: str) -> None:
+        self._add_error(path, f"{what} is not supported in this version", remedy, code="not-in-this-version")
+
     def _require_known(self) -> None:
         for part, valid in (("columns", COLUMNS), ("tags", TAGS)):
             inner = self.values.get(part)
@@ -163,12 +166,7 @@ class DatasetInfoEntry:
             return
         for key in ("script_url", "cloud_file_name"):
             if values.get(key):
-                self._add_error(
-                    (key,),
-                    f"{name}: {key} is not supported in this version",
-                    f"{instead}, or give hf_hub_url",
-                    code="not-in-this-version",
-                )
+                self._refuse((key,), f"{name}: {key}", f"{instead}, or give hf_hub_url")
                 return
         if not values.get("file_name"):
             self._add_error(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,16 +95,32 @@ class Dialect:
 
 V0 = Dialect("LLaMA-Factory", TRANSLATED, IGNORED_KEYS, UNSUPPORTED_KEYS, ALIASES)
 
-_EXPECTED = {
-    "text": "text",
-    "whole number": "a whole number",
-    "number": "a number",
-    "numbers": "a list of numbers",
-    "truth": "true or false",
-    "names": "a list of names, or names with commas between them",
-    "text or truth": "a path, true or false",
-    "text or mapping": "the path of a file, or a mapping",
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def names_of(value: Any) -> list[str] | None:
+    """A list of names, or names with commas between them, as a list; None for anything else and for no name."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        return None
+    return [each.strip() for each in value if each.strip()] or None
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (lambda value: isinstance(value, str) and bool(value.strip()), "text"),
+    "whole number": (lambda value: _is_number(value) and float(value).is_integer(), "a whole number"),
+    "number": (_is_number, "a number"),
+    "numbers": (lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of numbers"),
+    "truth": (lambda value: isinstance(value, bool), "true or false"),
+    "names": (lambda value: names_of(value) is not None, "a list of names, or names with commas between them"),
+    "text or truth": (lambda value: isinstance(value, str | bool), "a path, true or false"),
+    "text or mapping": (lambda value: isinstance(value, str | dict), "the path of a file, or a mapping"),
 }
+"""Kind of a key -> whether it may have a value, and words for what it should be."""
+_AS_KIND: dict[str, Callable[[Any], Any]] = {"whole number": int, "names": names_of}
 
 
 class LlamaFactoryRecipe:
@@ -188,6 +204,14 @@ class LlamaFactoryRecipe:
     def add_error(self, key: str, what: str, remedy: str, *, code: str) -> None:
         self.errors.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
 
+    def refuse(self, key: str, what: str, remedy: str) -> None:
+        """Add an error for what this version does not support."""
+        self.add_error(key, f"{what} is not supported in this version", remedy, code="not-in-this-version")
+
+    def refuse_value(self, key: str, remedy: str) -> None:
+        """Add an error for a value that is of the right kind and still impossible."""
+        self.add_error(key, f"'{key}: {self[key]}' is not valid", remedy, code="invalid-value")
+
     def add_errors(self, error: RecipeError) -> None:
         """Add an error, and the further errors in it."""
         self.errors += [error, *(each for each in error.further if isinstance(each, RecipeError))]
@@ -213,7 +237,7 @@ class LlamaFactoryRecipe:
             offered = [name for name in kind if (key, name) not in NOT_OFFERED]
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
-            remedy = f"it should be {_EXPECTED[kind]}"
+            remedy = f"it should be {_KINDS[kind][1]}"
         self.add_error(key, f"'{written}: {value}' is not valid", remedy, code="invalid-value")
 
     def _refuse_unless_default(self, key: str, value: Any) -> None:
@@ -227,39 +251,9 @@ class LlamaFactoryRecipe:
 
 def _of_kind(kind: Kind, value: Any) -> Any:
     """The value as its kind, or None when it is not of that kind."""
-    if isinstance(kind, tuple):
-        if value is False:
-            # YAML 1.1 reads `no` and `off` without quotes as false.
-            return next((word for word in ("no", "off") if word in kind), None)
-        return value if value in kind else None
-    is_number = _is_number(value)
-    match kind:
-        case "text":
-            return value if isinstance(value, str) and value.strip() else None
-        case "truth":
-            return value if isinstance(value, bool) else None
-        case "number":
-            return value if is_number else None
-        case "whole number":
-            return int(value) if is_number and (isinstance(value, int) or value.is_integer()) else None
-        case "numbers":
-            return value if isinstance(value, list) and all(map(_is_number, value)) else None
-        case "names":
-            return names_of(value)
-        case "text or truth":
-            return value if isinstance(value, str | bool) else None
-        case _:
-            return value if isinstance(value, str | dict) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def names_of(value: Any) -> list[str] | None:
-    """A list of names, or names with commas between them, as a list; None for anything else and for no name."""
-    if isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        return None
-    return [each.strip() for each in value if each.strip()] or None
+    if isinstance(kind, str):
+        return _AS_KIND.get(kind, lambda same: same)(value) if _KINDS[kind][0](value) else None
+    if value is False:
+        # YAML 1.1 reads `no` and `off` without quotes as false.
+        return next((word for word in ("no", "off") if word in kind), None)
+    return value if value in kind else None

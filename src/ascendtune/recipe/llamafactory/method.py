@@ -28,21 +28,17 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if tuner == "freeze":
         _put_freeze(recipe, native)
     elif recipe["use_llama_pro"]:
-        recipe.add_error(
-            "use_llama_pro", f"use_llama_pro with finetuning_type: {tuner} is not supported in this version",
-            "use finetuning_type: freeze, which trains the added layers", code="not-in-this-version",
-        )  # fmt: skip
+        recipe.refuse(
+            "use_llama_pro",
+            f"use_llama_pro with finetuning_type: {tuner}",
+            "use finetuning_type: freeze, which trains the added layers",
+        )
 
 
 def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     stage, place = recipe["stage"], recipe.place("stage")
     if stage == "ppo":
-        recipe.add_error(
-            "stage",
-            "stage: ppo is not supported in this version",
-            "use stage: dpo, the closest method in this version",
-            code="not-in-this-version",
-        )
+        recipe.refuse("stage", "stage: ppo", "use stage: dpo, the closest method in this version")
         return
     native.put("method.stage", _STAGES[stage], place)
     if stage == "rm":
@@ -78,10 +74,11 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         )
         return
     if loss == "kto":
-        recipe.add_error(
-            "pref_loss", f"pref_loss: kto with stage: {recipe['stage']} is not supported in this version",
-            "use stage: kto, with answers marked good or bad", code="not-in-this-version",
-        )  # fmt: skip
+        recipe.refuse(
+            "pref_loss",
+            f"pref_loss: kto with stage: {recipe['stage']}",
+            "use stage: kto, with answers marked good or bad",
+        )
         return
     native.put("method.preference.loss", loss, recipe.place("pref_loss"))
     if loss in ("hinge", "ipo"):

@@ -61,12 +61,7 @@ def _put_fsdp(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("parallel.strategy", "ddp", place)
         return
     if unknown := [word for word in options if word not in _FSDP_OPTIONS]:
-        recipe.add_error(
-            "fsdp",
-            f"fsdp: {unknown[0]} is not supported in this version",
-            "use full_shard, shard_grad_op, hybrid_shard, offload or no_shard",
-            code="not-in-this-version",
-        )
+        recipe.refuse("fsdp", f"fsdp: {unknown[0]}", "use full_shard, shard_grad_op, hybrid_shard, offload or no_shard")
         return
     native.put("parallel.strategy", "fsdp", place)
     if "shard_grad_op" in options or "hybrid_shard_zero2" in options:

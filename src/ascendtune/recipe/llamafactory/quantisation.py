@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe
 
-_NOT_HERE = "not-in-this-version"
 _LESS_MEMORY = "remove it: lora beside a frozen bf16 base (bf16: true) needs no quantisation"
 
 
@@ -28,13 +27,10 @@ def put_quantisation(
         return
     if bits != 4:
         remedy = f"set {bit}: 4; or {_LESS_MEMORY}"
-        recipe.add_error(bit, f"{bit}: {bits} is not supported in this version", remedy, code=_NOT_HERE)
+        recipe.refuse(bit, f"{bit}: {bits}", remedy)
         return
     if recipe[kind] != "nf4":
-        recipe.add_error(
-            kind, f"{kind}: {recipe[kind]} is not supported in this version", "remove it: nf4 is nearer to the weights",
-            code=_NOT_HERE,
-        )  # fmt: skip
+        recipe.refuse(kind, f"{kind}: {recipe[kind]}", "remove it: nf4 is nearer to the weights")
         return
     native.put("model.quantization", recipe[kind], recipe.place(bit))
     native.put("model.double_quantization", recipe[double], recipe.place(double if recipe.given(double) else bit))

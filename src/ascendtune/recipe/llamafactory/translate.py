@@ -112,10 +112,11 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     asked = recipe["lr_scheduler_type"]
     shape = _SHAPES.get(asked, asked)
     if shape not in ("linear", "cosine", "constant"):
-        recipe.add_error(
-            "lr_scheduler_type", f"lr_scheduler_type: {asked} is not supported in this version",
-            f"choose linear, cosine, {', '.join(_SHAPES)} or constant", code="not-in-this-version",
-        )  # fmt: skip
+        recipe.refuse(
+            "lr_scheduler_type",
+            f"lr_scheduler_type: {asked}",
+            f"choose linear, cosine, {', '.join(_SHAPES)} or constant",
+        )
         return
     native.put("optim.scheduler", shape, recipe.place("lr_scheduler_type"))
     _put_lowest_rate(recipe, native)
@@ -139,12 +140,7 @@ def _put_warmup(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     elif float(asked).is_integer():
         native.put("optim.warmup_steps", int(asked), recipe.place(name))
     else:
-        recipe.add_error(
-            name,
-            f"'{name}: {asked}' is not valid",
-            "give a whole number, or a share below 1",
-            code="invalid-value",
-        )
+        recipe.refuse_value(name, "give a whole number, or a share below 1")
 
 
 def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -155,10 +151,7 @@ def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             options = json.loads(options)
     if asked != "cosine_with_min_lr":
         if options:
-            recipe.add_error(
-                "lr_scheduler_kwargs", f"lr_scheduler_kwargs with lr_scheduler_type: {asked} is not supported in this "
-                "version", "remove it", code="not-in-this-version",
-            )  # fmt: skip
+            recipe.refuse("lr_scheduler_kwargs", f"lr_scheduler_kwargs with lr_scheduler_type: {asked}", "remove it")
         return
     number = next(iter(options.values()), None) if isinstance(options, dict) and len(options) == 1 else None
     if not isinstance(number, int | float) or not {*options} <= {"min_lr", "min_lr_rate"}:
@@ -266,10 +259,5 @@ def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:
     value = recipe[name]
     if value >= 1 and float(value).is_integer():
         return True
-    recipe.add_error(
-        name,
-        f"'{name}: {value}' is not valid",
-        "give a number of steps; a fraction of the run is not supported in this version",
-        code="invalid-value",
-    )
+    recipe.refuse_value(name, "give a number of steps; a fraction of the run is not supported in this version")
     return False
