@@ -19,10 +19,7 @@ _HARMLESS = re.compile(
 # Layers that predict further tokens. No class for causal language models has them.
 _PREDICTS_FURTHER = re.compile(r"(?:^|\.)mtp(?:_[a-z]+)?\.")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-_REMEDY = "copy config.json and the weights from the same model"
 _SHOWN_SHAPES = 3
-
-
 HEADS = ("lm_head.weight", "lm_head.bias", "embed_out.weight")
 """The head of a model that writes text, which one that scores has not; the last one is GPT-NeoX's (Pythia)."""
 
@@ -55,37 +52,28 @@ def require_all_weights(
             remedy="download the model again; `model.init: random` starts from random weights on purpose",
             where=directory,
         )
+    if what := _mismatch(report, config, left_out):
+        remedy = "copy config.json and the weights from the same model"
+        raise RecipeError(what, code="weights-config-mismatch", remedy=remedy, where=directory)
+
+
+def _mismatch(report: Mapping[str, Any], config: Any, left_out: Collection[str]) -> str | None:
+    """How files and config.json contradict each other; None where they agree."""
     if mismatched := sorted(report["mismatched_keys"]):
         shown = ", ".join(
             f"{name} is {list(held)} in the files and {list(built)} in the model"
             for name, held, built in mismatched[:_SHOWN_SHAPES]
         )
-        raise RecipeError(
-            f"{len(mismatched)} weights have another shape than config.json says: {shown}",
-            code="weights-config-mismatch",
-            remedy=_REMEDY,
-            where=directory,
-        )
-    further = prediction_weights(report, config)
-    unexpected = {
-        name for name in set(report["unexpected_keys"]) - set(left_out) - further if not _HARMLESS.search(name)
-    }
-    if unexpected:
-        raise RecipeError(
+        return f"{len(mismatched)} weights have another shape than config.json says: {shown}"
+    without_place = set(report["unexpected_keys"]) - set(left_out) - prediction_weights(report, config)
+    if unexpected := [name for name in without_place if not _HARMLESS.search(name)]:
+        return (
             f"{len(unexpected)} weights of the files have no place in the model that config.json describes: "
-            f"{shown_names(unexpected)}",
-            code="weights-config-mismatch",
-            remedy=_REMEDY,
-            where=directory,
+            f"{shown_names(unexpected)}"
         )
     if failed := report.get("conversion_errors") or report.get("error_msgs"):
-        first = next(iter(failed.items() if isinstance(failed, dict) else enumerate(failed)))
-        raise RecipeError(
-            f"{len(failed)} weights cannot be converted, first {first[0]}",
-            code="weights-config-mismatch",
-            remedy=_REMEDY,
-            where=directory,
-        )
+        return f"{len(failed)} weights cannot be converted, first {next(iter(failed))}"
+    return None
 
 
 def without_own_implementations(config: Any) -> Any:

@@ -66,6 +66,14 @@ def _adapts_experts(recipe: Recipe) -> bool:
     return recipe.method.tuner == "lora" and ALL_EXPERTS in lora.target and not lora.start_from
 
 
+def _is_sharded(recipe: Recipe) -> bool:
+    return recipe.parallel.strategy in ("fsdp", "deepspeed")
+
+
+def _starts_as_pissa(recipe: Recipe) -> bool:
+    return recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa"
+
+
 REFUSALS = (
     Refusal(
         lambda recipe: recipe.model.quantization is not None and recipe.method.adapter is None,
@@ -114,7 +122,7 @@ REFUSALS = (
         ("model", "new_layers"),
     ),
     Refusal(
-        lambda recipe: recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and recipe.method.lora.dora,
+        lambda recipe: _starts_as_pissa(recipe) and recipe.method.lora.dora,
         "method.lora.init: pissa with dora: DoRA scales the sum of the base and one adapter, PiSSA starts as two",
         "keep one of them",
         ("method", "lora", "dora"),
@@ -139,9 +147,7 @@ REFUSALS = (
         ("method", "lora", "init"),
     ),
     Refusal(
-        lambda recipe: (
-            recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and bool(recipe.method.lora.start_from)
-        ),
+        lambda recipe: _starts_as_pissa(recipe) and bool(recipe.method.lora.start_from),
         "method.lora.init: pissa with start_from: a resumed adapter is already initialised",
         "keep one of them",
         ("method", "lora", "init"),
@@ -153,20 +159,15 @@ REFUSALS = (
         ("method", "oft", "target"),
     ),
     Refusal(
-        lambda recipe: (
-            recipe.parallel.strategy in ("fsdp", "deepspeed")
-            and recipe.method.tuner == "oft"
-            and recipe.method.oft.coft
-        ),
+        lambda recipe: _is_sharded(recipe) and recipe.method.tuner == "oft" and recipe.method.oft.coft,
         "method.oft.coft changes weights in the forward pass, and a rank that holds a shard or a copy of them cannot",
         "set method.oft.coft: false, or parallel.strategy: ddp",
         ("method", "oft", "coft"),
     ),
     *(
         Refusal(
-            lambda recipe, name=name: (  # type: ignore[misc]  # a default binds the name of this turn
-                recipe.parallel.strategy in ("fsdp", "deepspeed") and recipe.optim.optimizer == name
-            ),
+            # A default binds the name of this turn.
+            lambda recipe, name=name: _is_sharded(recipe) and recipe.optim.optimizer == name,  # type: ignore[misc]
             f"{reason}, and a rank that holds a shard of it cannot",
             "use optim.optimizer: adamw, or parallel.strategy: ddp",
             ("optim", "optimizer"),
@@ -174,11 +175,7 @@ REFUSALS = (
         for name, reason in NEEDS_WHOLE_MATRICES.items()
     ),
     Refusal(
-        lambda recipe: (
-            recipe.parallel.strategy in ("fsdp", "deepspeed")
-            and recipe.method.stage == "sft"
-            and recipe.method.sft.loss == "asft"
-        ),
+        lambda recipe: _is_sharded(recipe) and recipe.method.stage == "sft" and recipe.method.sft.loss == "asft",
         "method.sft.loss: asft puts the weights from before training back for a forward pass, and a rank that holds "
         "shards of them cannot",
         "use method.sft.loss: dft, or parallel.strategy: ddp",
