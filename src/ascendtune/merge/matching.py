@@ -53,12 +53,8 @@ class MergePlanBuilder:
         old = self._get(found)
         grows = self._is_embedding(found) or found == self._bias_of_head()
         if old.shape != tensor.shape and not (grows and old.shape[1:] == tensor.shape[1:]):
-            raise InputError(
-                f"{name} has shape {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
-                code="adapter-base-mismatch",
-                remedy="with --onto, give the base that the adapter was trained on",
-                where=adapter.directory,
-            )
+            what = f"{name} has shape {list(tensor.shape)} in the adapter and {list(old.shape)} in the base"
+            raise _of_another_base(adapter, what)
         self._set(found, replace(old, shape=tensor.shape, source=(adapter.file, key)))
 
     def add(self, adapter: Adapter, low_rank: LowRank) -> None:
@@ -71,15 +67,11 @@ class MergePlanBuilder:
         rows = self.layout.rows_of(name) if old.shape not in fits and self.layout is not None else None
         shape = old.shape if rows is None else (rows[1] - rows[0], *old.shape[1:])
         if shape not in fits:
-            remedy = "with --onto, give the base that the adapter was trained on"
-            if self._is_embedding(found) and shape[1:] in (fits[0][1:], fits[-1][1:]):
-                remedy += "; for new tokens, save the adapter with its embeddings (save_embedding_layers=True)"
-            raise InputError(
-                f"{low_rank.module} is {list(shape)} in the base, but the adapter was made for {list(low_rank.shape)}",
-                code="adapter-base-mismatch",
-                remedy=remedy,
-                where=adapter.directory,
+            may_have_grown = self._is_embedding(found) and shape[1:] in (fits[0][1:], fits[-1][1:])
+            what = (
+                f"{low_rank.module} is {list(shape)} in the base, but the adapter was made for {list(low_rank.shape)}"
             )
+            raise _of_another_base(adapter, what, may_have_grown=may_have_grown)
         self._require_addable(old)
         is_transposed = self._is_conv1d(adapter, low_rank) if across == low_rank.shape else shape != low_rank.shape
         addition = Addition(adapter, low_rank, rows, low_rank.is_embedding or is_transposed)
@@ -130,12 +122,10 @@ class MergePlanBuilder:
                 )
         shared = bool(adapter.config.get("block_share"))
         if len(old.shape) != 2 or not rotation.fits(old.shape[1], shared=shared):
-            raise InputError(
+            raise _of_another_base(
+                adapter,
                 f"{rotation.module} is {list(old.shape)} in the base, but the adapter was made for "
                 f"{rotation.blocks:,} blocks of {rotation.size} inputs",
-                code="adapter-base-mismatch",
-                remedy="with --onto, give the base that the adapter was trained on",
-                where=adapter.directory,
             )
         self._require_addable(old)
         self._set(found, replace(old, rotations=(*old.rotations, InputRotation(adapter, rotation, rows))))
@@ -152,12 +142,10 @@ class MergePlanBuilder:
         a, b = (adapter.file.tensors[name].shape for name in (expert_lora.a, expert_lora.b))
         swapped = not layout.is_transposed(parameter)
         if len(shape) != 3 or (b[0], a[1]) != (shape[1:] if swapped else shape[:0:-1]) or a[0] != rank * shape[0]:
-            raise InputError(
+            raise _of_another_base(
+                adapter,
                 f"{parameter} has shape {list(shape)} in the base; the adapter's A {list(a)} and B {list(b)} do not "
                 f"form a change of rank {rank} for it",
-                code="adapter-base-mismatch",
-                remedy="with --onto, give the base that the adapter was trained on",
-                where=adapter.directory,
             )
         for piece in layout.pieces(parameter):
             old = self._get(piece.name)
@@ -284,6 +272,13 @@ class MergePlanBuilder:
                 remedy="merge onto the original in bf16 or fp16 with --onto",
                 where=output.source[0].path,
             )
+
+
+def _of_another_base(adapter: Adapter, what: str, *, may_have_grown: bool = False) -> InputError:
+    remedy = "with --onto, give the base that the adapter was trained on"
+    if may_have_grown:
+        remedy += "; for new tokens, save the adapter with its embeddings (save_embedding_layers=True)"
+    return InputError(what, code="adapter-base-mismatch", remedy=remedy, where=adapter.directory)
 
 
 def _unknown(adapter: Adapter, name: str, base: Base) -> InputError:

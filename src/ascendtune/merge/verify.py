@@ -97,12 +97,13 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
         raise CannotVerify(str(error)) from error
     # New tokens are the adapter's own: the base has no logits for them.
     known = min(base.shape[-1], adapted.shape[-1])
-    scale = _scale(base[..., :known], adapted)
+    base = base[..., :known]
+    scale = _scale(base, adapted)
     return Verification(
         tokens=ids.numel(),
         error=_rms(exact - adapted) / scale,
         difference=_rms(rounded - adapted) / scale,
-        effect=_rms(base[..., :known] - adapted[..., :known]) / scale,
+        effect=_rms(base - adapted[..., :known]) / scale,
         tolerance=_TOLERANCE,
         seconds=time.perf_counter() - began,
     )
@@ -152,8 +153,6 @@ def _has_experts(base: Base) -> bool:
 
 def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of base with adapters, and of the base alone."""
-    from peft import PeftModel
-
     files = MappedFiles(plan.base.files.values())
     model = _load(plan, plan.base.directory, files)
     rows = _rows(plan)
@@ -161,25 +160,7 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
     base = None if in_one_batch and not is_resized else _logits(model, files, ids)
     if is_resized:
         model.resize_token_embeddings(rows, mean_resizing=False)
-    # PEFT writes the adapter's numbers into these, or into copies of their dtype, which may be narrower than the
-    # adapter's; what is written into a mapped page would be lost.
-    overwritten = {name: each.file.tensors[key] for each in plan.adapters for name, key in each.whole.items()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if name in overwritten:
-            dtype = torch.promote_types(parameter.dtype, DTYPES[overwritten[name].dtype])
-            parameter.data = parameter.data.to(dtype, copy=True)
-    first, *others = plan.adapters
-    try:
-        tuned = PeftModel.from_pretrained(model, first.directory, adapter_name=_peft_name(0))
-        for number, adapter in enumerate(others, 1):
-            tuned.load_adapter(adapter.directory, _peft_name(number))
-    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
-        raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
-    for number, adapter in enumerate(others, 1):
-        _require_loaded(tuned, _peft_name(number), adapter)
-    if others or first.weight != 1:
-        _combine(tuned, plan.adapters)
-    tuned.eval()
+    tuned = _with_adapters(model, plan.adapters)
     try:
         if base is not None:
             return _logits(tuned, files, ids), base
@@ -193,6 +174,30 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
     except (AttributeError, TypeError) as error:
         # PEFT's all-linear takes routers, too, of which some answer with several tensors.
         raise CannotVerify(f"PEFT's model does not compute: {first_line(error)}") from error
+
+
+def _with_adapters(model: Any, adapters: list[Adapter]) -> Any:
+    from peft import PeftModel
+
+    # PEFT writes the adapter's numbers into these, or into copies of their dtype, which may be narrower than the
+    # adapter's; what is written into a mapped page would be lost.
+    overwritten = {name: each.file.tensors[key] for each in adapters for name, key in each.whole.items()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in overwritten:
+            dtype = torch.promote_types(parameter.dtype, DTYPES[overwritten[name].dtype])
+            parameter.data = parameter.data.to(dtype, copy=True)
+    first, *others = adapters
+    try:
+        tuned = PeftModel.from_pretrained(model, first.directory, adapter_name=_peft_name(0))
+        for number, adapter in enumerate(others, 1):
+            tuned.load_adapter(adapter.directory, _peft_name(number))
+    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
+        raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
+    for number, adapter in enumerate(others, 1):
+        _require_loaded(tuned, _peft_name(number), adapter)
+    if others or first.weight != 1:
+        _combine(tuned, adapters)
+    return tuned.eval()
 
 
 def _peft_name(number: int) -> str:

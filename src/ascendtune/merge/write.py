@@ -197,21 +197,12 @@ def _follows(first: Output, second: Output) -> bool:
 def _copy_companions(plan: MergePlan, directory: Path) -> None:
     """Tokenizer and template from one place, the adapter's when it has them; everything else from the base."""
     base = plan.base.directory
-    speaker = next(
-        (
-            each.directory
-            for each in plan.adapters
-            if (each.directory / "tokenizer_config.json").is_file() and has_vocabulary(each.directory)
-        ),
-        base,
-    )
-    names = [
-        path.name for path in base.iterdir() if path.is_file() and _belongs(path.name) and not _is_speech(path.name)
-    ]
-    for name in names:
-        shutil.copyfile(base / name, directory / name)
-    for path in speaker.iterdir():
-        if path.is_file() and _is_speech(path.name):
+    speakers = (each.directory for each in plan.adapters if (each.directory / "tokenizer_config.json").is_file())
+    speaker = next(filter(has_vocabulary, speakers), base)
+    found = [path for path in base.iterdir() if _belongs(path.name) and not _is_speech(path.name)]
+    found += [path for path in speaker.iterdir() if _is_speech(path.name)]
+    for path in found:
+        if path.is_file():
             shutil.copyfile(path, directory / path.name)
     # Of a folder that leads elsewhere nothing is copied: it could be any of this machine.
     if not (speaker / _TEMPLATES).is_symlink() and (named := sorted((speaker / _TEMPLATES).glob("*.jinja"))):
