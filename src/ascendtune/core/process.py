@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from ascendtune.core.captured import MOST_BYTES, capture
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
 from ascendtune.core.replaced import replaced
@@ -100,15 +102,26 @@ def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | N
         # A program for another machine, a script without its first line.
         return Finished(tuple(argv), 126, "", f"{argv[0]}: {error.strerror}")
     _running.add(process)
+    deadline = time.monotonic() + timeout_seconds
     try:
-        output, error_output = process.communicate(timeout=timeout_seconds)
-    except subprocess.TimeoutExpired as expired:
-        before = decoded(expired.stdout or b"")
-        return Finished(tuple(argv), 124, before, f"no answer within {timeout_seconds} s", timed_out=True)
+        captured = capture([each for each in (process.stdout, process.stderr) if each], deadline)
+        output, error_output = map(decoded, captured.contents)
+        if captured.is_too_large:
+            return Finished(tuple(argv), 124, output, f"more than {MOST_BYTES >> 20} MiB of output")
+        if captured.is_late or _code(process, max(0.0, deadline - time.monotonic())) is None:
+            return Finished(tuple(argv), 124, output, f"no answer within {timeout_seconds} s", timed_out=True)
     finally:
         _end(process)
         _running.discard(process)
-    return Finished(tuple(argv), process.returncode, decoded(output), decoded(error_output))
+    return Finished(tuple(argv), process.returncode, output, error_output)
+
+
+def _code(process: subprocess.Popen[bytes], seconds: float | None) -> int | None:
+    """The exit code, or None when the program still runs after `seconds`."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
@@ -135,8 +148,7 @@ def _started_by(pid: int) -> list[int]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         _kill_session(process)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_KILL_SECONDS)
+        _code(process, _KILL_SECONDS)
     for stream in (process.stdout, process.stderr):
         if stream:
             stream.close()
@@ -245,10 +257,7 @@ class _InASession:
 
     def wait(self, timeout_seconds: float | None = None) -> int | None:
         """The exit code, or None when the child still runs after `timeout_seconds`."""
-        try:
-            return self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
+        return _code(self._process, timeout_seconds)
 
 
 class Guard(_InASession):
@@ -367,10 +376,12 @@ class PipedChild(_InASession):
     def _lines(stream: IO[bytes] | None) -> Iterator[str]:
         assert stream is not None
         with suppress(OSError, ValueError):
-            for line in stream:
+            while line := stream.readline(_LONGEST_LINE):
                 yield line.decode(errors="replace").rstrip("\r\n")
 
 
+_LONGEST_LINE = 16 << 20
+"""Bytes; of a longer one, as another host may send without end, each piece is a line."""
 _KILL_SECONDS = 1.0
 """Seconds that a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.core import captured
 from ascendtune.core.process import PipedChild, run
 from ascendtune.core.procfs import stat_of
 
@@ -17,6 +18,20 @@ from ascendtune.core.procfs import stat_of
 def test_run_returns_both_streams_and_the_exit_code() -> None:
     done = run(["sh", "-c", "printf out; printf err >&2; exit 3"])
     assert (done.exit_code, done.output, done.error, done.timed_out) == (3, "out", "err", False)
+
+
+def test_a_program_that_prints_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git does what a server tells it to."""
+    monkeypatch.setattr(captured, "MOST_BYTES", 1 << 20)
+    began = time.monotonic()
+    done = run(["yes"], timeout_seconds=60)
+    assert done.exit_code == 124 and done.output.startswith("y\n") and len(done.output) <= 2 << 20
+    assert "MiB of output" in done.error and not done.timed_out and time.monotonic() - began < 50
+
+
+def test_a_program_that_closes_its_streams_is_waited_for() -> None:
+    assert run(["sh", "-c", "exec >&- 2>&-; sleep 0.2; exit 3"]).exit_code == 3
+    assert run(["sh", "-c", "exec >&- 2>&-; sleep 60"], timeout_seconds=0.3).timed_out
 
 
 def test_bytes_that_are_no_text_are_no_error() -> None:
@@ -164,3 +179,10 @@ def test_killed_piped_child_leaves_no_helper_process() -> None:
     while (stat := stat_of(helper)) is not None:
         assert time.monotonic() < deadline, stat
         time.sleep(0.01)
+
+
+def test_a_line_without_end_is_read_in_pieces() -> None:
+    child = PipedChild(["head", "-c", "50000000", "/dev/zero"])
+    sizes = [len(line) for line in child.output_lines()]
+    assert max(sizes) <= 16 << 20 and sum(sizes) == 50_000_000
+    child.kill()
