@@ -485,8 +485,8 @@ FAULTS = [
     ),
     Fault(
         "train/tuner/lora.py",
-        "lora_alpha=alpha_of(lora)",
-        "lora_alpha=alpha_of(lora) / lora.rank",
+        "lora_alpha=lora.alpha_or_default",
+        "lora_alpha=lora.alpha_or_default / lora.rank",
         "LoRA's scale divided by the rank twice",
         f"{_OUTCOME}::test_exported_adapter_gives_the_logits_of_the_trained_model",
         quick=True,

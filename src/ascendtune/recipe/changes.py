@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import InputError, RecipeError
@@ -13,7 +14,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.recipe import Recipe
 
-# Keys that decide which weights and which optimizer state exist: a checkpoint cannot be loaded under others.
+# Keys that decide which weights and which optimizer state exist, and what those of an adapter stand for: a checkpoint
+# cannot be loaded under others, or would be another model.
 _FIXED = (
     "model.init",
     "model.quantization",
@@ -26,6 +28,8 @@ _FIXED = (
     "method.preference.reference",
     "method.lora.target",
     "method.lora.rank",
+    "method.lora.alpha",
+    "method.lora.rslora",
     "method.lora.dora",
     "method.lora.modules_to_save",
     "method.lora.init",
@@ -34,6 +38,7 @@ _FIXED = (
     "method.oft.block_size",
     "method.oft.rank",
     "method.oft.block_share",
+    "method.oft.cayley_neumann",
     "method.oft.modules_to_save",
     "method.oft.start_from",
     "method.freeze.first_layers",
@@ -98,8 +103,9 @@ def require_known(resume_options: ResumeOptions, recipe: Recipe) -> None:
 
 def require_same_recipe(run: RunDir, recipe: Recipe, resume_options: ResumeOptions) -> None:
     """Raise where `recipe` differs from that of the run in what changes the training."""
-    before = leaves_of(Recipe.load(run.recipe).model_dump(mode="json"))
-    after = leaves_of(recipe.model_dump(mode="json"))
+    before, after = (
+        leaves_of(each.model_dump(mode="json")) | _alpha(each) for each in (Recipe.load(run.recipe), recipe)
+    )
     if run.read().get("model_directory") == str(expanded(recipe.model.path).resolve()):
         # The same directory, written otherwise or seen from another one.
         after["model.path"] = before["model.path"]
@@ -124,6 +130,41 @@ def require_same_recipe(run: RunDir, recipe: Recipe, resume_options: ResumeOptio
             remedy=f"undo the change; or accept it: {resume_options.changing(*changed)}; or {_START_OVER}",
             where=run.recipe,
         )
+
+
+def require_same_adapter(owner: RunDir, other: Recipe, recipe: Recipe, checkpoint: Path) -> None:
+    """Raise where the tensors of an adapter in `checkpoint` would stand for another change of the model.
+
+    Args:
+        owner: the run of the checkpoint, another one.
+        other: its recipe.
+    """
+    before, after = _meaning_of_adapter(other), _meaning_of_adapter(recipe)
+    if changed := [key for key in before if before[key] != after.get(key, before[key])]:
+        listed = "; ".join(f"{key}: {_word(before[key])} -> {_word(after[key])}" for key in changed)
+        raise RecipeError(
+            f"checkpoint.resume: the checkpoint is of a run whose adapter changes the model in another way: {listed}",
+            code="recipe-changed",
+            remedy=f"undo the change; or train its weights from step 1 on: "
+            f"method.{other.method.tuner}.start_from=[{owner}], without checkpoint.resume",
+            where=checkpoint,
+        )
+
+
+def _meaning_of_adapter(recipe: Recipe) -> dict[str, Any]:
+    """Keys, with their values, that decide what the tensors of an adapter stand for; none where its files decide it."""
+    method = recipe.method
+    if method.adapter is None or method.start_from:
+        return {}
+    if method.tuner == "oft":
+        return {"method.oft.cayley_neumann": method.oft.cayley_neumann}
+    lora = method.lora
+    return {**_alpha(recipe), "method.lora.rslora": lora.rslora, "method.lora.init": lora.init}
+
+
+def _alpha(recipe: Recipe) -> dict[str, Any]:
+    """Its default is that of the rank."""
+    return {"method.lora.alpha": recipe.method.lora.alpha_or_default}
 
 
 def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, resume_options: ResumeOptions) -> None:

@@ -67,6 +67,11 @@ class LoraSection(Section):
     plus_ratio: float | None = Field(default=None, ge=1, le=MOST)
     """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
 
+    @property
+    def alpha_or_default(self) -> float:
+        """Alpha; twice the rank when the recipe leaves it open."""
+        return self.alpha if self.alpha is not None else 2.0 * self.rank
+
 
 class OftSection(Section):
     """Orthogonal fine-tuning (PEFT): blocks of a layer's inputs are rotated before its frozen matrix."""

@@ -10,6 +10,7 @@ from typing import Any
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of
 from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, check_adapter, read_adapter_config
 from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.model_directories import weights_of_run
@@ -59,13 +60,20 @@ def find_adapters(section: MethodSection, base: Path | None = None, *, quantised
 
 
 def require_same_adapters(record: dict[str, Any], adapters: list[StoredAdapter]) -> None:
-    """Raise where an adapter that the run goes on from is another file than at its beginning.
+    """Raise where an adapter that the run of a checkpoint was started from is another file now, or another adapter.
 
     Args:
-        record: run.json.
+        record: run.json of that run.
     """
     # Checkpoints hold what trains; the frozen adapters beside it are read from their files every time.
     before = [StoredAdapter.of(each) for each in record.get("adapters", [])]
+    if len(before) != len(adapters):
+        raise RecipeError(
+            f"the checkpoint was trained beside {count_of(len(before), 'adapter')} of start_from, and the recipe names "
+            f"{len(adapters)}",
+            code="adapter-changed",
+            remedy="name the same adapters; or start over: checkpoint.resume=never",
+        )
     for old, new in zip(before, adapters, strict=True):
         if old.digest != new.digest:
             raise RecipeError(

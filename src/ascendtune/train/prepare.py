@@ -96,6 +96,7 @@ def prepare_run(
         require_rows_for_tokens(model_directory / "config.json", prepared.vocab_size, len(recipe.model.new_tokens))
         if choice.resumed is not None:
             require_same_data(choice.run, choice.record, prepared.fingerprint, resume_options)
+        if choice.record:
             require_same_adapters(choice.record, adapters)
         facts = {
             "start_id": claim.start_id,

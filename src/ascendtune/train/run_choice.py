@@ -16,7 +16,7 @@ from ascendtune.core.files import expanded, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import ResumeOptions, kind_of_loss, leaves_of, require_same_recipe
+from ascendtune.recipe.changes import ResumeOptions, kind_of_loss, leaves_of, require_same_adapter, require_same_recipe
 from ascendtune.recipe.recipe import Recipe
 
 _RESUME = "checkpoint.resume"
@@ -34,7 +34,7 @@ class RunChoice:
     """A checkpoint of another run to start from."""
     messages: list[str]
     record: dict[str, Any] = field(default_factory=dict)
-    """run.json of the run to go on in, read after this start has claimed it."""
+    """run.json of the run whose checkpoint this start goes on from; its own is read after this start has claimed it."""
 
 
 def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[RunChoice, Claim]:
@@ -188,14 +188,20 @@ def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options:
         require_same_recipe(owner, recipe, resume_options)
         return RunChoice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
     if owner.recipe.is_file():
-        _require_same_loss(owner, recipe, checkpoint)
+        other = Recipe.load(owner.recipe)
+        _require_same_loss(owner, other, recipe, checkpoint)
+        require_same_adapter(owner, other, recipe, checkpoint)
     run = _next_of_series(wanted) if newest.run_json.is_file() else newest
-    return RunChoice(run, None, place, [f"starting {run} from {checkpoint}: as asked"])
+    record = owner.read() if owner.run_json.is_file() else {}
+    return RunChoice(run, None, place, [f"starting {run} from {checkpoint}: as asked"], record)
 
 
-def _require_same_loss(owner: RunDir, recipe: Recipe, checkpoint: Path) -> None:
-    """Raise where the run of a checkpoint had another loss: its step, optimizer state and reference would be wrong."""
-    other = Recipe.load(owner.recipe)
+def _require_same_loss(owner: RunDir, other: Recipe, recipe: Recipe, checkpoint: Path) -> None:
+    """Raise where the run of a checkpoint had another loss: its step, optimizer state and reference would be wrong.
+
+    Args:
+        other: the recipe of that run.
+    """
     before, after = (kind_of_loss(leaves_of(each.model_dump(mode="json"))) for each in (other, recipe))
     if before != after:
         weights = f"model.path={owner}/model"

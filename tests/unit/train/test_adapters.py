@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.recipe.method import MethodSection
-from ascendtune.train.adapters import find_adapters, require_recorded_adapters
+from ascendtune.train.adapters import find_adapters, require_recorded_adapters, require_same_adapters
 
 
 @pytest.fixture
@@ -51,6 +51,16 @@ def test_another_adapter_at_the_same_path_is_refused_when_it_is_read(adapter):
     with pytest.raises(RecipeError) as refused:
         require_recorded_adapters(record)
     assert refused.value.code == "adapter-changed" and refused.value.where == path
+
+
+def test_checkpoint_that_was_trained_beside_other_adapters_is_refused(adapter):
+    one, two = found(adapter("one")), found(adapter("other"))
+    record = {"adapters": [each.to_json() for each in one]}
+    require_same_adapters(record, one)
+    for other in (two, [*one, *two], []):
+        with pytest.raises(RecipeError) as refused:
+            require_same_adapters(record, other)
+        assert refused.value.code == "adapter-changed"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,58 @@ def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: st
         planned_run(recipe(stage="preference"), ResumeOptions())
     assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
     assert remedy.format(run=run.path) in caught.value.remedy
+
+
+ADAPTERS = [
+    ({"lora": {"rank": 4, "alpha": 4.0}}, {"lora": {"rank": 4, "alpha": 64.0}}, "alpha: 4.0 -> 64.0"),
+    ({"lora": {"rank": 4}}, {"lora": {"rank": 4, "alpha": 4.0}}, "alpha: 8.0 -> 4.0"),
+    ({"lora": {"rank": 4}}, {"lora": {"rank": 4, "rslora": True}}, "rslora: false -> true"),
+    ({"lora": {"rank": 4, "init": "pissa"}}, {"lora": {"rank": 4}}, "init: pissa -> zero"),
+    ({"oft": {"block_size": 8}}, {"oft": {"block_size": 8, "cayley_neumann": False}}, "cayley_neumann: true -> false"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "said"), ADAPTERS)
+def test_checkpoint_of_an_adapter_that_would_be_another_change_of_the_model_is_refused(
+    before: dict[str, Any], after: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """Its tensors have the same names and shapes, so nothing else tells."""
+
+    def recipe(name: str, method: dict[str, Any], resume: str, **others: Any) -> Recipe:
+        return Recipe.check({
+            "name": name, "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"},
+            "method": {"tuner": next(iter(method)), **method}, "checkpoint": {"resume": resume}, **others,
+        })  # fmt: skip
+
+    run = RunDir(tmp_path / "first")
+    run.create(recipe("first", before, "auto").to_yaml(), {}, {})
+    run.checkpoint(3).mkdir()
+    for name in ("state.json", "digests.json"):
+        (run.checkpoint(3) / name).touch()
+    source = str(run.checkpoint(3))
+    assert planned_run(recipe("second", before, source, seed=7), ResumeOptions()).foreign == run.checkpoint(3)
+    with pytest.raises(RecipeError) as caught:
+        planned_run(recipe("second", after, source), ResumeOptions())
+    assert caught.value.code == "recipe-changed" and said in caught.value.what
+    assert f"start_from=[{run.path}]" in caught.value.remedy
+    with pytest.raises(RecipeError, match="its checkpoints hold other weights") as caught:
+        planned_run(recipe("first", after, "auto"), ResumeOptions(["method"]))
+    assert caught.value.code == "recipe-changed"
+
+
+def test_checkpoint_of_an_adapter_goes_on_where_its_alpha_is_written_out(tmp_path: Path) -> None:
+    def recipe(**lora: Any) -> Recipe:
+        return Recipe.check({
+            "name": "run", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"},
+            "method": {"tuner": "lora", "lora": {"rank": 4, **lora}},
+        })  # fmt: skip
+
+    run = RunDir(tmp_path / "run")
+    run.create(recipe().to_yaml(), {}, {})
+    run.update(state="stopped")
+    run.checkpoint(3).mkdir()
+    (run.checkpoint(3) / "state.json").touch()
+    assert planned_run(recipe(alpha=8.0), ResumeOptions()).resumed == run.checkpoint(3)
 
 
 def test_checkpoint_in_a_directory_that_others_may_write_is_refused_behind_a_link_too(tmp_path: Path) -> None:

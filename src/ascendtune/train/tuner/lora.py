@@ -65,11 +65,6 @@ def add_adapter(
     return tuned
 
 
-def alpha_of(lora: LoraSection) -> float:
-    """Alpha; twice the rank when the recipe leaves it open."""
-    return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
-
-
 def modules_to_save(model: Any, section: LoraSection | OftSection) -> list[str]:
     """Names, as in `modules_to_save`, of the modules that are trained whole.
 
@@ -100,7 +95,7 @@ def _new_adapter(model: Any, section: MethodSection, compute: Compute) -> Any:
         target_modules=modules,
         target_parameters=parameters or None,
         r=lora.rank,
-        lora_alpha=alpha_of(lora),
+        lora_alpha=lora.alpha_or_default,
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
