@@ -259,13 +259,28 @@ def uncaught_os_error(error: OSError) -> AscendtuneError | None:
     """Our error for an OSError that no caller translated: the code that writes files translates its own, so a file was
     being read, or standard output written."""
     if error.filename is None:
-        return disk_fault(error, "standard output", "writing")
+        return _lost_working_directory(error) or disk_fault(error, "standard output", "writing")
     path = os.fsdecode(error.filename)
     if error.errno in _WRONG_PATHS:
         code, what, remedy = _WRONG_PATHS[error.errno]
         return InputError(f"cannot be read: {what}", code=code, remedy=remedy, where=path)
     # `disk_fault` checks whether the file exists and cannot be read.
     return disk_fault(error, path, "writing")
+
+
+def _lost_working_directory(error: OSError) -> InputError | None:
+    """The error for a working directory that was deleted while a shell stands in it; None for other faults."""
+    if not isinstance(error, FileNotFoundError):
+        return None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return InputError(
+            "the working directory does not exist any more",
+            code="working-directory-missing",
+            remedy="go to a directory that exists: cd; where it was made again: cd .",
+        )
+    return None
 
 
 def out_of_host_memory(error: MemoryError) -> MachineError:

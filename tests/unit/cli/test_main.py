@@ -427,3 +427,11 @@ def test_help_names_no_type_of_python_and_cuts_no_line(
         assert not [line for line in lines if re.search(r"<[a-z]+[ \[>|]", line)], command
         if not command or command in GROUPS:
             assert not [line for line in lines if line.endswith("...") and not line.startswith("Usage")], command
+
+
+def test_a_deleted_working_directory_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = f'cd {gone}; rmdir {gone}; exec "$0" -m ascendtune doctor disk'
+    result = subprocess.run(["/bin/sh", "-c", shell, sys.executable], capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and result.stderr.startswith("error: the working directory does not exist any more\n")
