@@ -79,8 +79,8 @@ def chat(
         return
     # First: the imports take longer than it takes to type a key.
     with _keys_kept():
-        from ascendtune.cli.progress import ProgressBar
         from ascendtune.core import log
+        from ascendtune.core.progress_bar import ProgressBar
         from ascendtune.infer.engine import find_weights, load
 
         log.set_up(quiet=quiet)

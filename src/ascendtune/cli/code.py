@@ -43,7 +43,7 @@ def clone(
 
     After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
     """
-    from ascendtune.cli.progress import ProgressBar
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.machine.environment.clone import PROXIES
     from ascendtune.machine.environment.clone import clone as clone_repository
     from ascendtune.machine.environment.git import checked_url

@@ -18,9 +18,9 @@ from ascendtune.check.comm.start import RankGroup, RankResults, run_ranks
 from ascendtune.cli.device_choice import choose
 from ascendtune.cli.messages import warn
 from ascendtune.cli.node_choice import choose_nodes
-from ascendtune.cli.progress import ProgressBar
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import removed_on_failure, require_writable
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import cpu_count, visible_devices
 

@@ -18,8 +18,8 @@ from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, BandwidthRow, against_f
 from ascendtune.check.finding import Finding, exit_code, unknown
 from ascendtune.cli.comm_ranks import place_for, run
 from ascendtune.cli.messages import warn
-from ascendtune.cli.progress import ProgressBar
 from ascendtune.cli.terminal import paint, print_findings, table, width
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.vendor.find import vendor_of

@@ -141,7 +141,7 @@ def inspection_of(recipe: Recipe) -> Inspection:
 
 def prepared_data(recipe: Recipe) -> PreparedData:
     """The rows of a recipe as tokens, into the cache where `ascendtune train` finds them."""
-    from ascendtune.cli.progress import ProgressBar
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.hub.download import fetch_model
     from ascendtune.train.prepare import prepare_data
 

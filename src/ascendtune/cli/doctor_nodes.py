@@ -16,10 +16,10 @@ from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.query import query_nodes
 from ascendtune.check.nodes.summary import as_json, as_text, summary
-from ascendtune.cli.progress import ProgressBar
 from ascendtune.cli.terminal import paint, width
 from ascendtune.core import language
 from ascendtune.core.errors import combined_error
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.job.nodes.cluster_spec import hosts_of
 from ascendtune.job.nodes.connection import portable
 

@@ -116,8 +116,8 @@ def _ask(server: Server, model: str | None, question: Question) -> Opinion | Non
         InputError: the server has several models, and none was named.
     """
     from ascendtune.check.explain.answer.model_answer import KEY
-    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core.http import Fault
+    from ascendtune.core.progress_bar import ProgressBar
 
     sys.stdout.flush()
     try:

@@ -18,7 +18,7 @@ from ascendtune.core.units import count_of, format_bytes
 from ascendtune.hub.modelscope import RepoType
 
 if TYPE_CHECKING:
-    from ascendtune.cli.progress import ProgressBar
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.hub.snapshot.fetch import Mirrors, SnapshotRequest
     from ascendtune.hub.snapshot.fetch_list import LockFile
     from ascendtune.hub.snapshot.manifest import Manifest
@@ -57,8 +57,8 @@ def fetch(
     Every file is checked against the hash that the hub lists before it gets its name. Nothing is overwritten. Without
     --from: HF_ENDPOINT if it is set, then huggingface.co, then hf-mirror.com. HF_TOKEN goes to the first two only.
     """
-    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.hub.download import offline_variable
     from ascendtune.hub.snapshot.fetch import Mirrors
     from ascendtune.hub.snapshot.fetch_list import LockFile

@@ -59,8 +59,8 @@ def generate(
     answer in a row is not part of the prompt, and is printed as `expected` by --json. A thought that special tokens set
     apart (gpt-oss, Gemma 4) is not printed; --json has it as `reasoning_content`.
     """
-    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.infer.engine import load
 
     log.set_up(quiet=quiet)

@@ -319,7 +319,7 @@ def stop(
 
     Then checks that its processes are gone and the memory of its devices is free. Exit code 1: they are not.
     """
-    from ascendtune.cli.progress import ProgressBar
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import find
     from ascendtune.job.stop import require_ours

@@ -59,8 +59,8 @@ def merge(
     Dtypes and file names are those of the base, tokenizer and chat template those of training. Tensors are merged one
     by one, and compared layer by layer, so a model of any size needs little memory. DIR is created last.
     """
-    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.merge.merge import merge as merge_adapters
 
     refuse_recipe(source)

@@ -39,7 +39,7 @@ def check(
     """
     from ascendtune.check.finding import exit_code
     from ascendtune.check.migrate.scan import scan
-    from ascendtune.cli.progress import ProgressBar
+    from ascendtune.core.progress_bar import ProgressBar
 
     with ProgressBar(sys.stderr) as progress:
         found = scan(path, progress.show)

@@ -100,8 +100,8 @@ def plan(
     """
     from ascendtune.cli.plan_measure import measure, require_this_machine
     from ascendtune.cli.plan_time import history_text, rate_of
-    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
+    from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.estimator import cached_dataset, run_estimator
     from ascendtune.train.plan.history import read_history

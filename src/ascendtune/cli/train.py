@@ -92,9 +92,9 @@ def train(
     with uncollected_imports():
         from ascendtune.cli.job_start import stays_with_the_terminal
         from ascendtune.cli.node_choice import choose_nodes, require_one_starter
-        from ascendtune.cli.progress import ProgressBar
         from ascendtune.core import log
         from ascendtune.core.ownership import restrict_umask
+        from ascendtune.core.progress_bar import ProgressBar
         from ascendtune.job.registry import require_writable_registry
         from ascendtune.recipe.changes import ResumeOptions
         from ascendtune.recipe.recipe import Recipe

@@ -16,6 +16,7 @@ import torch
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, RecipeError
 from ascendtune.core.locks import file_lock
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
@@ -119,7 +120,8 @@ def _train(
     # A rank that fails from here on ends this attempt, and begins none.
     strategy.barrier()
     phases.enter("loading")
-    loop = set_up(run, record, recipe, strategy, prepared, phases, held)
+    with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("loading the model"):
+        loop = set_up(run, record, recipe, strategy, prepared, phases, held)
     if strategy.is_main:
         loop.recorder.callbacks.extend(callbacks)
     facts = RunFacts(recipe.name, loop.last_step()[0], loop.counters.step, attempt)
@@ -152,12 +154,17 @@ def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
     """Close the callbacks, and draw the picture of the run. An error here must not hide how the run ended."""
     closing: list[Callable[[], object]] = [callback.on_end for callback in callbacks]
     if not isinstance(sys.exception(), KeyboardInterrupt):
-        closing.append(partial(draw, run))
+        closing.append(partial(_draw, run))
     for action in closing:
         try:
             action()
         except Exception as error:  # noqa: BLE001  # callbacks of `fit` may raise anything
             log.warn(str(error) if isinstance(error, AscendtuneError) else f"{type(error).__name__}: {error}")
+
+
+def _draw(run: RunDir) -> None:
+    with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("drawing the loss"):
+        draw(run)
 
 
 def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:

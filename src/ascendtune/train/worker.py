@@ -16,6 +16,7 @@ from ascendtune.core.errors import AscendtuneError, Stopped, out_of_host_memory
 from ascendtune.core.imports import scan_models_once, uncollected_imports
 from ascendtune.core.interrupts import interrupt, keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import make_streams_safe
 from ascendtune.train.attempt_end import note_end
@@ -42,7 +43,8 @@ def main(arguments: list[str]) -> int:
                 signal.signal(signal.SIGINT, interrupt)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
-                train = _import_attempt()
+                with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("importing torch"):
+                    train = _import_attempt()
             except KeyboardInterrupt as stop:
                 note_end(run, record, stop, int(os.environ.get("RANK", "0")))
                 raise

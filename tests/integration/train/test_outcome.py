@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from ascendtune.core import progress_bar
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
@@ -380,3 +382,17 @@ def test_failure_right_after_the_ranks_met_ends_the_attempt_that_the_main_rank_b
     record = run.read()
     (begun,) = record["attempts"]
     assert begun["device"] and begun["state"] == record["state"] == "failed"
+
+
+def test_a_terminal_shows_what_a_start_waits_for(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, terminal = os.openpty()
+    monkeypatch.setattr(progress_bar, "_SILENT_SECONDS", 0)
+    monkeypatch.setattr(progress_bar, "_REFRESH_SECONDS", 0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        train(optim={"max_steps": 1})
+        shown = os.read(screen, 65536).decode()
+    os.close(screen)
+    assert shown.index("loading the model") < shown.index("step 1/1") < shown.index("drawing the loss")

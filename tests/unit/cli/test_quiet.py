@@ -12,8 +12,8 @@ import pytest
 
 from ascendtune.cli import messages
 from ascendtune.cli.data_show import _around_the_labels
-from ascendtune.cli.progress import ProgressBar
 from ascendtune.core import log
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
 from ascendtune.train.report.progress import ProgressDisplay, show_summary
@@ -44,7 +44,7 @@ def test_quiet_leaves_warnings_and_errors(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_quiet_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ascendtune.cli.progress._SILENT_SECONDS", 0)
+    monkeypatch.setattr("ascendtune.core.progress_bar._SILENT_SECONDS", 0)
     for quiet, printed in ((True, False), (False, True)):
         stream = io.StringIO()
         log.set_up(quiet=quiet)

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from ascendtune.cli import progress
-from ascendtune.cli.progress import ProgressBar
 from ascendtune.core import log
+from ascendtune.core import progress_bar as progress
+from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.core.terminal_text import columns_of
 
 
@@ -170,3 +170,12 @@ def test_work_goes_on_where_progress_cannot_be_written(monkeypatch: pytest.Monke
         shown.show("MiB of o/m", 1, 2)
         shown.show("MiB of o/m", 2, 2)
     assert len(tried) >= 2
+
+
+def test_bar_for_terminals_only_writes_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    stream = io.StringIO()
+    with ProgressBar(stream, on_terminals_only=True) as shown:
+        shown.show("loading the model")
+        shown.show("loading the model", 1, 2)
+    assert stream.getvalue() == ""

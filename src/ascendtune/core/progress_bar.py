@@ -29,11 +29,16 @@ os.register_at_fork(before=_writing.acquire, after_in_parent=_writing.release, a
 
 
 class ProgressBar:
-    """A context manager; the line is erased at the end. Shows nothing after --quiet."""
+    """A context manager; the line is erased at the end. Shows nothing after --quiet.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        on_terminals_only: shows nothing where `stream` is not a terminal.
+    """
+
+    def __init__(self, stream: TextIO, *, on_terminals_only: bool = False) -> None:
         self._stream = stream
         self._watched = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_off = is_quiet() or (on_terminals_only and not self._watched)
         self._shown = False
         self._state = ("", 0, 0, "")
         self._first = 0
@@ -43,7 +48,7 @@ class ProgressBar:
         self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> ProgressBar:
-        if not is_quiet():
+        if not self._is_off:
             self._repeater.start()
             displays.append(self._hidden)
         return self
@@ -61,7 +66,7 @@ class ProgressBar:
 
         With neither, the line tells the seconds since `what` began.
         """
-        if is_quiet():
+        if self._is_off:
             return
         with _writing:
             now = time.monotonic()
@@ -79,7 +84,8 @@ class ProgressBar:
                     self._stream.write("\r" + control("[K", self._stream) + self._line(waited))
                     self._stream.flush()
                 else:
-                    print(self._plain_line(waited), file=self._stream, flush=True)
+                    self._stream.write(self._plain_line(waited) + "\n")
+                    self._stream.flush()
 
     @contextmanager
     def counting(self, what: str) -> Iterator[None]:
@@ -102,7 +108,8 @@ class ProgressBar:
     def say(self, message: str) -> None:
         """Print a line that stays, above the progress bar."""
         with self._hidden():
-            print(message, file=self._stream, flush=True)
+            self._stream.write(message + "\n")
+            self._stream.flush()
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
