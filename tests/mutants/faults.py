@@ -499,9 +499,9 @@ FAULTS = [
         f"{_OUTCOME}::test_exported_adapter_gives_the_logits_of_the_trained_model",
     ),
     Fault(
-        "train/tuner/lora.py",
-        "else 2.0 * lora.rank",
-        "else lora.rank",
+        "recipe/method.py",
+        "else 2.0 * self.rank",
+        "else self.rank",
         "another alpha than the documentation says",
         f"{_OUTCOME}::test_alpha_is_twice_the_rank",
     ),
