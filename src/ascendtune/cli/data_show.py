@@ -17,7 +17,7 @@ from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.side_by_side import beside, fits_beside
 from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, width
-from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
 from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
@@ -295,8 +295,6 @@ mark {{ background: #b7efc5; }} del {{ color: #999; }}
 
 
 def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most: int) -> None:
-    from ascendtune.core.errors import InputError, translated_disk_errors
-
     parts = []
     for each in rows:
         parts.append(f"<h2>{html.escape(each.title)}</h2>")
