@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.messages import print_error
-from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_weights, model_named
+from ascendtune.cli.options import (
+    ChatTemplate,
+    Quiet,
+    RunOrModel,
+    SamplingSeed,
+    SystemMessage,
+    Temperature,
+    TopP,
+    TrustRemoteCode,
+)
+from ascendtune.cli.run_names import model_named
 from ascendtune.cli.terminal import paint
 from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
 from ascendtune.core.terminal_text import terminal_width, wrapped
@@ -46,15 +55,7 @@ _SAMPLED = 0.7
 
 
 def chat(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN_OR_MODEL",
-            help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
-            show_default=False,
-            autocompletion=complete_weights,
-        ),
-    ],
+    model: RunOrModel,
     system: SystemMessage = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 1024,
     temperature: Temperature = 0.0,

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,10 +53,8 @@ def caches(
     found = find_entries(os.environ, Path.cwd(), names)
     chosen = [each for each in found if each.is_own and each.age_seconds >= older_than * _HOUR] if clean else []
     if as_json:
-        entries = [{**each.__dict__, "path": str(each.path), "chosen": each in chosen} for each in found]
-        for entry in entries:
-            del entry["identity"]
-        print_json(entries)
+        entries = [{**asdict(each), "path": str(each.path), "chosen": each in chosen} for each in found]
+        print_json([{name: value for name, value in each.items() if name != "identity"} for each in entries])
     else:
         print(_cache_table(chosen if clean else found) or "nothing found")
     if clean and not as_json and len(chosen) < len(found):

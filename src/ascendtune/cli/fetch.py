@@ -61,7 +61,7 @@ def fetch(
     from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.hub.download import offline_variable
     from ascendtune.hub.snapshot.fetch import Mirrors
-    from ascendtune.hub.snapshot.fetch_list import LockFile
+    from ascendtune.hub.snapshot.fetch_list import LockFile, read_fetch_list
     from ascendtune.hub.snapshot.hub_client import choose_hubs
 
     log.set_up(quiet=quiet)
@@ -72,7 +72,16 @@ def fetch(
             # Unsetting one of the two variables leaves the other.
             remedy="allow it for this command: HF_HUB_OFFLINE=0 ascendtune fetch …",
         )
-    requests = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
+    if file is None:
+        requests = _requests(kind, names or [], to, revision, tuple(include or ()), tuple(exclude or ()))
+    elif kind is not None or to or revision or include or exclude:
+        raise InputError(
+            "-f cannot be combined with an ID, --to, --revision, --include or --exclude",
+            code="conflicting-options",
+            remedy="write them into the file",
+        )
+    else:
+        requests = read_fetch_list(file)
     mirrors = Mirrors(choose_hubs(source or [], os.environ))
     if export_script:
         for request in requests:
@@ -103,27 +112,18 @@ def fetch(
         )
 
 
-def _asked(
+def _requests(
     kind: RepoType | None,
     names: list[str],
-    file: Path | None,
     to: Path | None,
     revision: str | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
 ) -> list[SnapshotRequest]:
     from ascendtune.hub.snapshot.fetch import SnapshotRequest
-    from ascendtune.hub.snapshot.fetch_list import checked_id, default_directory, read_fetch_list
+    from ascendtune.hub.snapshot.fetch_list import checked_id, default_directory
     from ascendtune.hub.snapshot.hub_client import checked_revision
 
-    if file is not None:
-        if kind is not None or to or revision or include or exclude:
-            raise InputError(
-                "-f cannot be combined with an ID, --to, --revision, --include or --exclude",
-                code="conflicting-options",
-                remedy="write them into the file",
-            )
-        return read_fetch_list(file)
     if kind is None or not names:
         raise InputError(
             "no model or data set is named",

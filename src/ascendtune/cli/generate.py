@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.messages import suggest_next, warn
-from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_weights, model_named
+from ascendtune.cli.options import (
+    ChatTemplate,
+    Quiet,
+    RunOrModel,
+    SamplingSeed,
+    SystemMessage,
+    Temperature,
+    TopP,
+    TrustRemoteCode,
+)
+from ascendtune.cli.run_names import model_named
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
 
@@ -23,15 +32,7 @@ if TYPE_CHECKING:
 
 
 def generate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN_OR_MODEL",
-            help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
-            show_default=False,
-            autocompletion=complete_weights,
-        ),
-    ],
+    model: RunOrModel,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; `-` or a pipe: read stdin.", show_default=False)
     ] = None,

@@ -80,21 +80,7 @@ def run(
     from ascendtune.machine.visible import cpu_count, visible_devices
 
     log.set_up()
-    if script.is_dir():
-        inside = next((path for path in sorted(script.glob("*.py"))), None)
-        raise InputError(
-            "the script is a directory",
-            code="not-a-file",
-            remedy="give a Python file" + (f", such as {inside}" if inside else ""),
-            where=script,
-        )
-    if not script.is_file():
-        raise InputError(
-            "no such script",
-            code="path-missing",
-            remedy=path_suggestion(script, "give the path of a Python file"),
-            where=script,
-        )
+    _require_script(script)
     visible = visible_devices()
     if not visible.vendor.translates_cuda:
         raise MachineError(
@@ -112,3 +98,21 @@ def run(
     if result.error:
         print_error(result.error)
     raise typer.Exit(result.exit_code)
+
+
+def _require_script(script: Path) -> None:
+    if script.is_dir():
+        inside = next(iter(sorted(script.glob("*.py"))), None)
+        raise InputError(
+            "the script is a directory",
+            code="not-a-file",
+            remedy="give a Python file" + (f", such as {inside}" if inside else ""),
+            where=script,
+        )
+    if not script.is_file():
+        raise InputError(
+            "no such script",
+            code="path-missing",
+            remedy=path_suggestion(script, "give the path of a Python file"),
+            where=script,
+        )

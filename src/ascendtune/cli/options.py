@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.run_names import complete_key
+from ascendtune.cli.run_names import complete_key, complete_weights
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
@@ -79,6 +79,15 @@ RankDirectory = Annotated[
 ]
 
 # Generation.
+RunOrModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_OR_MODEL",
+        help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
+        show_default=False,
+        autocompletion=complete_weights,
+    ),
+]
 SystemMessage = Annotated[str | None, typer.Option(help="System message.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 takes the most likely token.")]
 TopP = Annotated[

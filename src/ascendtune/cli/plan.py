@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.messages import warn
-from ascendtune.cli.options import MOST_PROCESSES, AsJson
-from ascendtune.cli.run_names import complete_key
+from ascendtune.cli.options import MOST_PROCESSES, AsJson, Overrides
 from ascendtune.cli.terminal import print_json, table, width
 from ascendtune.core.errors import InputError
 from ascendtune.core.terminal_text import wrapped
@@ -48,12 +47,7 @@ def plan(
     recipe: Annotated[
         Path | None, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`.", autocompletion=complete_key
-        ),
-    ] = None,
+    overrides: Overrides = None,
     device: Annotated[
         str | None,
         typer.Option(

@@ -119,14 +119,12 @@ def profile(
             print_json(content() | ({} if before is None else {"against": comparison_as_plain(found, before)}))
             return
         columns = width(sys.stdout) or PLAIN_COLUMNS
-        print(as_text(found, advice_for(found), columns))
-        print("\n" + say("profile: {path}", path=safe(str(place))))
-        for page in pages:
-            print(say("report: {path}", path=safe(str(page))))
-        if before is not None:
-            print("\n" + comparison_as_text(found, before, columns))
-        if tries:
-            print("\n" + trials_as_text(trials, columns))
+        files = [say("profile: {path}", path=safe(str(place)))]
+        files += [say("report: {path}", path=safe(str(page))) for page in pages]
+        sections = [as_text(found, advice_for(found), columns), "\n".join(files)]
+        sections += [] if before is None else [comparison_as_text(found, before, columns)]
+        sections += [trials_as_text(trials, columns)] if tries else []
+        print("\n\n".join(sections))
 
 
 def _is_recipe(path: Path) -> bool:

@@ -22,6 +22,7 @@ from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
     from ascendtune.train.report.event_import import ImportedRun
     from ascendtune.train.report.offline_wandb import OfflineRun, Uploaded
 
@@ -237,7 +238,6 @@ def send(
     The tracker's own client sends, with its own log-in. Exit code 3: a run did not arrive; send it again.
     """  # fmt: skip
     from ascendtune.cli.runs import state_of
-    from ascendtune.core.document import read_document
     from ascendtune.core.rundir import RunDir
     from ascendtune.train.report.sending import send_run
     from ascendtune.train.report.trackers import Destination
@@ -246,15 +246,8 @@ def send(
     results, faults = list[dict[str, Any]](), list[AscendtuneError]()
     for run in [RunDir.open(run_named(each)) for each in runs]:
         try:
-            named = (read_document(run.recipe).values.get("track") or {}).get("host") if run.recipe.is_file() else None
-            if named and host is None and not offline:
-                # It may be the run of another person: their recipe must not decide where this user's key goes.
-                raise InputError(
-                    f"the recipe of this run names a server, {named}",
-                    code="host-not-given",
-                    remedy=f"give --host {named} to send there",
-                    where=run.path,
-                )
+            if host is None and not offline:
+                _require_no_host(run)
             with _output_on_stderr():
                 count = send_run(run, destination, state_of(run.read()))
         except AscendtuneError as error:
@@ -271,6 +264,20 @@ def send(
         sys.exit(max(each.exit_code for each in faults))
     if offline:
         suggest_next(f"ascendtune track sync {runs[0]}" if to is SendTo.WANDB else "swanlab sync DIRECTORY")
+
+
+def _require_no_host(run: RunDir) -> None:
+    """Raise where the run's recipe names a server: it may be another person's, and must not say where a key goes."""
+    from ascendtune.core.document import read_document
+
+    named = (read_document(run.recipe).values.get("track") or {}).get("host") if run.recipe.is_file() else None
+    if named:
+        raise InputError(
+            f"the recipe of this run names a server, {named}",
+            code="host-not-given",
+            remedy=f"give --host {named} to send there",
+            where=run.path,
+        )
 
 
 @contextmanager

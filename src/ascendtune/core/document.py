@@ -126,6 +126,12 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
         RecipeError: missing, not YAML, not a mapping, or a key that is given twice.
         MachineError: it may not be read.
     """
+    text = _text_of(path, what)
+    # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
+    return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path), what)
+
+
+def _text_of(path: Path, what: str) -> str:
     try:
         if is_endless(path):
             raise RecipeError(
@@ -144,7 +150,7 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
                 remedy=f"give a {what}; a file of this size is something else",
                 where=path,
             )
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise RecipeError(
             f"no such {what}", code="path-missing", remedy=_missing_file_remedy(path, what), where=path
@@ -167,8 +173,6 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
             f"cannot be read: {error.strerror}", code="file-unreadable", remedy="check the path", where=path
         )
         raise read_fault(error, path) or fault from error
-    # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
-    return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path), what)
 
 
 def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:

@@ -51,36 +51,34 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
         value = env.get(variable, "")
         if not value or value.startswith("^"):
             continue
+        exact = value.startswith("=") or variable.startswith(("GLOO", "TP"))
         for name in value.removeprefix("=").split(","):
-            exact = value.startswith("=") or variable.startswith(("GLOO", "TP"))
             fitting = [each for each in interfaces if each == name or (not exact and each.startswith(name))]
             up = [each for each in fitting if interfaces[each].is_up]
             if not up:
-                state = say("{names} is down", names=", ".join(fitting)) if fitting else say("no such interface")
-                others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
-                yield failure(
-                    HCCL_HOST,
-                    f"{variable}={value}: {state}",
-                    expected=say("one of {others}", others=others),
-                    remedy=say(
-                        "export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
-                        variable=variable,
-                    ),
-                )
+                yield _without_interface(variable, value, fitting, interfaces)
             elif not any(map(_is_real, up)):
+                what = "{variable}={value}: {up} does not reach other machines"
                 yield warning(
                     HCCL_HOST,
-                    say(
-                        "{variable}={value}: {up} does not reach other machines",
-                        variable=variable,
-                        value=value,
-                        up=up[0],
-                    ),
+                    say(what, variable=variable, value=value, up=up[0]),
                     expected=say("the interface that reaches the other nodes"),
                     remedy=say(
                         "change {variable} for jobs on several machines; on one machine it works", variable=variable
                     ),
                 )
+
+
+def _without_interface(variable: str, value: str, down: list[str], interfaces: Mapping[str, Interface]) -> Finding:
+    state = say("{names} is down", names=", ".join(down)) if down else say("no such interface")
+    others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
+    how = "export {variable}=<interface to the other nodes>, or unset it for jobs on one machine"
+    return failure(
+        HCCL_HOST,
+        f"{variable}={value}: {state}",
+        expected=say("one of {others}", others=others),
+        remedy=say(how, variable=variable),
+    )
 
 
 def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Iterator[Finding]:

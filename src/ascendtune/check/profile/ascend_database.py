@@ -8,6 +8,7 @@ STEP_TIME as torch_npu 2.13 makes it. Times are nanoseconds; a name is a number 
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -103,13 +104,11 @@ def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
     steps = list(_rows(database, _STEPS[1], path)) if "STEP_TIME" in tables else []
     if not steps:
         return [RecordedStep(kernels, None)]
-    begins = [(begin - origin) * _NANOSECONDS for _, begin, _ in steps]
     recorded = [RecordedStep([], (end - begin) * _NANOSECONDS) for _, begin, end in steps]
-    at = 0
+    # Without the first: what begins before all steps belongs to it.
+    begins = [(begin - origin) * _NANOSECONDS for _, begin, _ in steps[1:]]
     for kernel in kernels:
-        while at + 1 < len(begins) and kernel.start >= begins[at + 1]:
-            at += 1
-        recorded[at].kernels.append(kernel)
+        recorded[bisect_right(begins, kernel.start)].kernels.append(kernel)
     return recorded
 
 

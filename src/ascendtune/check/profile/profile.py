@@ -111,6 +111,17 @@ def read_profile(path: Path) -> list[RankProfile]:
     directory = run.profile if run is not None else path
     if outputs := ascend_outputs(directory):
         return sorted((_read_ascend_rank(each, at) for at, each in enumerate(outputs)), key=lambda each: each.rank)
+    tokens = _tokens_by_step(run) if run is not None else {}
+    traces = [_read_rank(each, at, tokens) for at, each in enumerate(_traces_in(directory))]
+    return sorted(traces, key=lambda each: each.rank)
+
+
+def _traces_in(directory: Path) -> list[Path]:
+    """The traces of torch.profiler in a directory, by name.
+
+    Raises:
+        InputError: there are none, or too many.
+    """
     files = sorted(each for each in directory.glob("*.json*") if _is_trace(each)) if directory.is_dir() else []
     if not files:
         raise InputError(
@@ -126,8 +137,7 @@ def read_profile(path: Path) -> list[RankProfile]:
             remedy="give the directory of one profile",
             where=directory,
         )
-    tokens = _tokens_by_step(run) if run is not None else {}
-    return sorted((_read_rank(each, at, tokens) for at, each in enumerate(files)), key=lambda each: each.rank)
+    return files
 
 
 def _read_ascend_rank(output: Path, position: int) -> RankProfile:
