@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.confirm import confirm
+from ascendtune.cli.messages import confirm
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings, print_json, width

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.confirm import confirm
-from ascendtune.cli.messages import notice, suggest_next, warn
+from ascendtune.cli.messages import confirm, notice, suggest_next, warn
 from ascendtune.cli.options import AsJson, Yes, one_of
 from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.confirm import confirm
+from ascendtune.cli.messages import confirm
 from ascendtune.cli.options import AsJson, LanguageOption, Yes
 from ascendtune.cli.terminal import in_language, print_findings, print_json, table
 from ascendtune.core.errors import CheckFailed, InputError

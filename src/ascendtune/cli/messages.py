@@ -1,4 +1,4 @@
-"""Errors and warnings on stderr, in one form for every command: what happened, what to do, where to look."""
+"""Errors, warnings and questions on stderr, in one form for every command: what happened, what to do, where to look."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import typer
 from typer.exceptions import TyperException
 
 from ascendtune.cli.other_tools import option_remedy
 from ascendtune.cli.terminal import colour, print_json, width
-from ascendtune.core.errors import AscendtuneError, error_to_json
+from ascendtune.core.errors import AscendtuneError, InputError, error_to_json
 from ascendtune.core.terminal_text import wrapped
 
 
@@ -104,6 +105,23 @@ def suggest_next(command: str) -> None:
 
     if not is_quiet() and sys.stderr.isatty():
         print(f"next: {command}", file=sys.stderr)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Whether to go on: --yes, or the answer on the terminal.
+
+    Raises:
+        InputError: stdin is not a terminal.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InputError(
+            "nothing was changed: this needs a confirmation, and stdin is not a terminal",
+            code="confirmation-needed",
+            remedy="look at what is listed above, then add --yes",
+        )
+    return typer.confirm(question, err=True)
 
 
 def _print(what: str, remedy: str, where: str | None, code: str) -> None:

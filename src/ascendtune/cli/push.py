@@ -55,7 +55,7 @@ def push(
     again. A README.md of yours in RUN/model is the card. The hub's own log-in is used: HF_TOKEN or `hf auth login`;
     MODELSCOPE_API_TOKEN or `modelscope login`.
     """
-    from ascendtune.cli.confirm import confirm
+    from ascendtune.cli.messages import confirm
     from ascendtune.core import log
     from ascendtune.core.checkpoint_names import split_checkpoint_name
     from ascendtune.core.rundir import RunDir

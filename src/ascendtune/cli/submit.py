@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ascendtune.cli.confirm import confirm
-from ascendtune.cli.messages import warn
+from ascendtune.cli.messages import confirm, warn
 from ascendtune.cli.options import Overrides
 from ascendtune.core.errors import InputError, translated_disk_errors
 

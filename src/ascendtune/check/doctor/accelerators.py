@@ -20,6 +20,14 @@ ACCELERATORS = "accelerators"
 
 def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     npus, gpus = len(outside.npu_nodes), len(outside.gpus[0])
+    yield from _look_at_npus(outside, npus)
+    if gpus or not npus:
+        yield from _look_at_gpus(outside, gpus)
+    if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
+        yield _cpu_alone(outside)
+
+
+def _look_at_npus(outside: Outside, npus: int) -> Iterator[Finding]:
     if outside.npus_on_bus and not npus:
         yield _without_driver(outside)
     elif npus and not outside.package("torch-npu"):
@@ -37,7 +45,10 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
             ACCELERATORS,
             say("{count}, torch_npu {value}", count=counted(npus, "NPU"), value=outside.package("torch-npu")),
         )
-    if outside.gpus_on_bus and not gpus and not npus:
+
+
+def _look_at_gpus(outside: Outside, gpus: int) -> Iterator[Finding]:
+    if outside.gpus_on_bus and not gpus:
         yield warning(
             ACCELERATORS,
             say(
@@ -58,8 +69,6 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
                 value=outside.gpus[1] or say("of unknown version"),
             ),
         )
-    if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
-        yield _cpu_alone(outside)
 
 
 def _without_driver(outside: Outside) -> Finding:

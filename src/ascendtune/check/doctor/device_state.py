@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
@@ -233,11 +232,10 @@ def _without_npu_smi(outside: Outside) -> Finding:
 def _holders(outside: Outside) -> dict[int, tuple[str, str]]:
     """pid -> (name, device files), from /proc; only processes of this user, unless run by root."""
     found: dict[int, tuple[str, str]] = {}
-    for process in outside.path("/proc").glob("[0-9]*"):
-        nodes = {target.name for each in _open_files(process) if (target := Path(each)).match("/dev/davinci[0-9]*")}
-        if nodes and int(process.name) != os.getpid():
-            name = outside.text(f"/proc/{process.name}/comm").strip() or "a process"
-            found[int(process.name)] = (name, ", ".join(sorted(nodes)))
+    for pid, name, targets in outside.open_files():
+        nodes = {target.name for each in targets if (target := Path(each)).match("/dev/davinci[0-9]*")}
+        if nodes and pid != os.getpid():
+            found[pid] = (name or "a process", ", ".join(sorted(nodes)))
     return found
 
 
@@ -246,13 +244,6 @@ def _opened(holders: dict[int, tuple[str, str]]) -> list[str]:
         say("pid {pid} ({name}) has {nodes} open", pid=pid, name=name, nodes=nodes)
         for pid, (name, nodes) in list(holders.items())[:16]
     ]
-
-
-def _open_files(process: Path) -> Iterator[str]:
-    with suppress(OSError), os.scandir(process / "fd") as entries:
-        for entry in entries:
-            with suppress(OSError):
-                yield str(Path(entry.path).readlink())
 
 
 def _is_used(device: Accelerator) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from ipaddress import ip_address
 
 from ascendtune.check.doctor.check import Check
@@ -188,11 +187,8 @@ def _hccl_ports(env: Mapping[str, str]) -> set[int]:
 
 def _holder(outside: Outside, inode: str) -> str | None:
     """pid and name of the process with a socket, if this user may see it."""
-    for process in outside.path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if any(str(each.readlink()) == f"socket:[{inode}]" for each in (process / "fd").iterdir()):
-                return f"pid {process.name} ({outside.text(f'/proc/{process.name}/comm').strip()})"
-    return None
+    holders = (f"pid {pid} ({name})" for pid, name, targets in outside.open_files() if f"socket:[{inode}]" in targets)
+    return next(holders, None)
 
 
 def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:

@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -219,6 +219,17 @@ class Outside:
     def run(self, argv: Sequence[str], timeout_seconds: float | None = None) -> Finished:
         env = {**self.env, "LC_ALL": "C"}
         return run(argv, timeout_seconds=timeout_seconds or self.timeout_seconds, env=env)
+
+    def open_files(self) -> Iterator[tuple[int, str, list[str]]]:
+        """pid, name and targets of the open files of each process; only of this user's, unless run by root."""
+        for process in self.path("/proc").glob("[0-9]*"):
+            found = []
+            with suppress(OSError), os.scandir(process / "fd") as entries:
+                for entry in entries:
+                    with suppress(OSError):
+                        found.append(str(Path(entry.path).readlink()))
+            if found:
+                yield int(process.name), self.text(f"/proc/{process.name}/comm").strip(), found
 
     @property
     def npu_nodes(self) -> tuple[Path, ...]:

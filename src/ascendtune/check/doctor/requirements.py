@@ -170,18 +170,23 @@ def _advise(outside: Outside) -> RequiredVersions:
     packages |= dict(_out_of_range(outside, is_pair))
     if needs_numpy_1(outside.package("numpy"), release) and release_key(outside.python) < NO_NUMPY_1_FROM_PYTHON:
         packages["numpy"] = f"=={NUMPY_1}"
-    for _ in known_combinations():
-        versions = {name: _lowest(outside, packages, name) for each in known_combinations() for name in each.when}
-        broken = next((each for each in known_combinations() if each.applies(versions)), None)
-        if broken is None:
-            break
-        name, bounds = _split(broken.use)
-        packages[name] = f"{bounds},{_upper(name)}".rstrip(",")
+    _avoid_combinations(outside, packages)
     if not is_new_cann or release is None:
         return RequiredVersions(packages)
     named = drivers_for(release)
     fits = named is None or outside.driver_version is None or _accepts(named.oldest, outside.driver_version)
     return RequiredVersions(packages, release, None if fits or named is None else named.versions[0])
+
+
+def _avoid_combinations(outside: Outside, packages: dict[str, str]) -> None:
+    """Add what avoids combinations that are known to fail; avoiding one may make another."""
+    for _ in known_combinations():
+        versions = {name: _lowest(outside, packages, name) for each in known_combinations() for name in each.when}
+        broken = next((each for each in known_combinations() if each.applies(versions)), None)
+        if broken is None:
+            return
+        name, bounds = _split(broken.use)
+        packages[name] = f"{bounds},{_upper(name)}".rstrip(",")
 
 
 def _works(outside: Outside, cann: str | None) -> bool:
