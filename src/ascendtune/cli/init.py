@@ -75,8 +75,6 @@ def init(
     preset: Annotated[
         str | None,
         typer.Option(
-            "--preset",
-            "--like",
             metavar="RECIPE",
             help="Copy the training settings of a recipe: a file, or e.g. lora-dpo.",
             autocompletion=_complete_preset,

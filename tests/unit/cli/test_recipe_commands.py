@@ -219,14 +219,14 @@ def test_init_takes_the_way_of_training_from_a_preset(
     assert ascendtune(*words, "--preset", "lora-sft").returncode == 0
     text = (tmp_path / "recipe.yaml").read_text()
     assert "rank: 8" in text and "columns: {prompt: Frage, completion: Antwort}" in text
-    unknown = ascendtune(*words, "--like", "lora-sfd", "-y")
+    unknown = ascendtune(*words, "--preset", "lora-sfd", "-y")
     assert unknown.returncode == 2 and "did you mean 'lora-sft'?" in unknown.stderr
     (tmp_path / "theirs.yaml").write_text("base_model: m\ndatasets: [{path: d}]\nadapter: lora\n")
-    foreign = ascendtune(*words, "--like", "theirs.yaml", "-y")
+    foreign = ascendtune(*words, "--preset", "theirs.yaml", "-y")
     assert foreign.stderr.count("error: ") == 1 and "this is a configuration of axolotl" in foreign.stderr
     (tmp_path / "theirs.yaml").write_text("model_name_or_path: m\ndataset: d\ndo_train: true\n")
-    assert "ascendtune recipe convert theirs.yaml" in ascendtune(*words, "--like", "theirs.yaml", "-y").stderr
-    other = ascendtune(*words, "--like", "lora-dpo", "-y")
+    assert "ascendtune recipe convert theirs.yaml" in ascendtune(*words, "--preset", "theirs.yaml", "-y").stderr
+    other = ascendtune(*words, "--preset", "lora-dpo", "-y")
     assert other.returncode == 2 and "code: preset-of-another-stage" in other.stderr
 
 
