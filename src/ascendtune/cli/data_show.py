@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import shlex
 import sys
@@ -17,7 +16,7 @@ from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.side_by_side import beside, fits_beside
 from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, width
-from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
@@ -44,9 +43,6 @@ def show(
     packed: Annotated[
         bool, typer.Option("--packed", help="Show rows by the packed sequences that they share; K counts these.")
     ] = False,
-    page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page, which must not exist.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show rows as they are trained on: as read, as the chat template writes them, and which tokens have a label.
@@ -69,10 +65,7 @@ def show(
     if not rows:
         raise _no_such_number(row, packed, inspection)
     facts = _stats(checked, inspection) if stats else None
-    if page is not None:
-        _write_page(page, rows, checked.data.max_length)
-        print(f"wrote {page}")
-    elif as_json:
+    if as_json:
         print(json.dumps(_as_json(rows, facts, checked.data.max_length), indent=2, ensure_ascii=False, default=str))
     else:
         for line in (*_lines(rows, tokens), *(_stats_lines(facts) if facts else ())):
@@ -277,46 +270,3 @@ def _stats_lines(facts: dict[str, Any]) -> Iterator[str]:
 
 def _as_json(rows: list[InspectedRow] | list[InspectedPack], facts: dict[str, Any] | None, most: int) -> dict[str, Any]:
     return {"max_length": most, "rows": [asdict(each) for each in rows], "stats": facts}
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Rows as they are trained on</title>
-<style>
-body {{ font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
-pre {{ white-space: pre-wrap; background: #f6f6f6; padding: 1em; }}
-mark {{ background: #b7efc5; }} del {{ color: #999; }}
-.pair {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1em; }}
-</style>
-<h1>Rows as they are trained on</h1>
-<p><mark>Trained on</mark>, not trained on, <del>cut at max_length {most}</del>.</p>
-{rows}
-</html>
-"""
-
-
-def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most: int) -> None:
-    parts = []
-    for each in rows:
-        parts.append(f"<h2>{html.escape(each.title)}</h2>")
-        if each.problem:
-            parts.append(f"<p>Not trained on: {html.escape(each.problem)}</p>")
-        shown = "".join(map(_sequence_as_html, each.sequences))
-        parts.append(f'<div class="pair">{shown}</div>' if _is_pair(each.sequences) else shown)
-    with translated_disk_errors(path, "writing the page"):
-        try:
-            with path.open("x", encoding="utf-8", errors="replace") as file:
-                file.write(_PAGE.format(most=most, rows="\n".join(parts)))
-        except FileExistsError:
-            raise InputError(
-                "the file exists already", code="path-exists", remedy="give another name with --html", where=path
-            ) from None
-
-
-def _sequence_as_html(sequence: TokenSequence) -> str:
-    text = "".join(map(_as_html, sequence.segments))
-    return f"<div><p>{html.escape(sequence.name)} {_summary(sequence)}</p><pre>{text}</pre></div>"
-
-
-def _as_html(segment: Segment) -> str:
-    text = html.escape(segment.text)
-    return f"<del>{text}</del>" if segment.is_cut else f"<mark>{text}</mark>" if segment.is_trained else text

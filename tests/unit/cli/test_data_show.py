@@ -71,29 +71,23 @@ def test_packed_shows_the_rows_that_share_a_sequence(ascendtune: Any, recipe: Pa
     assert refused.returncode == 2 and "code: not-packed" in refused.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("--json",), ("--packed",), ("--html", "page.html"), ("--stats",)])
+@pytest.mark.parametrize("words", [(), ("--json",), ("--packed",), ("--stats",)])
 def test_data_show_refuses_the_number_of_a_row_that_is_not_there(
-    ascendtune: Any, recipe: Path, tmp_path: Path, words: tuple[str, ...]
+    ascendtune: Any, recipe: Path, words: tuple[str, ...]
 ) -> None:
     for number in (3, 10**20):
         shown = ascendtune("data", "show", recipe, "--row", str(number), *words)
         assert shown.returncode == 2 and "code: row-missing" in shown.stderr
         assert bool(shown.stdout) is ("--json" in words)
     assert "the data has 2 rows" in shown.stderr or "--packed" in words
-    assert not (tmp_path / "page.html").exists()
 
 
-def test_data_show_writes_json_and_an_escaped_page(ascendtune: Any, recipe: Path, tmp_path: Path) -> None:
+def test_data_show_writes_json(ascendtune: Any, recipe: Path) -> None:
     shown = json.loads(ascendtune("data", "show", recipe, "-n", "1", "--json").stdout)
     (row,) = shown["rows"]
     assert row["values"] == {"prompt": "2 + 3?", "completion": "<b>Five.</b>"} and row["problem"] is None
     (sequence,) = row["sequences"]
     assert len(sequence["token_ids"]) == len(sequence["trained"]) == len(sequence["token_texts"])
-    assert ascendtune("data", "show", recipe, "--html", "page.html").returncode == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "<mark>&lt;b&gt;Five.&lt;/b&gt;&lt;|im_end|&gt;</mark>" in page and "<b>" not in page
-    again = ascendtune("data", "show", recipe, "--html", "page.html")
-    assert again.returncode == 2 and "code: path-exists" in again.stderr
 
 
 @pytest.fixture
@@ -114,10 +108,3 @@ def test_chosen_and_rejected_stand_beside_each_other_on_a_terminal(
     (answers,) = (line for line in shown.splitlines() if "Five.</b><|im_end|>" in line)
     assert answers.index("«<b>Five.</b>") < answers.index("│") < answers.index("«Six, I think.")
     assert "│" not in ascendtune("data", "show", pairs, "--tokens").stdout
-
-
-def test_chosen_and_rejected_stand_beside_each_other_on_a_page(ascendtune: Any, pairs: Path, tmp_path: Path) -> None:
-    assert ascendtune("data", "show", pairs, "--html", "page.html").returncode == 0
-    page = (tmp_path / "page.html").read_text()
-    pair = page[page.index('<div class="pair">') :]
-    assert pair.count("<pre>") == 2 and pair.index("chosen") < pair.index("rejected") and "<b>" not in pair
