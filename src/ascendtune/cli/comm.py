@@ -147,7 +147,6 @@ def bench(
             help="Train a few steps of this instead, and report where their time goes.",
         ),
     ] = None,
-    plot: Annotated[bool, typer.Option("--plot", help="Also print busbw over size as bars.")] = False,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save a plot.")] = None,
     timeout: RankTimeout = 120.0,
     directory: RankDirectory = None,
@@ -175,16 +174,16 @@ def bench(
 
     log.set_up()
     if profile_step is not None:
-        if pairs or collective or dtype or min_bytes or max_bytes or iterations or expect or plot or png:
+        if pairs or collective or dtype or min_bytes or max_bytes or iterations or expect or png:
             raise InputError(
                 "--profile-step measures training: the options for collectives and links do not apply to it",
                 code="conflicting-options",
                 remedy="keep --devices, --device-ids, --timeout, --directory and --json only",
             )
         return measure_step(profile_step, choose_ranks(devices, device_ids, nodes), directory, timeout, is_json=as_json)
-    if pairs and (collective or dtype or min_bytes or plot):
+    if pairs and (collective or dtype or min_bytes):
         raise InputError(
-            "--pairs sends messages of one size: --collective, --dtype, --min-bytes and --plot do not apply to it",
+            "--pairs sends messages of one size: --collective, --dtype and --min-bytes do not apply to it",
             code="conflicting-options",
             remedy="remove them; --max-bytes sets the size",
         )
@@ -200,7 +199,7 @@ def bench(
     steps = ranks.count * (ranks.count - 1) if pairs else (work["max_bytes"] // work["min_bytes"]).bit_length()
     ran = run({**work, "iterations": iterations or 20, "timeout_seconds": timeout}, ranks, directory, steps=steps)
     report = Report(ran, expect, png, as_json, timeout)
-    return report.links() if pairs else report.rows(work, plot=plot)
+    return report.links() if pairs else report.rows(work)
 
 
 def _sweep(collective: str, dtype: str, min_bytes: str, max_bytes: str) -> dict[str, Any]:

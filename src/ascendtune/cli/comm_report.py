@@ -11,7 +11,7 @@ from typing import Any
 
 from ascendtune.check.comm import step, sweep
 from ascendtune.check.comm.judge import unfinished_finding
-from ascendtune.check.comm.picture import bars, draw_links, draw_rows, heat_map
+from ascendtune.check.comm.picture import draw_links, draw_rows, heat_map
 from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.comm.step import StepTimes
 from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, BandwidthRow, against_figure, against_peak, expected_of
@@ -38,7 +38,7 @@ class Report:
     is_json: bool
     timeout_seconds: float
 
-    def rows(self, work: dict[str, Any], *, plot: bool) -> int:
+    def rows(self, work: dict[str, Any]) -> int:
         """One collective over sizes; `work` is the task of the ranks."""
         what = f"{work['collective']} of {work['dtype']}"
         rows = sweep.bandwidth_rows(self.ran, work["collective"])
@@ -54,7 +54,7 @@ class Report:
             )
             links = self.ran.ranks.count - 1
             findings += [sweep.values(rows), *self._held_against(best.busbw_bytes_per_second, links)]
-            pictures = [_table(rows, work["dtype"]), *([bars(rows, width(sys.stdout))] if plot else [])]
+            pictures = [_table(rows, work["dtype"])]
         self._print(
             pictures,
             sentence,

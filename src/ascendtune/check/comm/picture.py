@@ -1,4 +1,4 @@
-"""Bandwidth over size, and the heat map of links: as text for the terminal, and as PNG."""
+"""The heat map of links as text, and as PNG; bandwidth over size as PNG."""
 
 from __future__ import annotations
 
@@ -11,25 +11,9 @@ from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.figure import import_matplotlib, write_figure
 from ascendtune.core.units import format_bytes
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _SHADES = "░▒▓█"
 _CELL, _LEFT = 7, 8
 _FINE_SHARE = 0.8
-
-
-def bars(rows: Sequence[BandwidthRow], columns: int | None) -> str:
-    """A line for each size. The bar of the highest busbw takes the whole width."""
-    labels = [format_bytes(row.bytes) for row in rows]
-    figures = [f"{row.busbw_bytes_per_second / GIGA:.3f}" for row in rows]
-    left, right = max(map(len, labels)), max(map(len, figures))
-    room = (columns or WIDE) - left - right - 4
-    highest = max(row.busbw_bytes_per_second for row in rows)
-    drawn = [_bar(row.busbw_bytes_per_second / highest, room) for row in rows]
-    lines = [
-        f"{label.rjust(left)}  {figure.rjust(right)} {bar}".rstrip()
-        for label, figure, bar in zip(labels, figures, drawn, strict=True)
-    ]
-    return "\n".join([f"{'size'.rjust(left)}  busbw, GB/s", *lines])
 
 
 def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Paint) -> str:
@@ -64,11 +48,6 @@ def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Pain
 
 def _colour(share: float) -> str:
     return "red" if share < SLOW_SHARE else "yellow" if share < _FINE_SHARE else "green"
-
-
-def _bar(share: float, room: int) -> str:
-    eighths = round(share * room * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 _BUS, _ALGORITHM, _QUIET = "#1f4e8c", "#a9c1de", "#667085"

@@ -122,7 +122,7 @@ def test_a_rank_that_is_missing_is_named_and_its_log(run: Run, tmp_path: Path, f
 
 def test_table_shows_sizes_bandwidths_and_the_expectation_that_is_missed(run: Run, tmp_path: Path) -> None:
     asked = ("--collective", "all_gather", "--min-bytes", "4", "--max-bytes", "64K", "--iterations", "3")
-    expected = ("--expect", "1000", "--plot", "--png", "a.png")
+    expected = ("--expect", "1000", "--png", "a.png")
     done = run("bench", *asked, *expected, fault=("has little memory", 1))
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
@@ -136,7 +136,7 @@ def test_table_shows_sizes_bandwidths_and_the_expectation_that_is_missed(run: Ru
     assert algbw == pytest.approx(32768 / seconds / 1e3, abs=0.006) and busbw == pytest.approx(algbw / 2, abs=0.006)
     assert "of what is expected" in done.stdout and "every element is right at 13 sizes" in done.stdout
     assert "the largest size was 32.0 KiB, limited by half of the free memory" in done.stderr
-    assert (tmp_path / "a.png").is_file() and "█" in done.stdout
+    assert (tmp_path / "a.png").is_file()
 
 
 @pytest.mark.soak

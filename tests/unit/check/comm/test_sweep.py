@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ascendtune.check.comm import sweep
-from ascendtune.check.comm.picture import bars, draw_links, draw_rows, heat_map
+from ascendtune.check.comm.picture import draw_links, draw_rows, heat_map
 from ascendtune.check.comm.start import RankGroup
 from ascendtune.check.comm.sweep import BandwidthRow, Link, against_figure, against_peak, expected_of
 from ascendtune.core.errors import InputError
@@ -75,17 +75,6 @@ def test_wrong_elements_are_a_failure() -> None:
     assert sweep.values([row(8, 1e9, wrong=None)]).status == "unknown"
     found = sweep.values([row(8, 1e9), row(2048, 1e9, wrong=3)])
     assert found.status == "failure" and found.measured == "3 elements wrong, first at 2,048 bytes"
-
-
-def test_bars_fit_in_60_columns() -> None:
-    drawn = bars([row(8, 1e6), row(1 << 20, 6e9), row(1 << 30, 12e9)], 60)
-    assert drawn.splitlines() == [
-        "   size  busbw, GB/s",
-        "    8 B   0.001",
-        "1.0 MiB   6.000 " + "█" * 21 + "▌",
-        "1.0 GiB  12.000 " + "█" * 43,
-    ]
-    assert max(map(len, drawn.splitlines())) < 60
 
 
 def test_the_heat_map_has_figures_and_colours() -> None:
