@@ -9,32 +9,50 @@ from pathlib import Path
 from ascendtune.core.errors import InputError
 from ascendtune.core.mask import command_without_secrets
 
-_TRAIN = "ascendtune init --model MODEL --data DATA{}, then ascendtune train recipe.yaml"
 _CHAT = "ascendtune chat RUN_OR_MODEL"
 _MERGE = "ascendtune merge RUN_OR_ADAPTER --to DIR"
 _SERVE = "serve the directory RUN/model with vLLM (vllm serve RUN/model), or ask with ascendtune generate RUN PROMPT"
 _EVALUATE = "ascendtune generate RUN --file rows.jsonl --json writes answers beside the expected ones; for benchmarks "
 _EVALUATE += "give RUN/model to lm-eval"
-
 _LAUNCH = "ascendtune launch -- python train.py starts a program once per device"
+_NO_PPO = "PPO and GRPO are not supported in this version; method.stage: preference is the nearest"
 
-# Word -> what to do here.
+
+def _training(stage: str | None, loss: str | None = None) -> str:
+    """The commands for a training of which nothing but this is known."""
+    of_stage = f" --stage {stage}" if stage else ""
+    of_loss = f" method.preference.loss={loss}" if loss else ""
+    return f"ascendtune init --model MODEL --data DATA{of_stage}, then ascendtune train recipe.yaml{of_loss}"
+
+
+_TRAININGS = {
+    "pt": "pretrain",
+    "pretrain": "pretrain",
+    "sft": "sft",
+    "finetune": None,
+    "fine-tune": None,
+    "rm": "reward",
+    "reward": "reward",
+    "dpo": "preference",
+    "kto": "preference",
+    "orpo": "preference",
+    "rlhf": "preference",
+}
+"""Commands that train -> the stage, where they are for one."""
+_LOSSES = ("kto", "orpo")
+_MERGES = ("export", "merge-lora", "merge_lora")
+_CHATS = ("webchat", "inference", "app")
 _COMMANDS = {
-    "export": _MERGE,
-    "merge-lora": _MERGE,
-    "merge_lora": _MERGE,
-    "api": _SERVE,
-    "deploy": _SERVE,
-    "vllm-serve": _SERVE,
-    "serve": _SERVE,
-    "webui": f"there is no web interface; {_TRAIN.format('')}",
-    "web-ui": f"there is no web interface; {_TRAIN.format('')}",
-    "webchat": _CHAT,
-    "inference": _CHAT,
+    **dict.fromkeys(_MERGES, _MERGE),
+    **dict.fromkeys(_CHATS, _CHAT),
+    **dict.fromkeys(("api", "deploy", "vllm-serve", "serve"), _SERVE),
+    **dict.fromkeys(("webui", "web-ui"), f"there is no web interface; {_training(None)}"),
+    **dict.fromkeys(("eval", "evaluate"), _EVALUATE),
+    **dict.fromkeys(("torchrun", "accelerate", "deepspeed"), _LAUNCH),
+    **dict.fromkeys(("grpo", "ppo"), _NO_PPO),
+    "tune": f"recipes of torchtune are not read; {_training(None)}",
+    "verl": f"PPO and GRPO are not supported in this version; for supervised training: {_training('sft')}",
     "infer": "ascendtune generate RUN_OR_MODEL PROMPT",
-    "app": _CHAT,
-    "eval": _EVALUATE,
-    "evaluate": _EVALUATE,
     "version": "ascendtune --version",
     "logs": "ascendtune jobs logs JOB",
     "ps": "ascendtune jobs list",
@@ -44,25 +62,8 @@ _COMMANDS = {
     "show": "ascendtune runs show RUN",
     "resume": "give the same ascendtune train RECIPE again: it goes on from the newest checkpoint",
     "preprocess": "ascendtune train recipe.yaml --prepare",
-    "pt": _TRAIN.format(" --stage pretrain"),
-    "pretrain": _TRAIN.format(" --stage pretrain"),
-    "sft": _TRAIN.format(" --stage sft"),
-    "finetune": _TRAIN.format(""),
-    "fine-tune": _TRAIN.format(""),
-    "rm": _TRAIN.format(" --stage reward"),
-    "reward": _TRAIN.format(" --stage reward"),
-    "dpo": _TRAIN.format(" --stage preference"),
-    "kto": f"{_TRAIN.format(' --stage preference')} method.preference.loss=kto",
-    "orpo": f"{_TRAIN.format(' --stage preference')} method.preference.loss=orpo",
-    "rlhf": _TRAIN.format(" --stage preference"),
-    "torchrun": _LAUNCH,
-    "accelerate": _LAUNCH,
-    "deepspeed": _LAUNCH,
-    "grpo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
-    "ppo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
-    "verl": "PPO and GRPO are not supported in this version; for supervised training: " + _TRAIN.format(" --stage sft"),
-    "tune": f"recipes of torchtune are not read; {_TRAIN.format('')}",
 }
+"""Other commands -> what to do here."""
 # Launchers in front of another tool's command.
 _TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl", "unsloth")
 # Options that name the model, the adapter and the directory of the result.
@@ -83,17 +84,19 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
     if word in _TOOLS:
         here = shlex.join(["ascendtune", *command_without_secrets(following)])
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=f"leave it out: {here}")
-    if word not in known and (remedy := _COMMANDS.get(word)):
-        values = _options_in(following)
-        remedy = _with_models(word, remedy, values) or remedy
-        if word in ("export", "webchat") and following and following[0].endswith((".yaml", ".yml")):
-            remedy = _of_recipe(Path(following[0])) or remedy
-        file = _configuration_in(following, values)
-        if word == "preprocess" and file is not None:
-            remedy = shlex.join(["ascendtune", "train", str(file), "--prepare"])
-        elif remedy.startswith(_TRAIN.partition("{")[0]):
-            remedy = _training_with(word, remedy, following, file)
-        raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
+    if word in known or word not in {*_COMMANDS, *_TRAININGS}:
+        return
+    values = _options_in(following)
+    file = _configuration_in(following, values)
+    remedy = None
+    if word in ("export", "webchat") and following and following[0].endswith((".yaml", ".yml")):
+        remedy = _of_recipe(Path(following[0]))
+    elif word == "preprocess" and file is not None:
+        remedy = shlex.join(["ascendtune", "train", str(file), "--prepare"])
+    elif word in _TRAININGS:
+        remedy = _training_with(word, following, file)
+    remedy = remedy or _with_models(word, values) or _COMMANDS.get(word) or _training(None)
+    raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
 
 
 def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:
@@ -102,8 +105,12 @@ def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:
     return Path(named[0]) if named else None
 
 
-def _training_with(word: str, remedy: str, words: list[str], file: Path | None) -> str:
-    """The commands for a training whose options are on the command line, or in a file, or both."""
+def _training_with(word: str, words: list[str], file: Path | None) -> str:
+    """The commands for a training whose options are on the command line, or in a file, or both.
+
+    Args:
+        word: the command: one of `_TRAININGS`, or `train`.
+    """
     from ascendtune.core.document import read_document
     from ascendtune.core.errors import AscendtuneError
     from ascendtune.recipe.other_commands import native_commands, tool_of
@@ -117,36 +124,35 @@ def _training_with(word: str, remedy: str, words: list[str], file: Path | None) 
         if tool_of(written) is None:
             return shlex.join(["ascendtune", "train", str(file)])
         asked = {**written, **asked}
+    stage, loss = _TRAININGS.get(word), word if word in _LOSSES else None
     if not asked:
-        return remedy
-    stage = next((each for each in ("sft", "pretrain", "reward", "preference") if f"--stage {each}" in remedy), None)
-    loss = {"rl": word} if word in ("kto", "orpo") else {}
+        return _training(stage, loss)
     # `train` is a word of this program: its options may be of any tool.
-    return str(native_commands({**loss, **asked}, None if word == "train" else tool_of(asked), stage))
+    given = {**({"rl": loss} if loss else {}), **asked}
+    return str(native_commands(given, None if word == "train" else tool_of(asked), stage))
 
 
-def _with_models(word: str, remedy: str, values: dict[str, str]) -> str | None:
+def _with_models(word: str, values: dict[str, str]) -> str | None:
     """`ascendtune chat`, `generate` or `merge` with the models that the options name; None where they name none.
 
     Args:
-        word: the command that was typed.
-        remedy: the command that does the same here, without names.
+        word: the command that was typed, of this program or of another.
     """
     model, adapters, target = (
         next((values[name] for name in names if values.get(name, "true") != "true"), None)
         for names in (_MODELS, _ADAPTERS, _TARGETS)
     )
     named = adapters or model
-    if values.get("push_to_hub", "false").lower() == "true" and remedy == _MERGE:
+    if values.get("push_to_hub", "false").lower() == "true" and word in _MERGES:
         return shlex.join(["ascendtune", "push", named or "RUN", values.get("hub_model_id", "OWNER/NAME")])
     if named is None:
         return None
-    if remedy == _MERGE or word == "merge":
+    if word in (*_MERGES, "merge"):
         first, *others = [each.strip() for each in (adapters or "").split(",") if each.strip()] or [named]
         more = [each for other in others for each in ("--adapter", other)]
         onto = ["--onto", model] if model and adapters else []
         return shlex.join(["ascendtune", "merge", first, *more, *onto, "--to", target or "DIR"])
-    if remedy == _CHAT or word == "chat":
+    if word in (*_CHATS, "chat"):
         return shlex.join(["ascendtune", "chat", named])
     if word in ("infer", "generate"):
         return shlex.join(["ascendtune", "generate", named, "PROMPT"])
@@ -200,13 +206,13 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     name = option.lstrip("-").replace("-", "_")
     values = _options_in(words)
     if words and words[0] in ("chat", "generate", "merge"):
-        return _with_models(words[0], "", values)
+        return _with_models(words[0], values)
     if "model_name_or_path" in values and {"stage", "do_train"} & set(values):
         return (
             "write these options into a file, a line `key: value` for each, and give that: ascendtune train FILE.yaml"
         )
     if words and words[0] == "train" and set(_MODELS) & set(values) and _configuration_in(words, values) is None:
-        return _training_with("train", "", words[1:], None)
+        return _training_with("train", words[1:], None)
     if name in ("config", "config_file"):
         return "give the recipe without an option: ascendtune train RECIPE"
     if name in ("resume", "resume_from_checkpoint"):

@@ -46,7 +46,7 @@ def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Findin
 
 
 def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool = False) -> Iterator[Finding]:
-    told, found = [], []
+    told, found = dict[str, bool](), []
     measured: dict[tuple[str, int], tuple[float, float] | None] = {}
     for place in places:
         there = existing_parent(place.path)
@@ -56,15 +56,14 @@ def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool
         if key not in measured:
             measured[key] = _speed(outside, there)
         speed = measured[key]
-        told.append(_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed))
+        # Model and data sets are often on one mount: a line for both.
+        told[_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed)] = speed is not None
         if speed is not None:
             found += _slow(place, there, mount, *speed)
-    # Model and data sets are often on one mount.
-    told = list(dict.fromkeys(told))
     yield from dict.fromkeys(found)
     if are_given or not found:
         yield ok(STORAGE, "; ".join(told))
-    elif unmeasured := [line for line in told if say("not measured") in line]:
+    elif unmeasured := [line for line, is_measured in told.items() if not is_measured]:
         yield unknown(STORAGE, "; ".join(unmeasured))
 
 
