@@ -14,6 +14,8 @@ from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, ProfileTrac
 
 ASIDE = ("evaluation", "checkpoint", "profile", "garbage collection")
 """Work in the profiled steps that is not training: phases of the loop, and garbage collection."""
+_CAUSES = ("collective", "aside", "sync", "data", "launch")
+"""Why the main thread computes nothing."""
 _KIND_NAMES = tuple(KIND_NUMBERS)
 _MICRO = 1e-6
 _SAME_MOMENT = 1e-3
@@ -127,16 +129,18 @@ def _whole(trace: ProfileTrace) -> tuple[float, float]:
 
 def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
     """Operators compute on the main thread, one at a time; a library's own threads communicate beside it."""
-    waiting: list[Interval] = []
+    waiting: dict[str, list[Interval]] = {cause: [] for cause in _CAUSES}
     busy: list[tuple[float, float]] = []
     sums: dict[tuple[int, str, str, int], float] = defaultdict(float)
     calls: dict[tuple[int, str], int] = defaultdict(int)
     seen, pauses = bytearray(len(trace)), Pauses(trace)
     for start, end, inner in host.segments(host.main, windows):
         kind = inner.kind
-        pauses.add(start, end, inner, is_idle=not kind and _cause(inner, trace) == "launch")
-        if not kind or kind == "collective":
-            waiting.append(Interval(start, end, _cause(inner, trace), inner.event))
+        is_waiting = not kind or kind == "collective"
+        cause, detail = _cause(inner, trace) if is_waiting else ("", "")
+        pauses.add(start, end, inner, is_idle=not kind and cause == "launch")
+        if is_waiting:
+            waiting[cause].append(Interval(start, end, detail, inner.event))
             continue
         if busy and busy[-1][1] == start:
             busy[-1] = busy[-1][0], end
@@ -154,8 +158,9 @@ def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: 
         split.note(trace.names[name], kind, count, 0.0)
     _add_sync_calls(split, host, windows)
     # Before the first event of the thread and behind its last.
-    around = uncovered((Interval(*window, "launch") for window in windows), merged(union(busy), union(waiting)))
-    waiting = sorted([*waiting, *around])
+    inside = union(sorted(each for intervals in waiting.values() for each in intervals))
+    around = uncovered((Interval(*window) for window in windows), merged(union(busy), inside))
+    waiting["launch"] = sorted([*waiting["launch"], *around])
     _split_waiting(split, host, windows, waiting, busy, IntervalIndex(pauses.end()))
 
 
@@ -163,30 +168,34 @@ def _split_waiting(
     split: Split,
     host: HostTimeline,
     windows: list[tuple[float, float]],
-    waiting: list[Interval],
+    waiting: dict[str, list[Interval]],
     busy: list[tuple[float, float]],
     pauses: IntervalIndex,
 ) -> None:
-    """Divide the time in which the main thread computes nothing."""
+    """Divide the time in which the main thread computes nothing.
+
+    Args:
+        waiting: disjoint, by cause.
+    """
     ranges = host.ranges_of_collectives()
     communicating = uncovered(ranges, merged(union(busy), _gaps_between(windows)))
-    exposed = uncovered(sorted(_overlap(waiting, communicating)))
+    index = IntervalIndex(communicating)
+    # While it evaluates or saves, the collectives belong to that.
+    beside = [each for cause, intervals in waiting.items() if cause != "aside" for each in intervals]
+    exposed = uncovered(sorted(part for each in beside for part in index.within(each.start, each.end)))
     _add_collectives(split, ranges, windows, exposed)
-    for each in uncovered(waiting, union(exposed)):
-        seconds = each.seconds
-        cause, _, detail = each.label.partition(" ")
-        if cause == "collective":
-            split.communication[kind_of_collective(detail)] += seconds
-        elif cause == "aside":
-            split.aside[detail] += seconds
-        elif cause == "sync":
-            split.sync[detail] += seconds
-        elif cause == "data":
-            split.data += seconds
-        else:
-            split.launch += seconds
-            for pause in pauses.within(each.start, each.end):
-                split.pauses.add(pause.label, _step_at(pause.start, windows), pause.seconds)
+    rest = {cause: uncovered(intervals, union(exposed)) for cause, intervals in waiting.items()}
+    for each in rest["collective"]:
+        split.communication[kind_of_collective(each.label)] += each.seconds
+    for each in rest["aside"]:
+        split.aside[each.label] += each.seconds
+    for each in rest["sync"]:
+        split.sync[each.label] += each.seconds
+    split.data += sum(each.seconds for each in rest["data"])
+    for each in rest["launch"]:
+        split.launch += each.seconds
+        for pause in pauses.within(each.start, each.end):
+            split.pauses.add(pause.label, _step_at(pause.start, windows), pause.seconds)
 
 
 def _step_at(moment: float, windows: list[tuple[float, float]]) -> int:
@@ -194,26 +203,15 @@ def _step_at(moment: float, windows: list[tuple[float, float]]) -> int:
     return max(0, bisect_right(windows, (moment, float("inf"))) - 1)
 
 
-def _overlap(waiting: list[Interval], communicating: list[Interval]) -> list[Interval]:
-    """The moments in which the host waits and a collective runs, named by the collective."""
-    index = IntervalIndex(communicating)
-    found = []
-    for each in waiting:
-        # While it evaluates or saves, the collectives belong to that.
-        if not each.label.startswith("aside"):
-            found += index.within(each.start, each.end)
-    return found
-
-
-def _cause(inner: OpenEvent, trace: ProfileTrace) -> str:
-    """Why nothing is computed while `inner` is the innermost event of the main thread."""
+def _cause(inner: OpenEvent, trace: ProfileTrace) -> tuple[str, str]:
+    """Why nothing is computed while `inner` is the innermost event of the main thread: one of `_CAUSES`, and where."""
     if inner.phase in ASIDE:
-        return f"aside {inner.phase}"
+        return "aside", inner.phase
     if inner.kind == "collective":
-        return f"collective {trace.names[inner.name]}"
+        return "collective", trace.names[inner.name]
     if inner.place >= 0:
-        return f"sync {shown_place(trace.names[inner.place])}"
-    return "data" if inner.phase == "data" else "launch"
+        return "sync", shown_place(trace.names[inner.place])
+    return ("data" if inner.phase == "data" else "launch"), ""
 
 
 def _count(split: Split, name: str, kind: str, phase: str, place: str, seconds: float) -> None:
