@@ -7,8 +7,7 @@ import shlex
 import sys
 import time
 from dataclasses import asdict, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -48,17 +47,10 @@ def export(
         notice("nothing to load: there is no CANN here, or this shell has loaded it")
 
 
-class MirrorAction(StrEnum):
-    """What `env mirrors` does."""
-
-    SHOW = "show"
-    USE = "use"
-    UNDO = "undo"
-    TEST = "test"
-
-
 def mirrors(
-    action: Annotated[MirrorAction, typer.Argument(metavar="show|use|undo|test", help="What to do.")],
+    action: Annotated[
+        Literal["show", "use", "undo", "test"], typer.Argument(metavar="show|use|undo|test", help="What to do.")
+    ],
     name: Annotated[
         str | None,
         typer.Argument(
@@ -93,21 +85,21 @@ def mirrors(
     from ascendtune.machine.environment import user_files
     from ascendtune.machine.environment.mirrors import MIRRORS, TOOLS, changes_for
 
-    if action is not MirrorAction.USE and (name or only or github_proxy):
+    if action != "use" and (name or only or github_proxy):
         raise InputError(
-            f"`mirrors {action.value}` takes neither a mirror nor --only nor --github-proxy",
+            f"`mirrors {action}` takes neither a mirror nor --only nor --github-proxy",
             code="conflicting-options",
             remedy="they belong to: ascendtune env mirrors use NAME",
         )
     match action:
-        case MirrorAction.SHOW:
+        case "show":
             _show(as_json=as_json)
-        case MirrorAction.TEST:
+        case "test":
             _compare(as_json=as_json)
-        case MirrorAction.UNDO:
+        case "undo":
             for path in user_files.undo():
                 print(f"{'restored' if path.exists() else 'removed'} {path}")
-        case MirrorAction.USE:
+        case "use":
             if name is None:
                 raise InputError(
                     "no mirror is named", code="option-missing", remedy=f"name one of {', '.join(MIRRORS)}"
@@ -288,15 +280,8 @@ def _install(plan: InstallPlan, program: str) -> None:
         )
 
 
-class CondaAction(StrEnum):
-    """What `env conda` does."""
-
-    RENAME = "rename"
-    CLONE = "clone"
-
-
 def conda(
-    action: Annotated[CondaAction, typer.Argument(metavar="rename|clone", help="What to do.")],
+    action: Annotated[Literal["rename", "clone"], typer.Argument(metavar="rename|clone", help="What to do.")],
     old: Annotated[str, typer.Argument(metavar="OLD", help="Name or path of the environment.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Name or path of the copy.")],
     yes: Yes = False,
@@ -313,7 +298,7 @@ def conda(
     from ascendtune.machine.environment.conda import Conda
 
     program = Conda.find(os.environ)
-    removes = action is CondaAction.RENAME
+    removes = action == "rename"
     for command in program.commands(old, new, then_remove=removes):
         print(shlex.join(command))
     prefix = program.prefix_of(old)

@@ -7,9 +7,8 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -84,14 +83,8 @@ def _age(seconds: float) -> str:
     return f"{seconds / 86400:.0f} d" if seconds >= 2 * 86400 else f"{seconds / 3600:.0f} h"
 
 
-class MountAction(StrEnum):
-    """What `env mount` does."""
-
-    CHECK = "check"
-
-
 def mount(
-    action: Annotated[MountAction, typer.Argument(metavar="check", help="What to do.")],
+    action: Annotated[Literal["check"], typer.Argument(metavar="check", help="What to do.")],
     directories: Annotated[
         list[Path] | None, typer.Argument(metavar="DIR", help="Directories (default: here).", show_default=False)
     ] = None,

@@ -7,9 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -201,15 +200,6 @@ def _warn_of(found: ImportedRun) -> None:
         notice(f"{found.source / name} ends within a record: it is still being written, or its writer was killed")
 
 
-class SendTo(StrEnum):
-    """Trackers that take runs."""
-
-    WANDB = "wandb"
-    SWANLAB = "swanlab"
-    MLFLOW = "mlflow"
-    TRACKIO = "trackio"
-
-
 def send(
     runs: Annotated[
         list[Path],
@@ -217,7 +207,10 @@ def send(
             metavar="RUN", help="Run directories, or their names.", show_default=False, autocompletion=complete_run
         ),
     ],
-    to: Annotated[SendTo, typer.Option(metavar="wandb|swanlab|mlflow|trackio", help="Tracker.")],
+    to: Annotated[
+        Literal["wandb", "swanlab", "mlflow", "trackio"],
+        typer.Option(metavar="wandb|swanlab|mlflow|trackio", help="Tracker."),
+    ],
     project: Annotated[str, typer.Option(metavar="NAME", help="Project, or experiment.")] = "ascendtune",
     host: Annotated[
         str | None,
@@ -242,7 +235,7 @@ def send(
     from ascendtune.train.report.sending import send_run
     from ascendtune.train.report.trackers import Destination
 
-    destination = Destination(to.value, project, host, offline)
+    destination = Destination(to, project, host, offline)
     results, faults = list[dict[str, Any]](), list[AscendtuneError]()
     for run in [RunDir.open(run_named(each)) for each in runs]:
         try:
@@ -253,9 +246,9 @@ def send(
         except AscendtuneError as error:
             print_error(error)
             faults.append(error)
-            results.append({"run": str(run), "tracker": to.value, "steps_sent": None, "error": error.code})
+            results.append({"run": str(run), "tracker": to, "steps_sent": None, "error": error.code})
             continue
-        results.append({"run": str(run), "tracker": to.value, "steps_sent": count, "error": None})
+        results.append({"run": str(run), "tracker": to, "steps_sent": count, "error": None})
         if not as_json:
             print(f"{run}: {count_of(count, 'step') + ' sent' if count else 'nothing new'}")
     if as_json:
@@ -263,7 +256,7 @@ def send(
     if faults:
         sys.exit(max(each.exit_code for each in faults))
     if offline:
-        suggest_next(f"ascendtune track sync {runs[0]}" if to is SendTo.WANDB else "swanlab sync DIRECTORY")
+        suggest_next(f"ascendtune track sync {runs[0]}" if to == "wandb" else "swanlab sync DIRECTORY")
 
 
 def _require_no_host(run: RunDir) -> None:
@@ -294,15 +287,8 @@ def _output_on_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-class TrackerName(StrEnum):
-    """Trackers with a log-in."""
-
-    WANDB = "wandb"
-    SWANLAB = "swanlab"
-
-
 def login(
-    tracker: Annotated[TrackerName, typer.Argument(metavar="wandb|swanlab", help="Tracker.")] = TrackerName.WANDB,
+    tracker: Annotated[Literal["wandb", "swanlab"], typer.Argument(metavar="wandb|swanlab", help="Tracker.")] = "wandb",
     host: Annotated[str | None, typer.Option(metavar="URL", help="Address of a server of your own.")] = None,
 ) -> None:
     """Log in to a tracker: its own client asks for the key and keeps it; ascendtune never sees the key.
@@ -317,12 +303,12 @@ def login(
     from ascendtune.core.process import replace
 
     directories = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    program = shutil.which(tracker.value, path=directories)
+    program = shutil.which(tracker, path=directories)
     if program is None:
         raise MachineError(
-            f"{tracker.value} is not installed",
+            f"{tracker} is not installed",
             code="package-missing",
-            remedy=f"pip install 'ascendtune[{tracker.value}]'",
+            remedy=f"pip install 'ascendtune[{tracker}]'",
         )
     if host and not host.startswith(("https://", "http://")):
         raise InputError("--host is not a URL", code="invalid-option-value", remedy="give https://HOST")
@@ -330,7 +316,7 @@ def login(
         raise InputError(
             "the key is typed on a terminal, and stdin is not one",
             code="confirmation-needed",
-            remedy=f"set {tracker.value.upper()}_API_KEY in the job's environment instead",
+            remedy=f"set {tracker.upper()}_API_KEY in the job's environment instead",
         )
     replace([program, "login", "--relogin", *(["--host", host] if host else [])], os.environ)
 

@@ -243,14 +243,14 @@ def test_file_of_another_user_is_not_replaced(env: dict[str, str], monkeypatch: 
 
 
 def test_passwords_in_addresses_are_not_shown(env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    from ascendtune.cli.env import MirrorAction, mirrors
+    from ascendtune.cli.env import mirrors
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", env["HOME"])
         patch.setenv("PIP_INDEX_URL", "https://me:sekret@x/simple")
         patch.setenv("HF_ENDPOINT", "https://conda.example.org/t/sekret/channel")
         for as_json in (False, True):
-            mirrors(MirrorAction.SHOW, None, only=None, github_proxy=None, as_json=as_json)
+            mirrors("show", None, only=None, github_proxy=None, as_json=as_json)
     shown = capsys.readouterr().out
     assert "sekret" not in shown and "***@x/simple" in shown
 
