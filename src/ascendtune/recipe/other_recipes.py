@@ -40,20 +40,25 @@ def refuse_other_file(path: Path, further: Sequence[str] = ()) -> None:
     given = shlex.quote(str(path))
     data = next((shlex.quote(word) for word in further if "=" not in word and Path(word).exists()), "DATA")
     then = "then ascendtune train recipe.yaml"
-    what, code = "this is a model, not a recipe", "not-a-recipe"
-    remedy = f"ascendtune init --model {given} --data {data}, {then}"
+    init = f"ascendtune init --model {given} --data {data}, {then}"
     if run := next((each for each in (path, Path("runs") / path) if (each / "run.json").is_file()), None):
-        what, remedy = "this is a run, not a recipe", f"give its recipe: {shlex.quote(str(run / 'recipe.yaml'))}"
-    elif _is_like_a_hub_id(path):
-        what, code, remedy = "no such recipe", "path-missing", f"check the path, or for a model of a hub: {remedy}"
-    elif path.is_file() and (path.name.lower().endswith(_DATA_SUFFIXES) or _is_json_list(path)):
-        what, remedy = "this is a data set, not a recipe", f"ascendtune init --model MODEL --data {given}, {then}"
-    elif path.is_file() and path.suffix in (".py", ".sh"):
-        program = f"python {given}" if path.suffix == ".py" else f"bash {given}"
-        what, remedy = "this is a program, not a recipe", _start_of(path, program)
-    elif not (path / "config.json").is_file():
-        return
-    raise RecipeError(what, code=code, remedy=remedy, where=path)
+        raise _not_a_recipe(path, "a run", f"give its recipe: {shlex.quote(str(run / 'recipe.yaml'))}")
+    if _is_like_a_hub_id(path):
+        remedy = f"check the path, or for a model of a hub: {init}"
+        raise RecipeError("no such recipe", code="path-missing", remedy=remedy, where=path)
+    if path.is_file() and (path.name.lower().endswith(_DATA_SUFFIXES) or _is_json_list(path)):
+        raise _not_a_recipe(path, "a data set", f"ascendtune init --model MODEL --data {given}, {then}")
+    if path.is_file() and path.suffix in _INTERPRETERS:
+        raise _not_a_recipe(path, "a program", _start_of(path, f"{_INTERPRETERS[path.suffix]} {given}"))
+    if (path / "config.json").is_file():
+        raise _not_a_recipe(path, "a model", init)
+
+
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
+
+
+def _not_a_recipe(path: Path, what: str, remedy: str) -> RecipeError:
+    return RecipeError(f"this is {what}, not a recipe", code="not-a-recipe", remedy=remedy, where=path)
 
 
 def _start_of(path: Path, program: str) -> str:

@@ -123,18 +123,8 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
     texts: dict[int, tuple[str, str]] = {}
     asked: dict[int, _Asked] = {}
     for beat, stat in living:
-        if procfs.owner_of(beat.pid) != os.getuid():
-            texts[beat.rank] = "", "no stack: the process belongs to another user"
-            continue
-        text, why_not = _by_py_spy(beat.pid, searches=beat.phase == RUNNING)
-        if text:
-            texts[beat.rank] = text, "py-spy"
-        elif beat.phase == RUNNING:
-            texts[beat.rank] = "", f"no stack: {why_not}"
-        elif stat.state in "Tt":
-            texts[beat.rank] = "", f"no stack: kill -CONT {beat.pid} continues it"
-        elif not procfs.catches(beat.pid, FORCED_STACKS_SIGNAL):
-            texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
+        if found := _from_outside(beat, stat):
+            texts[beat.rank] = found
         else:
             answer = RunDir(run_dir).stacks(beat.rank)
             asked[beat.rank] = _Asked(beat.pid, answer, _size(answer))
@@ -143,6 +133,22 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
         texts |= {rank: (text, source) for rank, text in answers.items()}
     why_not = f"no stack: no answer to {FORCED_STACKS_SIGNAL.name} within {_ANSWER_SECONDS:.0f} s"
     return dict.fromkeys(asked, ("", why_not)) | texts
+
+
+def _from_outside(beat: Beat, stat: procfs.Stat) -> tuple[str, str] | None:
+    """Text and source of the stacks that are had without the process, or why there are none; None: ask it."""
+    if procfs.owner_of(beat.pid) != os.getuid():
+        return "", "no stack: the process belongs to another user"
+    text, why_not = _by_py_spy(beat.pid, searches=beat.phase == RUNNING)
+    if text:
+        return text, "py-spy"
+    if beat.phase == RUNNING:
+        return "", f"no stack: {why_not}"
+    if stat.state in "Tt":
+        return "", f"no stack: kill -CONT {beat.pid} continues it"
+    if not procfs.catches(beat.pid, FORCED_STACKS_SIGNAL):
+        return "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
+    return None
 
 
 def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:

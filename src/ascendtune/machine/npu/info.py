@@ -97,19 +97,10 @@ class _Reader:
         if versions := _VERSIONS.search(line):
             self.tool, self.driver = versions["tool"], versions["driver"]
         elif table.is_border(line) or table.is_elision(line):
-            self._end_chip()
-            self.damaged |= self.foreign and self.process is not None
-            self.foreign = False
-            self.elided |= table.is_elision(line) and self.process is None
-            if table.is_border(line):
-                length = len(line.strip())
-                self.width = max(self.width, length)
-                self.closed = bool(self.cards) and length == self.width
-                self.told |= self.pending
-            self.pending = set()
+            self._end_foreign_lines()
+            self._take_border(line)
         elif row := table.read_row(line):
-            self.damaged |= self.foreign and self.process is not None
-            self.foreign = False
+            self._end_foreign_lines()
             if header := table.read_header(row):
                 self._take_header(header)
             elif self.process:
@@ -122,6 +113,20 @@ class _Reader:
                 self.damaged, self.closed = True, False
             else:
                 self.foreign = True
+
+    def _end_foreign_lines(self) -> None:
+        self.damaged |= self.foreign and self.process is not None
+        self.foreign = False
+
+    def _take_border(self, line: str) -> None:
+        self._end_chip()
+        if table.is_border(line):
+            length = len(line.strip())
+            self.width = max(self.width, length)
+            self.closed = bool(self.cards) and length == self.width
+            self.told |= self.pending
+        self.elided |= table.is_elision(line) and self.process is None
+        self.pending = set()
 
     def _end_chip(self) -> None:
         self.damaged |= self.open is not None

@@ -56,7 +56,7 @@ def count_work(setting: TrainingChoices) -> Work:
         require_divisible(model, setting.precision, stage=stage_of(config), ranks=ranks)
     stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
-    offload = _offload(setting, model, weights, stage, offloaded_parts(config), updated=passes * trained // divided)
+    offload = _offload(setting, model, weights, config, passes * trained // divided)
     return Work(
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
         transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),
@@ -70,41 +70,47 @@ def count_work(setting: TrainingChoices) -> Work:
 
 
 def _offload(
-    setting: TrainingChoices,
-    model: nn.Module,
-    weights: ParameterCounts,
-    stage: int,
-    parts: dict[str, str],
-    *,
-    updated: int,
+    setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, config: Config, updated: int
 ) -> Offload | None:
     """What `setting` keeps in host memory or on disk moves.
 
-    FSDP2 copies a rank's shard of the weights to the device before each all-gather, and of the gradients back after
-    each reduce-scatter (torch.distributed.fsdp, CPUOffloadPolicy). ZeRO-Offload copies the gradients of each
-    micro-batch to the host and the updated weights back (Ren et al. 2021, arXiv 2101.06840, section 4.1);
-    `offload_param` copies the weights before each all-gather.
-
     Args:
-        parts: of DeepSpeed, part -> cpu or nvme.
+        config: DeepSpeed's; empty for other strategies.
         updated: bytes that clipping and optimizer read and write, wherever they run.
     """
-    recipe, ranks = setting.recipe, setting.ranks
-    activations = recipe.memory.offload_activations
-    if setting.strategy == "fsdp" and recipe.parallel.fsdp.offload:
-        frozen = weights.frozen * weights.frozen_bytes
-        trained = weights.trained * weights.trained_bytes
-        gathers = 2 if recipe.parallel.fsdp.reshard else 1
-        once = reduces_once(model, recipe, setting.device, shards=setting.shards)
-        return Offload(
-            copied_of_micro_batch=(gathers * (frozen + trained) + (0 if once else trained)) // setting.shards,
-            copied_of_step=trained // setting.shards if once else 0,
-            updated=updated,
-            activations=activations,
-        )
-    if not parts:
-        return Offload(activations=True) if activations else None
-    states, computed = states_per_parameter(recipe.optim), weights.computed_bytes
+    activations = setting.recipe.memory.offload_activations
+    found = None
+    if setting.strategy == "fsdp" and setting.recipe.parallel.fsdp.offload:
+        found = _offload_of_fsdp(setting, model, weights, updated)
+    elif parts := offloaded_parts(config):
+        found = _offload_of_deepspeed(setting, weights, parts, stage_of(config), updated)
+    return replace(found or Offload(), activations=activations) if found or activations else None
+
+
+def _offload_of_fsdp(setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, updated: int) -> Offload:
+    """FSDP2 copies a rank's shard of the weights to the device before each all-gather, and of the gradients back after
+    each reduce-scatter (torch.distributed.fsdp, CPUOffloadPolicy)."""
+    frozen = weights.frozen * weights.frozen_bytes
+    trained = weights.trained * weights.trained_bytes
+    gathers = 2 if setting.recipe.parallel.fsdp.reshard else 1
+    once = reduces_once(model, setting.recipe, setting.device, shards=setting.shards)
+    return Offload(
+        copied_of_micro_batch=(gathers * (frozen + trained) + (0 if once else trained)) // setting.shards,
+        copied_of_step=trained // setting.shards if once else 0,
+        updated=updated,
+    )
+
+
+def _offload_of_deepspeed(
+    setting: TrainingChoices, weights: ParameterCounts, parts: dict[str, str], stage: int, updated: int
+) -> Offload:
+    """ZeRO-Offload copies the gradients of each micro-batch to the host and the updated weights back (Ren et al. 2021,
+    arXiv 2101.06840, section 4.1); `offload_param` copies the weights before each all-gather.
+
+    Args:
+        parts: part -> cpu or nvme.
+    """
+    ranks, states, computed = setting.ranks, states_per_parameter(setting.recipe.optim), weights.computed_bytes
     gradients, gathered = weights.trained * computed // ranks, 2 * weights.all * computed // ranks
     has_optimizer, has_weights = ("offload_optimizer" in parts), ("offload_param" in parts and stage == 3)
     on_disk = 0
@@ -117,7 +123,6 @@ def _offload(
         copied_of_step=gradients if has_optimizer else 0,
         updated=updated if has_optimizer else 0,
         on_disk=on_disk,
-        activations=activations,
     )
 
 

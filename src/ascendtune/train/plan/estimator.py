@@ -73,12 +73,6 @@ def run_estimator(
         # A DeepSpeed JSON may name the recipe's own number, which nothing is computed with.
         micro_batches = math.ceil(global_batch / (recipe.batch.micro_batch * target.devices))
         recipe = changed(recipe, Change({"batch.accumulate": micro_batches}, 0, ""))
-    section = recipe.model
-    directory = find_local(section.path, "model") or fetch_model(section.path, section.revision, weights_needed=False)
-    vocabulary = pad = 0
-    if (directory / "tokenizer.json").is_file():
-        tokenizer = Tokenizer.load(directory, section.new_tokens)
-        vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
     rows: dict[str, tuple[DocumentSize, ...]] = {}
     if dataset is not None and recipe.batch.per_device != "auto":
         largest = partial(largest_micro_batch, dataset, ranks=target.devices, global_batch=global_batch)
@@ -88,15 +82,7 @@ def run_estimator(
             smaller = changed(recipe, single_sequences(recipe))
             rows["single"] = largest(smaller, padding_free=True)
             rows["padded_single"] = largest(smaller, padding_free=False)
-    adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
-    reference = None
-    if (path := recipe.method.preference.reference) and recipe.method.needs_reference:
-        reference = str((find_local(path, "model") or fetch_model(path, weights_needed=False)).resolve())
-    request = EstimateRequest(
-        recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad, **rows,
-        adapters=tuple(str(each.path) for each in adapters), reference=reference,
-    )  # fmt: skip
-    content = _answer_of_estimator(request, search=search)
+    content = _answer_of_estimator(_request(recipe, target, rows), search=search)
     estimate, work = Estimate.of(content["estimate"]), content["work"]
     recipe = changed(recipe, Change({"batch.per_device": content["per_device"]}, 0, ""))
     if dataset is not None:
@@ -107,6 +93,25 @@ def run_estimator(
     else:
         steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
     return EstimatorResult(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
+
+
+def _request(recipe: Recipe, target: Target, rows: dict[str, tuple[DocumentSize, ...]]) -> EstimateRequest:
+    directory = _model(recipe.model.path, recipe.model.revision)
+    vocabulary = pad = 0
+    if (directory / "tokenizer.json").is_file():
+        tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
+        vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
+    adapters = find_adapters(recipe.method, quantised=recipe.model.quantization is not None)
+    path = recipe.method.preference.reference if recipe.method.needs_reference else None
+    return EstimateRequest(
+        recipe.model_dump(mode="json"), str(directory), target, vocabulary, pad, **rows,
+        adapters=tuple(str(each.path) for each in adapters), reference=str(_model(path)) if path else None,
+    )  # fmt: skip
+
+
+def _model(path: str, revision: str | None = None) -> Path:
+    """The directory of a model, of which the weights are not needed."""
+    return (find_local(path, "model") or fetch_model(path, revision, weights_needed=False)).resolve()
 
 
 def _answer_of_estimator(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
