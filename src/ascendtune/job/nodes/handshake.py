@@ -44,16 +44,14 @@ def handshake(
     Raises:
         Stopped: the user wants to stop.
     """
+    job = {
+        "directory": str(Path.cwd()),
+        "env": portable(os.environ),
+        "token": str(token) if token else None,
+        "silence_seconds": silence_seconds,
+    }
     for number, node in enumerate(nodes):
-        node.send(
-            job={
-                "directory": str(Path.cwd()),
-                "env": portable(os.environ),
-                "token": str(token) if token else None,
-                "node": number,
-                "silence_seconds": silence_seconds,
-            }
-        )
+        node.send(job={**job, "node": number})
     hellos: dict[RemoteNode, dict[str, Any]] = {}
     troubles: dict[RemoteNode, AscendtuneError] = {}
     deadline = time.monotonic() + ANSWER_SECONDS
@@ -69,13 +67,18 @@ def handshake(
             troubles[said.node] = error_on(said.node.host.name, said.message["refused"])
     for node in nodes:
         if node not in hellos and node not in troubles:
-            troubles[node] = MachineError(
-                f"{node.host.name} does not answer within {ANSWER_SECONDS:.0f} s",
-                code="host-silent",
-                remedy=f"check that passwordless ssh works: ssh {node.host.name} {node.python} -V",
-                where=node.host.name,
-            )
+            troubles[node] = _silent(node)
     return hellos, troubles
+
+
+def _silent(node: RemoteNode) -> MachineError:
+    name = node.host.name
+    return MachineError(
+        f"{name} does not answer within {ANSWER_SECONDS:.0f} s",
+        code="host-silent",
+        remedy=f"check that passwordless ssh works: ssh {name} {node.python} -V",
+        where=name,
+    )
 
 
 def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: StopRequested) -> Received | None:

@@ -31,13 +31,7 @@ _SETTINGS = (
 )  # fmt: skip
 _OF_TUNER = {
     "lora": ("method.lora.rank", "method.lora.alpha", "method.lora.dropout", "method.lora.target", "method.lora.init"),
-    "oft": (
-        "method.oft.block_size",
-        "method.oft.rank",
-        "method.oft.module_dropout",
-        "method.oft.coft",
-        "method.oft.target",
-    ),
+    "oft": tuple(f"method.oft.{key}" for key in ("block_size", "rank", "module_dropout", "coft", "target")),
 }
 _OF_STAGE = {"sft": ("method.sft.loss",), "preference": ("method.preference.loss", "method.preference.beta")}
 _STAGES = {
@@ -123,30 +117,39 @@ def model_card(
     exported = record.get("exported_step")
     if step is None and isinstance(exported, int) and exported != run.last_step():
         step = exported
-    lines = [*_head(run, weights or run.model, recipe, repository, base), "## Data", "", *_data(run)]
-    lines += ["## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""]
-    steps = [each for each in _until(step, run.read_metrics()) if is_number(each.get("loss"))]
-    if step is not None:
-        lines += [f"These are the weights of step {step}.", ""]
-    if steps:
-        lines += [f"The loss went from {steps[0]['loss']:.4g} at step {_shown(steps[0].get('step'))} to "
-                  f"{steps[-1]['loss']:.4g} at step {_shown(steps[-1].get('step'))}.", ""]  # fmt: skip
-    if with_picture:
-        lines += [f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", ""]
-    evaluations = [each for each in _until(step, run.comparable_evaluations()) if is_number(each.get("loss"))]
-    if evaluations:
-        extras = [name for name in SHOWN_EXTRAS if any(is_number(each.get(name)) for each in evaluations)]
-        rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(evaluations)]
-        lines += ["## Evaluation", "", "On rows that were not trained on.", "",
-                  *_table(("step", "loss", *extras), rows), ""]  # fmt: skip
-    versions = record.get("versions") or {}
-    lines += ["## Versions", "", *_table(("package", "version"), [[_code(k), _code(v)] for k, v in versions.items()])]
+    versions = [[_code(name), _code(version)] for name, version in (record.get("versions") or {}).items()]
+    lines = (
+        *_head(run, weights or run.model, recipe, repository, base),
+        *("## Data", "", *_data(run)),
+        *("## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""),
+        *_course(_with_loss(run.read_metrics(), step), step),
+        *((f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", "") if with_picture else ()),
+        *_evaluation(_with_loss(run.comparable_evaluations(), step)),
+        *("## Versions", "", *_table(("package", "version"), versions)),
+    )
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _until(step: int | None, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records up to `step`; None: all."""
-    return [each for each in records if step is None or (is_number(each.get("step")) and each["step"] <= step)]
+def _with_loss(records: Iterable[dict[str, Any]], step: int | None) -> list[dict[str, Any]]:
+    """The records up to `step` that have a loss; None: of all steps."""
+    known = [each for each in records if is_number(each.get("loss"))]
+    return [each for each in known if step is None or (is_number(each.get("step")) and each["step"] <= step)]
+
+
+def _course(records: list[dict[str, Any]], step: int | None) -> Iterator[str]:
+    if step is not None:
+        yield from (f"These are the weights of step {step}.", "")
+    if records:
+        first, last = (f"{each['loss']:.4g} at step {_shown(each.get('step'))}" for each in (records[0], records[-1]))
+        yield from (f"The loss went from {first} to {last}.", "")
+
+
+def _evaluation(records: list[dict[str, Any]]) -> Iterator[str]:
+    if records:
+        extras = [name for name in SHOWN_EXTRAS if any(is_number(each.get(name)) for each in records)]
+        rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(records)]
+        yield from ("## Evaluation", "", "On rows that were not trained on.", "")
+        yield from (*_table(("step", "loss", *extras), rows), "")
 
 
 def _head(run: RunDir, weights: Path, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
