@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -61,3 +62,20 @@ def test_error_that_long_data_quote_is_no_failure(explained: Explained, line: st
 )
 def test_what_follows_a_message_in_its_line_leaves_its_sizes_in_the_headline(explained: Explained, behind: str) -> None:
     assert explained(f"RuntimeError: {_SIZES} {behind}\n").headline().endswith(f": {_SIZES}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"torch 2.1 Requires-Python {'1' * 60_000}; 1.0 Requires-Python >=3",
+        f"00  10  a {'01' * 30_000} IPv4",
+        f"├── torch{' ' * 60_000}x",
+        f"LISTEN 1 2 {':1' * 30_000}",
+    ],
+)
+def test_words_and_blanks_without_end_take_no_time(explained: Explained, line: str) -> None:
+    """Each of the patterns for facts takes the square of their length."""
+    gates = "requires-python\nLibMambaUnsatisfiableError\nLISTEN\nEADDRINUSE: address already in use :::3000"
+    began = time.process_time()
+    assert not explained(f"{gates}\n{line}\nRuntimeError: the moon has 3 sides\n").is_healthy
+    assert time.process_time() - began < 10

@@ -17,7 +17,7 @@ from ascendtune.check.explain.log import line as lines_of
 from ascendtune.check.explain.log.frame import frame_of, prefix_of_frame
 from ascendtune.check.explain.log.line import InnerPrefixes, Line
 from ascendtune.check.explain.log.line_times import LineTimes
-from ascendtune.check.explain.log.long_line import failure_at_end
+from ascendtune.check.explain.log.long_line import failure_at_end, without_endless_words
 from ascendtune.check.explain.log.message_lines import LONGEST_TEXT
 from ascendtune.check.explain.log.report_of_tests import failed_test
 from ascendtune.check.explain.log.rotation import Parts
@@ -111,6 +111,7 @@ class Scan:
             self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
             self.parts.lines = self.lines
+        self._head, self._tail = map(without_endless_words, (self._head, self._tail))
         self._end_traces()
         self._note_last_words()
         look_up_unmatched(self.events)

@@ -1,4 +1,4 @@
-"""The end of a very long line: what a program wrote behind a progress bar, dots or data that did not end their line."""
+"""Very long lines: the failure at the end of one, behind a progress bar, dots or data; and words without end in one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _FAILURE = re.compile(
     r"|(?:Killed|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)"
     r"(?: \(core dumped\))?$"
 )
+_ENDLESS_WORD = re.compile(rb"(?<!\S)(\S{1000})\S+|(?<![^\S\n])([^\S\n]{1000})[^\S\n]+")
 _IS_DATA = re.compile(r"[\"'`\]})]\s*[,\]})]|[\"'`]\s*[:,]\s|\\n|[\"}\]]$")
 """Signs of a literal, in which an error is quoted."""
 
@@ -30,3 +31,9 @@ def failure_at_end(line: bytes) -> str:
     while (match := _FAILURE.search(text)) is not None:
         found, text = match[0], match[0][1:]
     return "" if _IS_DATA.search(found) or found.count('"') % 2 or found.count("`") % 2 else found
+
+
+def without_endless_words(text: bytes) -> bytes:
+    """The text with the first thousand bytes of words and blanks that are longer: no program writes such a word of
+    what is looked for, and patterns that are tried from each of its letters take the square of its length."""
+    return _ENDLESS_WORD.sub(rb"\1\2", text)
