@@ -201,6 +201,7 @@ def convert(
 
     import yaml
 
+    from ascendtune.cli.draft import comment
     from ascendtune.core.config import validate
     from ascendtune.recipe.recipe import Recipe
 
@@ -218,7 +219,9 @@ def convert(
         textwrap.fill(note, 120, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False)
         for note in document.notes
     ]
-    text = "\n".join([f"# From {recipe}.", *comments, "", yaml.safe_dump(order, sort_keys=False, allow_unicode=True)])
+    text = "\n".join(
+        [f"# From {comment(str(recipe))}.", *comments, "", yaml.safe_dump(order, sort_keys=False, allow_unicode=True)]
+    )
     if output is None:
         print(text, end="")
         return

@@ -10,11 +10,11 @@ from ascendtune.hub.snapshot.hub_client import HUGGING_FACE, HubClient, Listing,
 
 _HEAD = """\
 #!/usr/bin/env bash
-# Fetches {name} at {commit} into {directory}; give it again to continue. Needs curl and sha256sum.
+# Fetches {name} at {commit}; give it again to continue. Needs curl and sha256sum.
 # Private repositories of huggingface.co: export HF_TOKEN before.
 set -euo pipefail
-mkdir -p {directory}
-cd {directory}
+mkdir -p -- {directory}
+cd -- {directory}
 token() {{ {token}; }}
 get() {{ # PATH URL KIND HASH
   if [ -e "$1" ]; then

@@ -243,6 +243,16 @@ def test_the_script_brings_files_whose_names_look_like_options_or_commands(tmp_p
     assert _content(tmp_path / "m") == files
 
 
+@pytest.mark.parametrize("name", ["x\ntouch marked #", "--help"])
+def test_the_script_reads_the_name_of_a_directory_as_such(hub: Hub, tmp_path: Path, name: str) -> None:
+    """A list of others names it, and a line break ends a comment."""
+    request, mirrors = SnapshotRequest("o/m", "model", Path(name)), Mirrors([HuggingFace(hub.endpoint)])
+    head = shell_script(request, list_files(request, mirrors), mirrors.current()).partition("get ./")[0]
+    done = subprocess.run(["bash", "-c", f"{head}pwd"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / name}\n"), done.stderr
+    assert not (tmp_path / "marked").exists()
+
+
 def test_progress_names_the_whole_and_each_file(hub: Hub, tmp_path: Path) -> None:
     told: list[tuple[str, int, int, str]] = []
     mirrors = Mirrors([HuggingFace(hub.endpoint)])
