@@ -144,6 +144,22 @@ def lengths_that_change_rope(parameters: Mapping[str, Any] | None) -> list[int]:
     ]
 
 
+def length_of_dynamic_rope(text: Any) -> int | None:
+    """The length beyond which rotary embeddings take frequencies of their own for each length: dynamic NTK's.
+
+    Those of the longest row stay for the rows after it, until one is shorter than this.
+
+    Args:
+        text: the config of a language model, of transformers.
+
+    Returns:
+        None where no layer has such embeddings.
+    """
+    found = getattr(text, "rope_parameters", None) or {}
+    kinds = [each.get("rope_type") for each in (found, *found.values()) if isinstance(each, Mapping)]
+    return int(text.max_position_embeddings) if "dynamic" in kinds else None
+
+
 def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> None:
     """Raise if the tokenizer has ids without embeddings in the model.
 

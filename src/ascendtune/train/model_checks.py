@@ -14,7 +14,7 @@ from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.hub.adapter_files import adapted_module
-from ascendtune.hub.model_config import lengths_that_change_rope
+from ascendtune.hub.model_config import length_of_dynamic_rope, lengths_that_change_rope
 from ascendtune.hub.weight_files import sample_of_weights
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice
@@ -131,9 +131,16 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
 
 
 def warn_of_shared_frequencies(recipe: Recipe, config: Any) -> None:
-    """Say that rows which share a forward pass do not train as they would alone, where LongRoPE makes it so."""
+    """Say that rows do not train as they would alone, where LongRoPE or dynamic NTK makes it so."""
     is_alone = recipe.data.packing is False and recipe.batch.micro_batch == 1 and recipe.method.task != "pairs"
-    changes = lengths_that_change_rope(getattr(config.get_text_config(), "rope_parameters", None))
+    text = config.get_text_config()
+    changes, dynamic = lengths_that_change_rope(getattr(text, "rope_parameters", None)), length_of_dynamic_rope(text)
+    if dynamic is not None and recipe.data.max_length > dynamic:
+        warn(
+            f"dynamic NTK: a row of more than {dynamic:,} tokens changes the frequencies of all rows in its "
+            "micro-batch, and of long rows after it, so that what is learnt depends on the order of the rows. For rows "
+            f"that train as they would alone: data.max_length: {dynamic}"
+        )
     if changes and recipe.data.max_length > min(changes) and not is_alone:
         warn(
             f"LongRoPE: a row of more than {min(changes):,} tokens changes the frequencies of all rows in its "

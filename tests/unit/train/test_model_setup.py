@@ -95,6 +95,9 @@ def test_a_failed_proof_pads_rows_that_are_not_packed_and_stops_others(
         ("default", 8192, {}, False),
         ("longrope", 8192, {"batch": {"per_device": 1}, "packing": False}, False),
         ("longrope", 8192, {"batch": {"per_device": 1}, "packing": False, "method": {"stage": "reward"}}, True),
+        ("dynamic", 8192, {}, True),
+        ("dynamic", 8192, {"batch": {"per_device": 1}, "packing": False}, True),
+        ("dynamic", 4096, {}, False),
     ],
 )
 def test_rows_that_change_each_others_frequencies_are_told(
@@ -104,9 +107,9 @@ def test_rows_that_change_each_others_frequencies_are_told(
     data = {"train": "x.jsonl", "max_length": length, "packing": keys.pop("packing", "auto")}
     recipe = Recipe.check({"model": {"path": "m"}, "data": data, **keys})
     rope = {"rope_type": kind, "original_max_position_embeddings": 4096}
-    text = SimpleNamespace(rope_parameters=rope)
+    text = SimpleNamespace(rope_parameters=rope, max_position_embeddings=4096)
     model_checks.warn_of_shared_frequencies(recipe, SimpleNamespace(get_text_config=lambda: text))
-    assert ("LongRoPE" in caplog.text) == said
+    assert (f"{'LongRoPE' if kind == 'longrope' else 'dynamic NTK'}: a row of more than 4,096" in caplog.text) == said
 
 
 @pytest.mark.parametrize("fails", [torch.bfloat16, torch.float32])
