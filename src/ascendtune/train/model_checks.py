@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +22,11 @@ from ascendtune.train.attention.choice import AttentionChoice
 from ascendtune.train.attention.proof import layer_pattern
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.head import POSITIONS, HeadForm, decoder_of, find_head_form
+from ascendtune.train.precision import DTYPES
 
 _LENGTHS = (5, 9, 7)
+_LARGE_WEIGHT = 0.25
+"""Few weights of a matrix are as large as this."""
 # Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
 # next to nothing), and of the same row computed in another shape.
 _SAME_SHAPE = {"fp32": 1e-5, "bf16": 4e-3, "fp16": 1e-3}
@@ -160,6 +164,7 @@ def warn_of_untrained_parts(
         )
     if not is_main:
         return
+    warn_of_rounded_steps(recipe)
     # The trial of a reward model ends before its score.
     silent = [each for each in attention.support.without_gradient if each != "score.weight"]
     _warn_of_weights_without_gradient(model, silent)
@@ -167,6 +172,25 @@ def warn_of_untrained_parts(
         warn(
             "config.json asks for the routers' auxiliary loss (output_router_logits): it is not added here, the "
             "loss is that of the tokens alone"
+        )
+
+
+def warn_of_rounded_steps(recipe: Recipe) -> None:
+    """Say from which size on weights that are trained in 16 bits stay as they are; DeepSpeed's optimizer has fp32 ones.
+
+    A step of AdamW is about as large as the learning rate. Rounding takes it back where it is less than half of the
+    distance between two numbers, which doubles with each power of two.
+    """
+    dtype = DTYPES.get(recipe.model.dtype, torch.float32)
+    is_whole = recipe.method.adapter is None and recipe.parallel.strategy != "deepspeed"
+    if dtype == torch.float32 or not is_whole or recipe.optim.optimizer not in ("auto", "adamw"):
+        return
+    still = 2.0 ** (math.floor(math.log2(2 * recipe.learning_rate / torch.finfo(dtype).eps)) + 1)
+    if still < _LARGE_WEIGHT:
+        warn(
+            f"the weights are trained in {recipe.model.dtype} (model.dtype): those of {still:.2g} and more hardly move "
+            f"with a learning rate of {recipe.learning_rate:g}, as rounding takes its steps back. model.dtype: auto "
+            "trains them in fp32"
         )
 
 

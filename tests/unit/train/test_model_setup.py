@@ -14,7 +14,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks, model_setup
 from ascendtune.train.attention.choice import AttentionChoice, AttentionSupport
 from ascendtune.train.model_setup import check_head, isolates, set_up_model
-from ascendtune.train.precision import choose_precision
+from ascendtune.train.precision import DTYPES, choose_precision
 
 _PAIRS, _SINGLES = {"stage": "preference"}, {"stage": "preference", "preference": {"loss": "kto"}}
 
@@ -149,3 +149,35 @@ def test_fp16_that_cannot_be_scaled_is_refused_before_anything_is_loaded(monkeyp
     with pytest.raises(MachineError) as caught:
         set_up_model({"model_directory": "m"}, recipe, strategy, prepared)
     assert caught.value.code == "fp16-unsupported"
+
+
+@pytest.mark.parametrize(("dtype", "rate"), [("bf16", 1e-5), ("bf16", 2e-4), ("fp16", 1e-5)])
+def test_weights_that_rounding_holds_in_place_are_told(
+    dtype: str, rate: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = Recipe.check({
+        "model": {"path": "m", "dtype": dtype}, "data": {"train": "x"}, "optim": {"learning_rate": rate},
+    })  # fmt: skip
+    model_checks.warn_of_rounded_steps(recipe)
+    still = float(caplog.text.partition("those of ")[2].partition(" and more")[0])
+    weights = torch.tensor([0.6, 0.9, 1.1, 1.5, 4.0]).mul(still).to(DTYPES[dtype])
+    moved = weights.clone().requires_grad_()
+    moved.grad = torch.ones_like(weights)
+    torch.optim.AdamW([moved], lr=rate, weight_decay=0.0).step()
+    assert (moved != weights).tolist() == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"path": "m"}},
+        {"optim": {"learning_rate": 0.1}},
+        {"method": {"tuner": "lora"}},
+        {"parallel": {"strategy": "deepspeed"}},
+    ],
+)
+def test_weights_that_move_are_not_warned_of(changes: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    model_checks.warn_of_rounded_steps(
+        Recipe.check({"model": {"path": "m", "dtype": "bf16"}, "data": {"train": "x"}, "precision": "bf16", **changes})
+    )
+    assert not caplog.text
