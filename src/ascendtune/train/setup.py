@@ -16,6 +16,7 @@ from ascendtune.core.checkpoint_names import checkpoint_to_load
 from ascendtune.core.files import write_json
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import PreparedData
 from ascendtune.data.store import TokenDataset
@@ -90,7 +91,7 @@ def set_up(
 
     batches, held_out = _make_batches(recipe, strategy, prepared, record, layout)
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
-    schedule = _make_schedule(recipe, batches.plan)
+    schedule = _make_schedule(recipe, batches.plan, is_main=strategy.is_main)
     require_profiled_steps(recipe.profile, schedule.total_steps, strategy)
     adamw = choose_adamw(recipe, strategy, precision)
     kernels = {**setup.kernels, "adamw": adamw}
@@ -208,9 +209,17 @@ def _make_batches(
     return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
 
 
-def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
+def _make_schedule(recipe: Recipe, plan: BatchPlan, *, is_main: bool) -> Schedule:
     total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
-    return Schedule(recipe.optim, recipe.learning_rate, total_steps)
+    schedule = Schedule(recipe.optim, recipe.learning_rate, total_steps)
+    if is_main and schedule.warmup_steps >= total_steps:
+        key = "warmup_steps" if recipe.optim.warmup_steps else "warmup_ratio"
+        warn(
+            f"the run ends within its warm-up of {count_of(schedule.warmup_steps, 'step')}: the learning rate never "
+            f"reaches {recipe.learning_rate:g}, and that of the last step is "
+            f"{schedule.learning_rate(total_steps - 1):.3g}. Set optim.{key} lower, or train more steps"
+        )
+    return schedule
 
 
 def _require_space(

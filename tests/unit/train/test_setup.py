@@ -76,6 +76,22 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
         yield make
 
 
+@pytest.mark.parametrize(
+    ("optim", "said"),
+    [
+        ({"max_steps": 3, "warmup_steps": 10}, "reaches 0.001, and that of the last step is 0.0002"),
+        # The single step has a rate of 0.
+        ({"max_steps": 1, "warmup_ratio": 0.03}, "reaches 0.001, and that of the last step is 0."),
+        ({"max_steps": 3, "warmup_steps": 2}, ""),
+    ],
+)
+def test_a_run_that_ends_within_its_warm_up_is_told(
+    start: MakeLoop, optim: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(optim={"learning_rate": 1e-3, **optim})
+    assert ("within its warm-up" in caplog.text) == bool(said) and said in caplog.text
+
+
 def test_disk_without_space_for_the_run_is_told_before_the_first_step(
     start: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
