@@ -20,9 +20,12 @@ from ascendtune.core.terminal_text import plain
 from ascendtune.core.text_table import cut_lines, table_lines
 
 if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
     from ascendtune.job.follow import LogLine
     from ascendtune.job.record import Job
 
+_RECENT = 32
+"""Records that the time left is taken from."""
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -80,12 +83,49 @@ def silence_of(job: Job) -> Silence | None:
     if not beats:
         return None
     seconds = time.monotonic() - max(beat.monotonic for beat in beats)
-    pace = None
+    pace = _pace(RunDir(job.run_dir), 1)
+    return Silence(seconds, pace) if all(is_silent(beat.phase, seconds, pace) for beat in beats) else None
+
+
+@dataclass(frozen=True)
+class Advance:
+    """How far a job has come; each None where its run does not tell."""
+
+    step: int | None = None
+    total_steps: int | None = None
+    seconds_left: float | None = None
+    """By the newest records, without what evaluations, checkpoints and the export take; None unless the job runs."""
+
+
+def advance_of(job: Job) -> Advance:
+    from ascendtune.cli.runs import total_steps, unless_damaged
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.job.record import attempt_of, state_of
+
+    run = RunDir(job.run_dir)
+    record = unless_damaged(run.read) if run.run_json.is_file() else None
+    attempt = attempt_of(job, record) if record else None
+    if record is None or attempt is None:
+        return Advance()
+    total = total_steps(record)
+    if "ended" in attempt or attempt is not record["attempts"][-1]:
+        return Advance(attempt.get("step"), total)
+    step = run.last_step()
+    pace = _pace(run, _RECENT) if state_of(job) == "running" else None
+    left = None if step is None or total is None or pace is None else pace * max(0, total - step)
+    return Advance(step, total, left)
+
+
+def _pace(run: RunDir, records: int) -> float | None:
+    """Seconds of a step, by the newest records; None where they do not tell."""
+
     with suppress(AscendtuneError, OSError, LookupError, TypeError, ValueError, ArithmeticError):
         # A record is about the steps since the one before. Other programs may have written them.
-        *before, last = RunDir(job.run_dir).newest_metrics(2)
-        pace = float(last["seconds"]["step"] / (last["step"] - (before[0]["step"] if before else 0)))
-    return Silence(seconds, pace) if all(is_silent(beat.phase, seconds, pace) for beat in beats) else None
+        found = run.newest_metrics(records + 1)
+        before = found[0]["step"] if len(found) > records else 0
+        counted = found[-records:]
+        return float(sum(each["seconds"]["step"] for each in counted) / (counted[-1]["step"] - before))
+    return None
 
 
 def devices_in_words(job: Job) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 
 from ascendtune.cli.job_display import (
     JobId,
+    advance_of,
     complete,
     devices_in_words,
     moment,
@@ -52,7 +54,15 @@ def list_jobs(
     known = list(jobs())
     shown = [job for job in known if everything or state_of(job) in ("running", "unknown")]
     if as_json:
-        facts = [{**job.as_json(), "state": state_of(job), "silent_seconds": _silent_seconds(job)} for job in shown]
+        facts = [
+            {
+                **job.as_json(),
+                "state": state_of(job),
+                "silent_seconds": _silent_seconds(job),
+                **asdict(advance_of(job)),
+            }
+            for job in shown
+        ]
         print_json(facts)
     elif shown:
         _print_jobs(shown)
@@ -68,11 +78,12 @@ def _silent_seconds(job: Job) -> float | None:
 
 
 def _print_jobs(shown: list[Job]) -> None:
+    from ascendtune.cli.runs import steps_in_words
     from ascendtune.job.record import seconds_of
 
     rows = []
     for job in shown:
-        step = _step(job)
+        advance = advance_of(job)
         rows.append(
             [
                 job.id,
@@ -81,26 +92,14 @@ def _print_jobs(shown: list[Job]) -> None:
                 ",".join(job.hosts),
                 moment(job.started),
                 format_duration(seconds_of(job)),
-                "-" if step is None else f"{step:,}",
+                "-" if advance.seconds_left is None else format_duration(advance.seconds_left),
+                steps_in_words(advance.step, advance.total_steps),
             ]
         )
-    header = ["job", "state", "devices", "hosts", "started", "time", "step"]
+    header = ["job", "state", "devices", "hosts", "started", "time", "left", "step"]
     # An id is copied, so it is shown whole.
-    print(table(header, rows, right=["time", "step"], spare=["hosts", "started", "devices", "time", "step"]))
-
-
-def _step(job: Job) -> int | None:
-    """How far the job has come; None where its run cannot be read, or does not tell."""
-    from ascendtune.cli.runs import unless_damaged
-    from ascendtune.core.rundir import RunDir
-    from ascendtune.job.record import attempt_of
-
-    run = RunDir(job.run_dir)
-    record = unless_damaged(run.read) if run.run_json.is_file() else None
-    attempt = attempt_of(job, record) if record else None
-    if record is None or attempt is None:
-        return None
-    return attempt.get("step") if "ended" in attempt or attempt is not record["attempts"][-1] else run.last_step()
+    spare = ["hosts", "started", "devices", "time", "left", "step"]
+    print(table(header, rows, right=["time", "left", "step"], spare=spare))
 
 
 def show(
@@ -135,7 +134,7 @@ def _facts_of(job: Job) -> dict[str, Any]:
         "processes": _processes_of(job),
         "run_state": runs.state_of(record) if record else None,
         "given_command": record.get("argv") if record and is_newest else None,
-        "step": last["step"] if last else attempt.get("step") if attempt else None,
+        **asdict(advance_of(job)),
         "loss": last.get("loss") if last else None,
         "exit_cause": record.get("exit_cause") if record and is_newest else None,
         "log_files": {str(path): path.stat().st_size for path in sorted(job.logs.glob("*.log"))},
@@ -172,10 +171,16 @@ def _rank(text: str | None) -> int | None:
 
 
 def _lines_of(job: Job, facts: dict[str, Any]) -> list[str]:
+    from ascendtune.cli.runs import steps_in_words
+
     cause = facts["exit_cause"] if facts["state"] != "running" else None
     progress = [f"run {facts['run_state']}"] if facts["run_state"] else []
     if facts["step"] is not None:
-        progress.append(f"step {facts['step']:,}" + ("" if facts["loss"] is None else f", loss {facts['loss']:.4f}"))
+        progress.append(f"step {steps_in_words(facts['step'], facts['total_steps'])}")
+    if facts["loss"] is not None:
+        progress.append(f"loss {facts['loss']:.4f}")
+    if facts["seconds_left"] is not None:
+        progress.append(f"{format_duration(facts['seconds_left'])} left")
     given = facts["given_command"]
     shown = {
         # The one to give again; the job's own is that of its process.

@@ -57,7 +57,7 @@ def list_runs(
         [
             each.name,
             each.state,
-            "-" if each.step is None else f"{each.step:,}",
+            steps_in_words(each.step, each.total_steps),
             "-" if each.loss is None else f"{each.loss:.4f}",
             format_count(each.tokens_per_second),
             format_duration(each.age_seconds),
@@ -170,6 +170,7 @@ class RunSummary:
     state: str
     """As in run.json; or `lost` (it says running, but the process does not exist), `damaged`, `unreadable`."""
     step: int | None
+    total_steps: int | None
     loss: float | None
     tokens_per_second: float | None
     """Median of the newest records: a single step, as the last one with what is left of the data, may differ widely."""
@@ -194,6 +195,7 @@ class RunSummary:
             path=str(run),
             state=state_of(record),
             step=count_or_none(last.get("step")),
+            total_steps=total_steps(record),
             loss=number(last.get("loss")),
             tokens_per_second=_speed(run),
             age_seconds=time.time() - began if began is not None else None,
@@ -201,7 +203,7 @@ class RunSummary:
 
     @classmethod
     def _unknown(cls, run: RunDir, state: str) -> RunSummary:
-        return cls(run.path.name, str(run), state, None, None, None, None)
+        return cls(run.path.name, str(run), state, None, None, None, None, None)
 
 
 def _speed(run: RunDir) -> float | None:
@@ -294,6 +296,17 @@ def number(value: Any) -> float | None:
 def count_or_none(value: Any) -> int | None:
     """`value` if it is a valid process id or step."""
     return value if type(value) is int and 0 <= value < 1 << 31 else None
+
+
+def total_steps(record: Mapping[str, Any]) -> int | None:
+    """The steps of the whole run, as run.json has them once the model is loaded."""
+    resolved = record.get("resolved")
+    return count_or_none(resolved.get("total_steps")) if isinstance(resolved, dict) else None
+
+
+def steps_in_words(step: int | None, total: int | None) -> str:
+    """ "135/3,000", "135", "-"."""
+    return "-" if step is None else f"{step:,}" + (f"/{total:,}" if total is not None else "")
 
 
 def unless_damaged(read: Callable[[], _Read]) -> _Read | None:

@@ -83,7 +83,7 @@ def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Pa
     run.begin_attempt({})
     run.metrics.write_text('{"step": 1234}\n')
     lines = called("list")[1].splitlines()
-    assert lines[0].split() == ["job", "state", "devices", "hosts", "started", "time", "step"]
+    assert lines[0].split() == ["job", "state", "devices", "hosts", "started", "time", "left", "step"]
     assert len(lines) == 3
     assert lines[1].split()[:4] == [running.id, "running", "npu", "0,3"] and lines[1].split()[-1] == "1,234"
     assert lines[2].split()[:5] == [elsewhere.id, "unknown", "npu", "0,3", "far,near"]
@@ -94,7 +94,26 @@ def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Pa
     assert told[0]["pid"] == os.getpid() and told[3]["exit_code"] == 1
 
 
-@pytest.mark.parametrize(("columns", "shown"), [(60, "job state devices time step"), (30, "job state")])
+def test_steps_and_time_that_are_left_are_those_of_the_newest_records(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "a")
+    run = RunDir(job.run_dir)
+    run.begin_attempt({})
+    run.update(resolved={"total_steps": 1000})
+    # Half an hour of compiling before the records of the last 32 steps, each of which tells of two.
+    times = [1800.0, *[4.0] * 32]
+    records = [{"step": 2 * number, "seconds": {"step": seconds}} for number, seconds in enumerate(times, 1)]
+    run.metrics.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    assert called("list")[1].splitlines()[1].split()[-2:] == ["31:08", "66/1,000"]
+    assert "step 66/1,000" in called("show", job.id)[1] and "31:08 left" in called("show", job.id)[1]
+    told = json.loads(called("list", "--json")[1])[0]
+    assert (told["step"], told["total_steps"], told["seconds_left"]) == (66, 1000, 2 * 934)
+    registry.close(job, 0)
+    assert json.loads(called("show", job.id, "--json")[1])["seconds_left"] is None
+    run.update(resolved={"total_steps": "many"})
+    assert called("list", "--all")[1].splitlines()[1].split()[-2:] == ["-", "66"]
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(60, "job state devices time left step"), (30, "job state")])
 def test_an_id_is_whole_on_a_narrow_terminal(
     called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
 ) -> None:
