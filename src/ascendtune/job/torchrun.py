@@ -148,6 +148,11 @@ def _leave_signals_to_the_launcher() -> None:
 
     def end_without_launcher(signum: int, frame: FrameType | None) -> None:
         if os.getppid() != launcher:
+            error(
+                f"the process that started the job (pid {launcher}) has ended, and so the ranks are stopped\n"
+                "   do: it was killed (kill -9, out of host memory, a container that was removed): see "
+                "`dmesg | grep -i oom`; then start the job again"
+            )
             end(signum, frame)
 
     api._terminate_process_handler = end_without_launcher

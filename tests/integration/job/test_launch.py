@@ -142,6 +142,8 @@ def test_no_process_is_left_ten_seconds_after_the_driver_is_killed() -> None:
     assert members_of(job) == []
     assert state_of(registry.find("tick")) == "lost"
     assert not [each for each in find_leftovers(()) if each.job_id == job.id]
+    said = (job.logs / "launcher.log").read_text()
+    assert f"error: the process that started the job (pid {job.pid}) has ended" in said
 
 
 def test_a_shell_script_is_stopped_together_with_what_it_waits_for(tmp_path: Path) -> None:

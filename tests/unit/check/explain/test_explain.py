@@ -334,11 +334,18 @@ def test_a_starter_that_vanished_is_the_cause(run: RunDir, tmp_path: Path) -> No
 
     assert explanation.headline().startswith("the process that started the run ended without recording why")
     assert not explanation.is_healthy and "the same command resumes" in explanation.remedies()[0]
-    told = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 31803 got signal: 15"
-    (run.logs / "launcher.log").write_text(f"{_DIED}Traceback (most recent call last):\n{told}\n")
-    assert explain([str(run)]).headline().startswith("the process that started the run ended without recording why")
     run.end_attempt("stopped", {"what": "stopped by SIGTERM after step 2", "remedy": "-", "exit_code": 143, "rank": 0})
     assert explain([str(run)]).headline().endswith("; its workers were then stopped by SIGTERM after step 2")
+
+
+def test_torchrun_whose_starter_vanished_was_not_told_to_stop_by_others(explained: Explained) -> None:
+    log = f"""error: the process that started the job (pid 7) has ended, and so the ranks are stopped
+   do: it was killed (kill -9, out of host memory, a container that was removed)
+{_DIED}Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 31803 got signal: 15
+"""
+    headline = "ascendtune says: the process that started the job (pid 7) has ended, and so the ranks are stopped"
+    assert explained(log).headline() == headline
 
 
 def test_an_empty_log_explains_nothing(explained: Explained) -> None:

@@ -134,13 +134,9 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
 def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
     first = found.first
-    if cause is None or first is None:
+    if cause is None or first is None or cause.get("kind") in SEEN_FROM_OUTSIDE:
         return found
-    # torchrun is told to stop because the process that started it has ended.
-    is_echo = cause.get("kind") == "lost_starter" and first.hit.entry.id == "launcher-told-to-stop"
-    if cause.get("kind") in SEEN_FROM_OUTSIDE and not is_echo:
-        return found
-    is_echo = is_echo or first.hit.entry.kind in ("detail", "wrapper", "consequence")
+    is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
         return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
     return found
