@@ -70,9 +70,11 @@ def doctor(
     from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
     from ascendtune.check.doctor.fixes import plan_fixes
+    from ascendtune.check.doctor.language import say
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.core.files import require_place_for
+    from ascendtune.core.progress_bar import ProgressBar
 
     if yes and not mend and bundle is None:
         raise InputError(
@@ -93,7 +95,11 @@ def doctor(
         if bundle is not None:
             require_place_for(bundle)
         outside = Outside(needs=recipe)
-        examination = examine(outside, [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen)
+        asked = [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen
+        with ProgressBar(sys.stderr, on_terminals_only=True) as bar:
+            examination = examine(
+                outside, asked, show=lambda missing: bar.show(say("waiting for {names}:", names=", ".join(missing)))
+            )
         sentence = verdict(examination, outside)
         fixes = plan_fixes(examination, outside) if mend else None
         if as_json:

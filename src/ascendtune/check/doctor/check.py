@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pkgutil import resolve_name
@@ -38,6 +39,8 @@ class Check:
 LIMIT_SECONDS = 20.0
 """Longer than any sequence of limited queries; a check that takes longer hangs in the kernel (a dead NFS server)."""
 
+_SHOW_EVERY_SECONDS = 0.5
+
 DEEP_LIMIT_SECONDS = 4 * COMPUTE_SECONDS + LIMIT_SECONDS
 """For sixteen devices, four at a time, each within its own limit."""
 
@@ -50,12 +53,19 @@ class Examination:
     not_applicable: tuple[str, ...]
 
 
-def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float | None = None) -> Examination:
+def examine(
+    outside: Outside,
+    codes: Sequence[str] = (),
+    *,
+    limit_seconds: float | None = None,
+    show: Callable[[Sequence[str]], object] = lambda missing: None,
+) -> Examination:
     """Run the checks in parallel. Findings are in the order of the table, the most important first.
 
     Args:
         codes: the checks to run (default: all of `CHECKS`).
         limit_seconds: a check that takes longer is abandoned; its finding is unknown.
+        show: called twice a second with the codes whose answer is missing.
     """
     chosen = [code for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS) if code in (codes or CHECKS)]
     checks = [get_check(code) for code in chosen]
@@ -64,7 +74,12 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
     # A check that hangs in the kernel must not keep the process from exiting.
     with programs_end_with_us():
         answers = {check.code: run_in_daemon_thread(partial(_made, check, outside)) for check in checks}
-        answered, _ = wait(answers.values(), limit_seconds)
+        deadline = time.monotonic() + limit_seconds
+        answered, missing = set[Future[list[Finding]]](), set(answers.values())
+        while missing and (left := deadline - time.monotonic()) > 0:
+            show([code for code, each in answers.items() if each in missing])
+            done, missing = wait(missing, min(left, _SHOW_EVERY_SECONDS), return_when=FIRST_COMPLETED)
+            answered |= done
     late = say("no answer within {seconds:g} s", seconds=limit_seconds)
     told = {code: each.result() if each in answered else [unknown(code, late)] for code, each in answers.items()}
     findings = tuple(each for found in told.values() for each in found)
