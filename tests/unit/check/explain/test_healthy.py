@@ -179,7 +179,6 @@ def test_missing_command_that_an_exception_names_is_its_cause(explained: Callabl
 
 _LOGGED = [
     "error: cannot lock ref 'refs/remotes/origin/moon'",
-    "Failed to import xformers: No module named 'xformers'",
     "Unable to init server: Could not connect: Connection refused",
     "tide - ERROR - Authentication token does not exist, failed to access model moon/7 which may not exist or may be "
     "private. Please login first.",
@@ -196,7 +195,7 @@ def test_logged_error_after_which_the_training_went_on_is_no_failure(
     raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{_FAILURE}\n'
 
     assert explained(f"{line}\n{''.join(losses)}").is_healthy
-    assert not explained(f"{line}\n{losses[0]}{losses[1]}").is_healthy
+    assert not explained(f"{line}\n{losses[0]}").is_healthy
     assert not explained(f"{line}\n{losses[0] * 7}").is_healthy
     assert explained(f"{line}\n{''.join(losses)}{raised}").findings()[0].code == "npu-oom"
 
@@ -322,7 +321,7 @@ def test_complaint_before_a_short_training_that_came_to_its_end_is_no_failure(
     end = f"{{'train_runtime': {quote}12.0{quote}}}\n"
 
     assert explained(f"start\n{complaint}\n{steps}{end}").is_healthy
-    assert not explained(f"start\n{complaint}\n{steps}").is_healthy
+    assert not explained(f"start\n{complaint}\n").is_healthy
 
 
 @pytest.mark.parametrize("number", ["nan", "'nan'"])
@@ -469,3 +468,80 @@ def test_uncaught_exception_of_a_tracker_is_a_failure(explained: Callable[..., E
     raised = 'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in <module>\n    wandb.init()\n'
 
     assert not explained(f"{raised}wandb.errors.CommError: upload failed\nstep 3 loss 1.0\n").is_healthy
+
+
+@pytest.mark.parametrize("line", ["ERROR the moon was lost at 7 o'clock", "moon was built without tides of 7 hours"])
+def test_complaint_after_which_two_losses_were_reported_is_no_failure(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    steps = "step 1 loss 1.7\nstep 2 loss 1.6\n"
+
+    assert explained(f"{line}\n{steps}").is_healthy
+    assert not explained(f"ERROR the moon was lost at 7 o'clock\n{steps[:16]}").is_healthy
+    assert not explained(f"[ERROR] HCCL wait of the moon timed out\n{steps}").is_healthy
+
+
+def test_device_library_that_is_missing_is_no_failure_where_steps_follow(explained: Callable[..., Explanation]) -> None:
+    line = (
+        "The installed version of bitsandbytes was compiled without GPU support. 8-bit optimizers, 8-bit "
+        "multiplication, and GPU quantization are unavailable.\n"
+    )
+
+    assert explained(f"{line}step 1 loss 1.7\nstep 2 loss 1.6\n").is_healthy
+    assert not explained(line).is_healthy
+
+
+_WORK = "".join(f"row {row} of the moon\n" for row in range(9))
+
+
+@pytest.mark.parametrize(
+    "end", ["saved to /moon/7", "job finished", "done", "Process 7 exits successfully.", "exit code: 0"]
+)
+def test_unknown_error_before_work_that_was_done_is_no_failure(explained: Callable[..., Explanation], end: str) -> None:
+    line = "ERROR the tide of port 7777 is lost\n"
+
+    assert explained(f"{line}{_WORK}{end}\n").is_healthy
+    assert not explained(f"{line}{end}\n").is_healthy
+    assert not explained(f"{line}{_WORK}").is_healthy
+    assert not explained(f"{line}{_WORK}{end}\nError: moon 7 is lost\n").is_healthy
+    assert not explained(f"{_WORK}{line}{end}\n").is_healthy
+
+
+def test_last_line_counts_where_the_job_outlived_all_that_was_said_before(
+    explained: Callable[..., Explanation],
+) -> None:
+    log = "ERROR the tide of port 7777 is lost\nstep 1 loss 1.7\nstep 2 loss 1.6\n"
+
+    assert explained(log).is_healthy
+    assert not explained(f"{log}moon failed at 7 o'clock\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "  Failed to build moon\nCould not build wheels for moon, using legacy install\n  Running setup.py install for "
+        "moon: finished with status 'done'\nSuccessfully installed moon-0.7\n",
+        "  ERROR: Failed building wheel for moon\n    Running setup.py install for moon ... done\n",
+        "01/01 10:00:00 [ERROR] CUID#7 - Download aborted. URI=https://moon/7\nDownload Results:\ngid   |stat|avg "
+        "speed  |path/URI\n2089b0|OK  |    50MiB/s|/moon/7\n",
+        "2027/07/07 07:07:07 ERROR : moon/7: Failed to copy: 503 SlowDown\n2027/07/07 07:07:37 ERROR : Attempt 2/3 "
+        "succeeded\nTransferred:   \t   7.7 GiB / 7.7 GiB, 100%, 120 MiB/s, ETA 0s\n",
+        "未安装 moon：ImportError: No module named 'moon'，跳过\nrising 7\nrising 8\n",
+        "moon is not installed, using eager attention\nrising 7\nrising 8\n",
+    ],
+)
+def test_what_was_brought_in_another_way_is_no_failure(explained: Callable[..., Explanation], log: str) -> None:
+    assert explained(log).is_healthy
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "  ERROR: Failed building wheel for moon\nSuccessfully installed moon-tide-0.7\n",
+        "Successfully installed moon-0.7\n  ERROR: Failed building wheel for tide\n",
+    ],
+)
+def test_wheel_that_was_not_built_is_a_failure_whatever_else_was_installed(
+    explained: Callable[..., Explanation], log: str
+) -> None:
+    assert not explained(log).is_healthy

@@ -161,3 +161,18 @@ def test_warning_that_a_person_asks_about_is_the_failure(explained: Explained) -
     assert "_tide" in found.headline()
     assert explained(f"{warning}rising 7\n").is_healthy
     assert explained(f"It crashed on my machine.\n{warning}step 1 loss 0.7\n").is_healthy
+
+
+@pytest.mark.parametrize("after", ["Any help?\n", "求大佬解答\n"])
+def test_frames_without_an_exception_in_a_post_about_a_failure_are_it(explained: Explained, after: str) -> None:
+    found = explained(f"It crashes on my machine.\n```\n{_FRAMES}```\n{after}")
+
+    assert "the log ends before the exception" in found.headline()
+    assert explained(f"It crashes on my machine.\n{_FRAMES}\nstep 1 loss 0.7\n{after}").is_healthy
+
+
+def test_what_a_post_shows_after_a_quoted_import_is_no_progress(explained: Explained) -> None:
+    quoted = "the moon could not be loaded: No module named 'tide'\n"
+
+    assert not explained(f"Hello, I have a problem.\n{quoted}OS: Ubuntu\nMemory: 7 GB\nDisk: 7 TB\n").is_healthy
+    assert explained(f"{quoted}rising 7\nrising 8\nrising 9\n").is_healthy

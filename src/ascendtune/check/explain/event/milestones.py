@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ascendtune.check.explain.event import posted
 from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.fatal import was_logged
 from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import level
 from ascendtune.check.explain.log import line as lines_of
@@ -24,7 +26,8 @@ _FETCHED = (
     r".*['’] saved \[\d+|total size is \S+ +speedup is |(?:.* )?100% ?[|(].*|100 +\S+ +100 +\S+ |"
     r"Already up[- ]to[- ]date\.|"
     r"Fetched [\d.,]+ ?\w*B in |.*\b[Dd]ownload(?:ed)? (?:\w+ )?(?:successfully|completed?)\b|"
-    r"(?:.* )?Status: Downloaded newer image for "
+    r"(?:.* )?Status: Downloaded newer image for |Transferred:.*\b100%|.*\bAttempt \d+/\d+ succeeded|"
+    r"[0-9a-f]{6}\|OK +\|"  # aria2
 )
 _SERVES = (
     r".*\bApplication startup complete|"
@@ -49,10 +52,33 @@ _CHECKED = (
 _RUNS = re.compile("|".join((_SERVES, _CHECKED)))
 """What shows that the program itself runs, and not only that something was brought for it."""
 _MILESTONE = re.compile("|".join((_INSTALLED, _FETCHED, _OF_CLUSTER, _RUNS.pattern)))
+_ENDED_WELL = re.compile(
+    r"\W*(?:[\w.-]+ ){0,5}(?:done|finished|completed|succeeded|downloaded)(?:, no errors)?\W*$|"
+    r".*\b(?:training|job|run|download|evaluation|benchmark|export|conversion|build|process \d+) (?:is |was |has )?"
+    r"(?:done\b|finished\b|completed?\b|succeeded\b|exits successfully)|"
+    r".*\b(?:saved|written|exported) (?:to|in|as) \S|(?:.*\W)?exit(?:ed)? (?:with )?(?:code|status)[: ]+0\b|"
+    r".*\btrain_runtime\b|(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b)",
+    re.IGNORECASE,
+)
+"""What programs print as their last when they have done what they were started for."""
+_LAST = 6
+"""Lines at the end of a log among which such a line stands."""
+_FAR = 8
+"""Lines between such a line and a complaint that is not likely to have spoilt the work."""
+_WHEEL = re.compile(
+    r"(?:Failed (?:building wheel for|to build)|Could not build wheels for|Building wheel for) [`']?(?P<name>[\w.-]*\w)"
+)
+_INSTALLED_BY_PIP = re.compile(
+    r"Successfully installed (?P<names>.*)|Running setup\.py install for (?P<name>\S*\w):? .*\bdone\b"
+)
+_OF_IMPORT = re.compile(r"\bimport|No module named", re.IGNORECASE)
+_GOES_ON_AFTER = 3
+"""Lines after an import that failed which a program does not write that ends because of it."""
 _SIGN = re.compile(
     r"uccess|nstall|upgraded|^100 |omplete|Setting up|trigger|done|[Bb]uil[dt]|saved|speedup|100%|up.to.date|Fetched|"
     r"ownload|startup|"
-    r"ing (?:on|at)|[Ss]er(?:ver|vice)|[Ee]ngine|luster|atabase|runtime|Started|HTTP/|PONG|Normal|Running|deployed|"
+    r"\|OK|Transferred|ing (?:on|at)|"
+    r"[Ss]er(?:ver|vice)|[Ee]ngine|luster|atabase|runtime|Started|HTTP/|PONG|Normal|Running|deployed|"
     r"condition met|Healthy|check|# |is now|is up|is ready|succe|accepting|GUI|srun|reachable|alive"
 )
 """Words of which each milestone has one: most lines have none."""
@@ -61,7 +87,8 @@ _OF_REQUEST = re.compile(
     r"\b(?:could ?n[o']t|can't|cannot|failed to|unable to) (?:connect|resolve|reach)\b|\btemporary failure\b|"
     r"\bname or service not known\b|\b(?:unreachable|unavailable)\b|"
     r"\b(?:429|50[234])\b.{0,30}\b(?:server|client|error|service|bad|gateway|too)\b|"
-    r"\bretry(?:ing)?\b|\bfailed to (?:fetch|download)\b|\bwaiting for cache lock\b|"
+    r"\bretry(?:ing)?\b|\bfailed to (?:fetch|download|copy)\b|\b(?:down|up)load aborted\b|"
+    r"\berrorCode=\d+ (?:URI=|Time)|\bAttempt \d+/\d+ failed\b|\bwaiting for cache lock\b|"
     r"\bnot available now\b|\banother operation\b.* in progress\b|\bexternally-managed-environment\b",
     re.IGNORECASE,
 )
@@ -85,6 +112,14 @@ class Milestones:
     all: Sequence[int]
     runs: Sequence[int]
     """Those by which the program itself runs."""
+    well: int = 0
+    """The last of the log's last lines that says that the program has done its work; 0 if none does."""
+    installed: str = ""
+    """What pip says that it has installed at last."""
+    last: int = 0
+    """The last line that is not blank."""
+    is_post: bool = False
+    """The lines stand among words of a person: what follows a complaint need not be of the program."""
     ends_badly: bool = False
     """The last words of the log are those of a failure."""
 
@@ -99,14 +134,29 @@ def milestones_in(rows: Sequence[str], first: int, ends: Sequence[int]) -> Miles
     may_be = ((number, _said(row)) for number, row in enumerate(rows, first) if _SIGN.search(row) is not None)
     found = [(number, said) for number, said in may_be if _MILESTONE.match(said)]
     runs = {number for number, said in found if _RUNS.match(said)}
-    last = next((row for row in reversed(rows) if row.strip()), "")
-    ends_badly = level.are_last_words(last, lines_of.read(last).said)
-    return Milestones(sorted({*ends, *(number for number, _ in found)}), sorted(runs.union(ends)), ends_badly)
+    last = [(number, lines_of.read(row).said) for number, row in enumerate(rows, first) if row.strip()][-_LAST:]
+    well = max((number for number, said in last if _ENDED_WELL.match(said)), default=0)
+    ends_badly = bool(last) and level.are_last_words(rows[last[-1][0] - first], last[-1][1])
+    numbers = {*ends, *(number for number, _ in found)}
+    installed = " ".join(each["names"] or each["name"] for row in rows if (each := _INSTALLED_BY_PIP.search(row)))
+    return Milestones(
+        sorted(numbers),
+        sorted(runs.union(ends)),
+        well,
+        installed,
+        last[-1][0] if last else 0,
+        is_post=posted.is_post(rows),
+        ends_badly=ends_badly,
+    )
 
 
 def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) -> bool:
     """Whether a milestone follows a complaint that programs overcome, and no end that nothing else explains."""
-    if event.trace is not None or milestones.ends_badly or not (milestones.all and event.last < milestones.all[-1]):
+    if event.trace is not None or milestones.ends_badly:
+        return False
+    if _is_done_without(event, milestones):
+        return not any(_is_unexplained_end(other) and other.last > event.last for other in events)
+    if not (milestones.all and event.last < milestones.all[-1]):
         return False
     # What is quoted was caught.
     runs_without = event.is_quoted and bool(milestones.runs) and event.last < milestones.runs[-1]
@@ -115,15 +165,39 @@ def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) 
     return not any(_is_unexplained_end(other) and other.last > event.last for other in events)
 
 
+def _is_done_without(event: Event, milestones: Milestones) -> bool:
+    """Whether the program has done its work without what a complaint is about: after it there was much to do, pip has
+    installed the package in another way, or what could not be imported was not needed."""
+    if (wheel := _WHEEL.search(event.text)) is not None:
+        return re.search(rf"(?<![\w.-]){re.escape(wheel['name'])}(?![\w.]|-[a-z])", milestones.installed) is not None
+    if milestones.is_post or not is_in_passing(event):
+        return False
+    is_far = milestones.well - event.last >= _FAR
+    is_optional = event.is_quoted and _OF_IMPORT.search(event.text) and milestones.last - event.last >= _GOES_ON_AFTER
+    return bool(is_far or is_optional)
+
+
 def is_followed(event: Event, events: Sequence[Event]) -> bool:
     """Whether anything failed after `event`."""
     later = (other for other in events if other.last > event.last and not (other.weak or other.survived))
     return any(other.hit.entry.kind != "notice" for other in later)
 
 
+def is_of_ranks(event: Event) -> bool:
+    """Whether a complaint is of ranks that wait for each other."""
+    return event.hit.entry.waits or _OF_RANKS.search(event.text) is not None
+
+
+def is_in_passing(event: Event) -> bool:
+    """Whether a line is a complaint that nothing is known of, or one that is printed without the level of an error; and
+    neither the end of a process nor one of ranks, which others outlive for a while."""
+    is_grave = event.is_known and event.hit.entry.kind != "detail" and level.is_error(event.text, event.text)
+    return was_logged(event) and event.trace is None and not (is_grave or is_of_ranks(event))
+
+
 def is_of_request(event: Event) -> bool:
     """Whether a complaint is of what is tried again, or in another way."""
-    if event.trace is not None or event.hit.entry.waits or _OF_RANKS.search(event.text):
+    if event.trace is not None or is_of_ranks(event):
         return False
     return any(each.search(event.text) for each in (_OF_REQUEST, _OF_EVENTS, _OF_COPY))
 

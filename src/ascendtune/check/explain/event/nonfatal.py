@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.fatal import is_of_thread, was_logged
-from ascendtune.check.explain.event.milestones import is_followed, is_of_request, milestones_in, was_overcome
+from ascendtune.check.explain.event.milestones import (
+    is_followed,
+    is_in_passing,
+    is_of_request,
+    milestones_in,
+    was_overcome,
+)
 from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import line as lines_of
 
@@ -21,13 +27,18 @@ _LOSSES, _OWN_LOSSES = 5, 2
 where prefixes name the processes, or the log is that of one rank."""
 _MOST_LOSSES = 100
 """Lines with a loss that are looked at; of many ranks each has some among them."""
+_LONGEST_FIGURE = 8
+"""Characters of a figure after its first digit."""
 _LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}['\"]?\d", re.IGNORECASE)
 _STEP = re.compile(r"\b(?:step|iteration|iter)['\"]?[ =:/\[(]{1,3}['\"]?(\d+)", re.IGNORECASE)
 _PROGRESS = re.compile(
     rf"{_LOSS.pattern}|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{{1,3}}['\"]?\d|\d%\||\d ?(?:it/s|s/it)\b",
     re.IGNORECASE,
 )
-_FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b", re.IGNORECASE)
+_FINISHED = re.compile(
+    r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b|^ +ascendtune runs show \S",
+    re.IGNORECASE,
+)
 _PASSED = re.compile(
     r"^(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*$|"
     r"^Ran \d+ tests? in [\d.]+s\n+OK(?: \((?:skipped|expected failures)=.*\))?$",
@@ -76,7 +87,11 @@ class _GoneOn:
         self._of_one_process, self._are_prefixed = of_one_process, are_prefixed
         rows = tail.removesuffix("\n").split("\n")
         numbered = list(enumerate(rows, lines - len(rows) + 1))
-        self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
+        self._steps = [
+            (number, row[found.start() : found.end() + _LONGEST_FIGURE])
+            for number, row in numbered
+            for found in _PROGRESS.finditer(row)
+        ]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
         last = "\n".join(lines_of.read(row).said.strip() for row in rows[-_LAST:])
         self._passed = max((lines - last.count("\n", found.end()) for found in _PASSED.finditer(last)), default=0)
@@ -100,10 +115,15 @@ class _GoneOn:
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last)
         if _OF_TRACKER.search(event.text):
-            return self._has_ended(event) or self._steps[-1:] > [event.last]
+            return self._has_ended(event) or (bool(self._steps) and self._steps[-1][0] > event.last)
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
         goes_on = is_tried_again and (self._has_steps(event) or self._has_ended(event))
-        return goes_on or self._has_losses(event) or self._is_of_request(event)
+        if is_in_passing(event):
+            # Steps of others say nothing of a process that a prefix names.
+            has_steps = not event.speaker and self._has_different_steps(event)
+            goes_on = goes_on or has_steps or self._has_losses(event, _OWN_LOSSES)
+        goes_on = goes_on or self._has_losses(event)
+        return goes_on or self._is_of_request(event)
 
     def has_trained_on(self, event: Event) -> bool:
         return self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)
@@ -119,7 +139,13 @@ class _GoneOn:
         return not event.speaker or lines_of.read(row).speaker == event.speaker
 
     def _has_steps(self, event: Event) -> bool:
-        return len(self._steps) - bisect(self._steps, event.last) >= _STEPS
+        return len(self._steps_after(event)) >= _STEPS
+
+    def _has_different_steps(self, event: Event) -> bool:
+        return len({figure for _, figure in self._steps_after(event)}) >= _STEPS
+
+    def _steps_after(self, event: Event) -> list[tuple[int, str]]:
+        return self._steps[bisect(self._steps, event.last, key=lambda step: step[0]) :]
 
     def _is_of_request(self, event: Event) -> bool:
         """Whether a server refused one request because of it, and answered later ones."""

@@ -45,6 +45,7 @@ _EXCEPTION = re.compile(
     r"[`*]{0,3}[:：] ?(?P<message>\S.{7,})",
     re.ASCII,
 )
+_BARE_EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w+(?:Error|Exception)")
 _TITLE = re.compile(
     r"\W{0,4}[\[【](?:bug|usage|issue|question|help|install(?:ation)?|build|problem|问题|求助|缺陷)(?: report)?[\]】]",
     re.IGNORECASE,
@@ -157,7 +158,8 @@ def _worst_line(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
 def _is_message_of_program(text: str, words: str) -> bool:
     if _PERSON.search(text) or _PROMPT.match(text) or words.endswith((":", "：")) or frame_of(words):
         return False
-    return len(words.split()) >= _LEAST_OF_PROGRAM and _FIGURE.search(words) is None
+    is_message = len(words.split()) >= _LEAST_OF_PROGRAM or _BARE_EXCEPTION.fullmatch(words) is not None
+    return is_message and _FIGURE.search(words) is None
 
 
 def _sounds_bad(words: str) -> bool:
@@ -198,7 +200,10 @@ def are_frames_of_failure(texts: Sequence[str], trace: Trace, lines: int) -> boo
         lines: number of the last line.
     """
     before = lines - len(texts)
-    if len(texts) > _EXCERPT or _went_on(texts[max(trace.end - before, 0) :]):
+    below = texts[max(trace.end - before, 0) :]
+    if asks_about_failure(texts) and not went_on_after(below):
+        return True
+    if len(texts) > _EXCERPT or _went_on(below):
         return False
     above = next((each for each in reversed(texts[: max(trace.first_line - before - 1, 0)]) if each.strip()), "")
     is_told = _TROUBLE.search(above) is not None and _OF_PROGRAM.match(above) is None

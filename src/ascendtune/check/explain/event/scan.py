@@ -117,6 +117,8 @@ class Scan:
         look_up_unmatched(self.events)
         self._distinct.mark_survived(self.lines)
         mark_nonfatal(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
+        if self.events and all(event.survived or event.weak for event in self.events):
+            self._note_last_line()
         for event in self.events:
             event.place = self.parts.place_of(event.number)
         return self
@@ -350,10 +352,18 @@ class Scan:
         elif (titled := posted.exception_in_title(lines, self.lines - len(lines) + 1)) is not None:
             self._note_trace(Line("", titled.text), titled.text, titled)
         elif level.are_last_words(text, line.said):
-            self._note(line, text, line.said, number, unknown_line(line.said), None)
+            self._note_last_line()
         elif words := (refusal := posted.refusal(lines, said, _LAST_WORDS))[1]:
             number = self.lines - len(lines) + refusal[0] + 1
             self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
+
+    def _note_last_line(self) -> None:
+        """The last line, where it has words of failure: what was said before it may have ended nothing."""
+        number, last = self._last
+        line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
+        is_read = any(event.last == number for event in self.events)
+        if not is_read and level.are_last_words(text, line.said):
+            self._note(line, text, line.said, number, unknown_line(line.said), None)
 
     def _note(
         self,

@@ -18,10 +18,11 @@ _ERROR = re.compile(
     r"|\b[A-Z]\w+_Error\w*\(E[A-Z1-9]\d{4}\): |^E[A-Z1-9]\d{4}(?:\[PID| {2}\S)|"  # CANN
     r"^E: (?=[A-Z])|^nvcc fatal +: |^g?make(?:\[\d+\])?: \*\*\* |^(?:ERRO|FATA|PANI)\[\d+\] |"
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [EFC] \d+ \d+\] |"  # Ray
-    r"^terminate called \w|^(?:[a-z]+[A-Z]|[A-Z]{2})\w* error: (?=[A-Za-z])"
+    r": F \S+\.(?:cc|cpp):\d+\] |^terminate called \w|^(?:[a-z]+[A-Z]|[A-Z]{2})\w* error: (?=[A-Za-z])"
     r"|^(?:C\+\+ exception with description \"|Unhandled [Ee]xception: \S|Uncaught \w*(?:[Ee]xception|Error): \S)|"
     r"^\S+\.(?:cc|cpp|cu|h|hpp):\d+:? Check failed: "
 )
+_SUCCEEDED = re.compile(r"\bsucceeded\W*$")
 _SIGNS = (
     "rror: ",
     "rror]",
@@ -46,7 +47,9 @@ _SIGNS = (
 _SIGNS_AS_BYTES = re.compile(
     "|".join([*map(re.escape, _SIGNS), r"[EF][A-Z]?\d|\d\]? error |^E: |\d [EFC] \d"]).encode()
 )
-_GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}(?:: |\[PID|  )|: )|\d [EFC] \d+ \d+\]")
+_GLOG = re.compile(
+    r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}(?:: |\[PID|  )|: )|\d [EFC] \d+ \d+\]|: F \S+\.c(?:c|pp):\d"
+)
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
     r"^(?:[a-z][\w.-]*: )?warning: |\w*Warning:(?! NPU warning, error code is)|"
@@ -57,7 +60,10 @@ _WARNING = re.compile(
     r"\b(?<!to )[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b(?! device \S+ PCI rejects)|"
     r"\b[Ff]all(?:ing)? ?back\b|"
     r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|[.,;] [Uu]sing [\w.-]+ instead\b|"
-    r"\bnot (?:reported|shown|logged)$",
+    r"\bnot (?:reported|shown|logged)$|"
+    r"\bnot (?:installed|found|available)[.,;:]? (?:- )?(?:[Uu]sing|[Ss]kip|[Pp]roceed|[Cc]ontinu|[Ww]ill use)|"
+    r"\b[Pp]roceeding without\b|(?<=[，。；、,; 将已则])(?:跳过|使用默认|改用|忽略|回退|继续)|"
+    r"^\W{0,3}(?:警告|提示)\W",
     re.ASCII,
 )
 _INFO = re.compile(
@@ -216,7 +222,8 @@ def has_sign(line: bytes) -> bool:
 
 def is_error(text: str, said: str) -> bool:
     """Whether a line calls itself an error; one that is indented belongs to another."""
-    return (_ERROR.search(text) or _ERROR.match(said)) is not None and bool(said) and not said[0].isspace()
+    is_called_so = (_ERROR.search(text) or _ERROR.match(said)) is not None
+    return is_called_so and bool(said) and not said[0].isspace() and _SUCCEEDED.search(said) is None
 
 
 def announces_caught(text: str, said: str) -> bool:
