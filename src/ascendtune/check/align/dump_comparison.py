@@ -315,7 +315,7 @@ def _first(
             continue
         rank = min(parted, key=lambda each: (parted[each].key.micro_batch or 0, parted[each].reference.order, each))
         row = parted[rank]
-        shows = has_effect and (stage != "forward" or _passes_on(every))
+        shows = has_effect and (stage != "forward" or row.is_of_norm or _passes_on(every))
         if stage in ("start", "data", "forward") and not shows:
             harmless = harmless or row
             continue

@@ -9,12 +9,13 @@ Algorithms, 2002, section 2.8). Two machines differ, relative to the root mean s
     sigma = sqrt(2 · n · (u² + u32² · K / 2)).
 
 n is the position of the tensor in the order of execution, which is at least the number of operations that lead to it.
-Limits are four sigma. Errors of a tensor's elements cancel in its norm: that of a gradient of n elements has 1/sqrt(n)
-of the limit, at least a quarter. docs/decisions/0016 has what was measured.
+Limits are four sigma. Errors of n elements of a tensor cancel in its norm, which has 1/sqrt(n) of the limit, and one
+rounding more, for a scalar that scales all of them. docs/decisions/0016 has what was measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,8 @@ from ascendtune.check.align.dump import TensorStatistics
 
 CERTAIN = 4.0
 """Standard deviations beyond which a difference is not taken for rounding."""
-_OF_NORM = 0.25
-"""Least share of a gradient's limit that its norm has."""
+_OF_GRADIENT = 0.25
+"""The largest share of a gradient's limit that the norm of 16 elements or more has, whatever their sizes."""
 UNIT_FP32 = 2.0**-24
 _UNITS = {
     "float64": 2.0**-53,
@@ -137,14 +138,38 @@ def differences(pairs: Pairs) -> Floats:
     return np.asarray(found)
 
 
-def with_norms(pairs: Pairs, apart: Floats, most: Floats) -> tuple[Floats, Floats]:
-    """Differences `apart` and their limits `most`, (pairs,) float64; those of the norms where these alone part."""
+def with_norms(pairs: Pairs, apart: Floats, most: Floats, unit: float, *, of_gradients: bool) -> tuple[Floats, Floats]:
+    """Differences `apart` and their limits `most`, (pairs,) float64; those of the norms where these alone part.
+
+    Args:
+        unit: the coarsest of the step.
+        of_gradients: of parameters, which are sums over the tokens.
+    """
     rms = np.array([(one.rms, other.rms) for one, other in pairs], dtype=np.float64).reshape(-1, 2)
     with np.errstate(invalid="ignore", divide="ignore"):
         of_norms = np.abs(rms[:, 0] - rms[:, 1]) / rms.max(axis=1)
-        share = np.maximum(_OF_NORM, np.array([one.numel for one, _ in pairs], dtype=np.float64) ** -0.5)
-    alone = (apart <= most) & (of_norms > share * most)
-    return np.where(alone, of_norms, apart), np.where(alone, share * most, most)
+    share = np.array([max(map(_share_of_norm, pair)) for pair in pairs], dtype=np.float64)
+    if of_gradients:
+        count = np.array([max(one.numel, 1) for one, _ in pairs], dtype=np.float64)
+        share = np.minimum(share, np.maximum(_OF_GRADIENT, count**-0.5))
+    coarsest = np.maximum(unit, [max(map(unit_of, pair)) for pair in pairs]) if len(pairs) else share
+    # A scalar that one side rounds, such as a scale, changes all elements alike; noise adds its own energy.
+    limit = np.minimum(share * most + coarsest + (most / CERTAIN) ** 2, most)
+    alone = (apart <= most) & (of_norms > limit)
+    return np.where(alone, of_norms, apart), np.where(alone, limit, most)
+
+
+def _share_of_norm(tensor: TensorStatistics) -> float:
+    """The part of the relative error of the elements of a tensor, of any shape, that is left in its norm.
+
+    1/sqrt(n) of n elements of equal size whose errors are independent. One element may be most of the norm: at most
+    max² / norm² of it, so that n is taken as the inverse. Where the error is that of a weight it is the same in all
+    vectors: n is at most the last dimension.
+    """
+    largest = max(abs(tensor.lowest), abs(tensor.highest))
+    count = min(tensor.shape[-1:] or (1,))
+    equal = (tensor.l2 / largest) ** 2 if largest > 0 and math.isfinite(tensor.l2) else 1.0
+    return 1 / math.sqrt(max(1.0, min(count, equal)))
 
 
 def _columns(tensors: Sequence[TensorStatistics], most: int) -> dict[str, Floats]:

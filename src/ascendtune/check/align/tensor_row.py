@@ -44,6 +44,12 @@ class TensorRow:
         return self.difference > self.limit
 
     @property
+    def is_of_norm(self) -> bool:
+        """Whether the norms differ by more than anything else does: then all elements do, by a little."""
+        norms = self.reference.rms, self.candidate.rms
+        return self.difference > 0 and self.difference == abs(norms[0] - norms[1]) / max(norms)
+
+    @property
     def is_of_one_side(self) -> bool:
         """Whether one side alone has a gradient of the parameter; the other's counts as 0."""
         return bool(self.reference.dtype) != bool(self.candidate.dtype)

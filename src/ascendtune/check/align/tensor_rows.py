@@ -105,8 +105,8 @@ def make_tensor_rows(
             apart = _measured(reference, candidate, pairs)
             if phase in ("forward", "backward") and usual:
                 _forgive_order(apart, pairs, most, usual[0][0])
-            if phase == "gradient" and not is_routed and extra.after_update == 1:
-                apart, most = with_norms(pairs, apart, most)
+            if phase in ("forward", "backward", "gradient") and not is_routed and extra.after_update == 1:
+                apart, most = with_norms(pairs, apart, most, unit, of_gradients=phase == "gradient")
             rows += _rows(step, rank, [*found], pairs, apart, most)
     return rows
 

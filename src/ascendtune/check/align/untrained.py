@@ -22,9 +22,10 @@ _Batch = tuple[int | None, int]
 def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow | None]:
     """The rows of one rank without outputs that differ only where no gradient reaches, and the first of those.
 
-    Few samples may lie there: where a batch has such positions, attention that differs at no other sample is taken for
-    such a difference, too. After one, tensors with another number of vectors are left out as well: which experts get
-    the tokens of the padding decides where those of the others stand.
+    A norm that differs by more than the samples is that of the whole tensor. Few samples may lie there: where a batch
+    has such positions, attention that differs at no other sample is taken for such a difference, too. After one,
+    tensors with another number of vectors are left out as well: which experts get the tokens of the padding decides
+    where those of the others stand.
     """
     if not any(row.is_parted for row in rows if row.key.phase == "forward"):
         return list(rows), None
@@ -32,7 +33,7 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
     kept: list[TensorRow] = []
     first: TensorRow | None = None
     for row in rows:
-        if row.key.phase != "forward" or not row.is_parted:
+        if row.key.phase != "forward" or not row.is_parted or (row.is_of_norm and not _is_attention(row)):
             kept.append(row)
             continue
         unreached = positions.get(_batch_of(row))
@@ -73,8 +74,12 @@ def _agrees_elsewhere(row: TensorRow, positions: NDArray[np.bool_], is_later: bo
         # Both have a number that is not finite there: their difference is none that was measured.
         apart = np.nan_to_num(np.abs(other - one), nan=0.0, posinf=0.0)
     size = max(row.reference.rms, row.candidate.rms)
-    is_possible = is_later or "attn" in row.key.name or "attention" in row.key.name or bool(apart[positions].any())
+    is_possible = is_later or _is_attention(row) or bool(apart[positions].any())
     return is_possible and bool(np.sqrt(np.mean(apart[~positions] ** 2)) <= row.limit * size)
+
+
+def _is_attention(row: TensorRow) -> bool:
+    return "attn" in row.key.name or "attention" in row.key.name
 
 
 def _batch_of(row: TensorRow) -> _Batch:

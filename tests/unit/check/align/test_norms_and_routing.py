@@ -1,9 +1,10 @@
-"""In 16 bits: a gradient's norm says more than its elements, and rounding sends some tokens to other experts."""
+"""In 16 bits: a norm says more than its elements, and rounding sends some tokens to other experts."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,34 @@ def test_norm_of_a_gradient_may_differ_less_than_its_elements(
     assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
     if is_parted:
         assert row.difference == pytest.approx(abs(1 - candidate[1]), rel=1e-2), "what is shown is what exceeds"
+
+
+def _output(norm: float, highest: float = 3.0, width: int = 1024) -> RankDump:
+    """An output of bf16 whose samples show nothing."""
+    values = (1.0, -1.0)
+    size = (8 * width) ** 0.5 * norm
+    output = TensorStatistics(0, "", (8, width), "bfloat16", -highest, highest, 0.0, size, 0, 0, "", values)
+    loss = TensorStatistics(1, "", (), "float32", norm, norm, norm, norm, 0, 0, "", (norm,))
+    keys = TensorKey("forward", 0, "norm", "output", 0), TensorKey("loss", 0, "", "loss", 0)
+    return RankDump(Path("rank.jsonl"), 1, dict(zip(keys, (output, loss), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape", "is_parted"),
+    [
+        (1.012, {}, True),
+        (1.004, {}, False),  # one rounding of a scale
+        (1.012, {"highest": 80.0}, False),  # one element is most of the norm
+        (1.012, {"width": 4}, False),  # what a weight's rounding does to all tokens
+    ],
+)
+def test_norm_of_an_output_may_differ_less_than_its_elements(
+    norm: float, shape: dict[str, Any], is_parted: bool
+) -> None:
+    sides = _output(1.0, **shape), _output(norm, **shape)
+    first, _ = make_tensor_rows(1, 0, *sides, ExtraNoise(), with_modules=True)
+    assert first.is_parted is is_parted, (first.difference, first.limit)
+    assert first.is_of_norm
 
 
 @pytest.mark.parametrize(("shape", "is_parted"), [((), False), ((1,), False), ((4,), False), ((4, 4), True)])
