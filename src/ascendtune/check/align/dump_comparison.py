@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ascendtune.check.align.adam_updates import AdamCheck
 from ascendtune.check.align.dump import Dump, RankDump, TensorKey
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
@@ -109,6 +110,7 @@ class DumpComparison:
         obstacle: why outputs of modules cannot be compared; None where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
+        adam: what the first updates say about the optimizers; None where they say nothing.
     """
 
     steps: tuple[int, ...] = ()
@@ -121,6 +123,7 @@ class DumpComparison:
     obstacle: Sentence | None = None
     replicas: int = 0
     compared: int = 0
+    adam: AdamCheck | None = None
 
 
 def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpComparison:
@@ -229,7 +232,7 @@ def _compare_step(
         rows=tuple(rows.get(shown, ())),
         agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.is_parted},
         obstacle=obstacle,
-        replicas=sum(len(side) for side in sides if len(side) > 1 and _has_digests(side)),
+        replicas=sum(len(side) for side in sides if len(side) > 1 and _digests(side, "gradient")),
         compared=len(every),
     )
 
@@ -394,7 +397,3 @@ def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
                 found[phase] = row
                 break
     return found
-
-
-def _has_digests(side: Mapping[int, RankDump]) -> bool:
-    return any(each.digest for of_rank in side.values() for each in of_rank.tensors.values())

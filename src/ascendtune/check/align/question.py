@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ascendtune.check.align.adam_updates import adam_settings, other_settings
 from ascendtune.check.align.depth import sections_of_config
 from ascendtune.check.align.language import say
 from ascendtune.check.align.record_phrases import names_of_sides
@@ -34,6 +35,15 @@ _UNUSED_DROPOUTS = ("classifier", "summary")
 def question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """1: were both asked for the same?"""
     if reference.recipe is None or candidate.recipe is None:
+        one, other = (adam_settings(side.recipe, side.run) for side in (reference, candidate))
+        if one is not None and other is not None and (found := other_settings(one, other)):
+            listed = [f"{name}: {ours:g}, {theirs:g}" for name, (ours, theirs) in found.items()]
+            return Finding(
+                "question",
+                "failure",
+                say("the optimizers were given other settings: {settings}", settings="; ".join(listed)),
+                remedy=say("give the candidate's optimizer the reference's settings"),
+            )
         lacking = [side for side in (reference, candidate) if side.recipe is None]
         return unknown(
             "question", say("{names} recorded no recipe that can be compared", names=names_of_sides(lacking))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ascendtune.check.align.adam_updates import AdamCheck
 from ascendtune.check.align.language import say
 from ascendtune.check.align.loss_noise import LossNoise
 from ascendtune.check.align.paired_losses import PairedLosses
@@ -17,6 +18,7 @@ from ascendtune.check.align.record_phrases import (
     steps_of_record,
 )
 from ascendtune.check.align.training_record import TrainingRecord
+from ascendtune.check.align.update_findings import other_update, same_updates
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 
 _SHOWN = 5
@@ -187,6 +189,7 @@ def update(
     reference: TrainingRecord,
     candidate: TrainingRecord,
     other_rate: tuple[int, float, float] | None,
+    adam: AdamCheck | None,
     pair: PairedLosses,
     exceeding: int | None,
 ) -> Finding:
@@ -198,6 +201,8 @@ def update(
             say("learning rate of step {step}: {one:.6g} and {other:.6g}", step=step, one=one, other=other),
             remedy=say("compare optim.learning_rate, scheduler, warm-up and the number of steps"),
         )
+    if adam is not None and not adam.is_same:
+        return other_update(adam)
     # The first update shows in the loss of the step after it, with warm-up one later.
     early = pair.steps[(pair.steps > 1) & (pair.steps <= 3) & pair.is_single]
     if exceeding is not None and exceeding in early:
@@ -213,7 +218,7 @@ def update(
         if lacking:
             return unknown("update", say("{names} recorded no loss of steps 2 and 3", names=names_of_sides(lacking)))
         return unknown("update", say("steps 2 and 3 were not recorded by both sides"))
-    return ok("update", say("the losses right after the first updates agree"))
+    return ok("update", say("the losses right after the first updates agree"), evidence=same_updates(adam))
 
 
 def later(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ascendtune.check.align import stage_findings
+from ascendtune.check.align.adam_updates import AdamCheck, adam_settings, check_adam
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference, compare_dumps
 from ascendtune.check.align.loss_noise import LossNoise, extra_noise
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
@@ -76,6 +77,8 @@ def compare_trainings(
         dumps = DumpComparison()
         if reference.dump is not None and candidate.dump is not None:
             dumps = compare_dumps(reference.dump, candidate.dump, extra_noise(reference, candidate))
+            if (settings := adam_settings(reference.recipe, reference.run)) is not None:
+                dumps = _with_adam(dumps, check_adam(reference.dump, candidate.dump, settings))
     if not dumps.compared and not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
         raise NoVerdict(
             "no step that both sides recorded has a loss",
@@ -98,7 +101,7 @@ def compare_trainings(
         stage_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
         stage_findings.backward(reference, candidate, noise),
-        stage_findings.update(reference, candidate, other_rate, pair, exceeding),
+        stage_findings.update(reference, candidate, other_rate, dumps.adam, pair, exceeding),
         stage_findings.later(reference, candidate, pair, noise, exceeding, to_ask_the_same),
         stage_findings.ranks(reference, candidate, exceeding),
     )
@@ -110,7 +113,8 @@ def compare_trainings(
     if place is not None and parted.code not in _CAUSES:
         # The dump knows which stage parted first; later ones follow from it.
         parted = next(each for each in findings if each.code == place.stage)
-    seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
+    updated_at = dumps.adam.steps if dumps.adam is not None and dumps.adam.other is not None else None
+    seen = [each for each in (exceeding, other_rate[0] if other_rate else None, updated_at) if each is not None]
     step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
     return TrainingComparison(pair, noise, findings, parted, step, dumps, shown_at)
 
@@ -130,6 +134,19 @@ def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRec
                     remedy="train the reference's recipe.yaml again, on the same data, for --noise-runs",
                     where=repeat.path,
                 )
+
+
+def _with_adam(dumps: DumpComparison, adam: AdamCheck | None) -> DumpComparison:
+    """`dumps` with what updates say about the optimizers; what parts after another update follows from it."""
+    place = dumps.place
+    other_at = (adam.steps, "update") if adam is not None and adam.other is not None else None
+    if (
+        place is not None
+        and other_at is not None
+        and (other_at[0] < place.step or other_at == (place.step, place.stage))
+    ):
+        place = None
+    return replace(dumps, adam=adam, place=place)
 
 
 def _as_consequence(dumps: DumpComparison, place: FirstDifference) -> DumpComparison:

@@ -29,6 +29,19 @@ _BATCH = 2
 """Dimensions of a batch of token ids."""
 
 
+def optimizer_facts(optimizer: Any) -> dict[str, Any]:
+    """Class and settings of an optimizer, for recorded.json: of each group of parameters what is a number or a flag."""
+    groups = [
+        {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in group.items()
+            if isinstance(value, bool | int | float | tuple)
+        }
+        for group in optimizer.param_groups
+    ]
+    return {"optimizer": type(optimizer).__name__, "optimizer_groups": groups}
+
+
 @dataclass
 class StepRecord:
     """Adds tensors in the order of execution.

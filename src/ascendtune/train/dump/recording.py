@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ascendtune.core.errors import InputError
-from ascendtune.core.files import LineWriter, write_json
+from ascendtune.core.files import LineWriter, finite_or_none, write_json
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
@@ -35,7 +35,7 @@ from ascendtune.train.dump.hooks import ModuleHooks
 from ascendtune.train.dump.losses import StepLosses
 from ascendtune.train.dump.names import plain_modules, plain_parameters
 from ascendtune.train.dump.ranks import gather, rank, world_size
-from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
+from ascendtune.train.dump.record import FORMAT, StepRecord, header_of, optimizer_facts
 from ascendtune.train.dump.request import METRICS, RecordRequest
 from ascendtune.train.dump.weight_hashes import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
@@ -72,6 +72,7 @@ class Recording:
         self._step = self._first_step = 1
         self._losses = StepLosses((), sees_gradients=False)
         self._norm: torch.Tensor | None = None
+        self._clips_to: float | None = None
         self._has_gradients = False
         """Whether the gradients of this step are recorded."""
         self._has_backward = False
@@ -120,7 +121,7 @@ class Recording:
         def clip_with_norm(parameters: Any, limit: float, norm: torch.Tensor, *arguments: Any, **named: Any) -> None:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             if not self._trained.keys().isdisjoint(parameters):
-                self._norm = norm
+                self._norm, self._clips_to = norm, finite_or_none(float(limit))
                 self._add_gradients()
             clip(parameters, limit, norm, *arguments, **named)
 
@@ -383,7 +384,8 @@ class Recording:
                     "torch": torch.__version__,
                     "command": self._command,
                     "world_size": world_size(),
-                    "optimizer": type(optimizer).__name__,
+                    **optimizer_facts(optimizer),
+                    "max_grad_norm": self._clips_to,
                     **({"resumed_at": [*resumed, self._step]} if self._step > 1 else {}),
                 },
             )

@@ -82,6 +82,21 @@ def test_recorded_loop_computes_the_same_and_its_numbers_are_written(tmp_path: P
     }  # fmt: skip
 
 
+def test_settings_of_the_optimizer_are_recorded(tmp_path: Path) -> None:
+    model = Net()
+    names = [[*model.up.parameters()], [*model.down.parameters()]]
+    groups = [{"params": names[0], "weight_decay": 0.1}, {"params": names[1]}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.0)
+    with ascendtune.align.record(model, steps="1", directory=tmp_path):
+        model(torch.ones(2, 4)).sum().backward()
+        clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    facts = json.loads((tmp_path / "recorded.json").read_text())
+    assert (facts["optimizer"], facts["max_grad_norm"]) == ("AdamW", 0.5)
+    assert [each["weight_decay"] for each in facts["optimizer_groups"]] == [0.1, 0.0]
+    assert all((each["betas"], each["eps"]) == ([0.9, 0.95], 1e-6) for each in facts["optimizer_groups"])
+
+
 def test_gradients_are_recorded_before_they_are_clipped(tmp_path: Path) -> None:
     model = Net()
     with ascendtune.align.record(model, steps=1, directory=tmp_path / "clipped"):

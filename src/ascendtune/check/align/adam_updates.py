@@ -1,0 +1,327 @@
+"""Does a side's optimizer make of its own gradients the updates that Adam makes of them?
+
+Gradients of two bf16 trainings differ by several percent, and so do their updates: an epsilon or a beta that differs
+is far below that. But each side dumps what went into its optimizer and what came out, in fp32. From the dumped
+gradients of step 1 on, d is Adam's direction (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) under given settings,
+and the update of a parameter w is
+
+    after - before = -a · d - b · w
+
+with the learning rate a and, decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101), b = a · weight decay. Both are
+fitted for each parameter. Rounding of w to its dtype is all that disturbs this: what is left is mostly below 1e-4 of
+the update, whatever the type of the matrix products. Where the reference's updates follow its settings so and the
+candidate's do not, the one setting is looked for with which they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.dump import Dump, RankDump
+from ascendtune.check.align.tensor_noise import CERTAIN, unit_of
+from ascendtune.core.foreign_json import is_number, object_of
+
+_MOST_STEPS = 3
+"""From step 1 on: the second shows betas and clipping."""
+_FEWEST = 8
+"""Samples of a parameter that must be known, for two fitted numbers."""
+_FOLLOWS = 1e-3
+"""What may be left of the reference's updates, relative to them: else its optimizer is not the one of its settings."""
+_EXPLAINS = 10.0
+"""A setting explains the candidate's updates if it leaves this many times less of them than the reference's do."""
+_RATE = 1e-3
+_DECAY = 0.05
+"""Least relative differences of learning rate and weight decay that count."""
+_TESTED = {
+    "epsilon": (0.0, 1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+    "beta1": (0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99),
+    "beta2": (0.5, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999),
+    "max_grad_norm": (None, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    "decay_in_gradient": (1e-4, 1e-3, 1e-2, 0.03, 0.1),
+    "corrects_bias": (False,),
+}
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """What Adam was asked for.
+
+    Attributes:
+        max_grad_norm: gradients are clipped to it; None where they are not.
+        decay_in_gradient: weight decay that is added to the gradient, as torch.optim.Adam does.
+    """
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    max_grad_norm: float | None
+    decay_in_gradient: float = 0.0
+    corrects_bias: bool = True
+
+
+@dataclass(frozen=True)
+class OtherUpdate:
+    """How the candidate's updates differ from what the reference's optimizer makes of the same gradients.
+
+    Attributes:
+        setting: a field of AdamSettings, `learning_rate` (then the values are 1 and the factor) or `weight_decay`.
+        expected, found: its value on the reference, and the one that explains the candidate's updates.
+        parameters: those concerned, in their order.
+    """
+
+    setting: str
+    expected: float | bool | None
+    found: float | bool | None
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AdamCheck:
+    """What the dumped updates of both sides say about their optimizers.
+
+    Attributes:
+        steps: how many, from step 1 on, were checked; the last is the one that differs, where one does.
+        left, left_of_candidate: what is left of the updates of that step, relative to them, under `settings`.
+        other: how the candidate's differ; None where they do not, or no single setting explains it.
+        is_same: whether they are the same.
+    """
+
+    settings: AdamSettings
+    steps: int
+    left: float
+    left_of_candidate: float
+    other: OtherUpdate | None = None
+    is_same: bool = True
+
+
+def adam_settings(recipe: Mapping[str, Any] | None, facts: Mapping[str, Any]) -> AdamSettings | None:
+    """From the leaves of a recipe, or from the facts of a recorded training; None where the optimizer is another."""
+    decay = None
+    if recipe is not None:
+        name, clip = recipe.get("optim.optimizer"), recipe.get("optim.max_grad_norm")
+        named = [recipe.get(f"optim.{key}") for key in ("beta1", "beta2", "epsilon")]
+    else:
+        name, clip = str(facts.get("optimizer")).lower(), facts.get("max_grad_norm")
+        groups = facts.get("optimizer_groups")
+        first = object_of(groups[0]) if isinstance(groups, list) and groups else {}
+        betas = first.get("betas")
+        named = [*(betas if isinstance(betas, list) else ()), first.get("eps")]
+        decay = first.get("weight_decay")
+    numbers = [float(each) for each in named if is_number(each)]
+    if name not in ("auto", "adamw", "adam") or len(numbers) != 3:
+        return None
+    beta1, beta2, epsilon = numbers
+    in_gradient = float(decay) if name == "adam" and is_number(decay) else 0.0
+    return AdamSettings(beta1, beta2, epsilon, float(clip) if is_number(clip) else None, in_gradient)
+
+
+def other_settings(one: AdamSettings, other: AdamSettings) -> dict[str, tuple[float, float]]:
+    """Settings that both sides name and that differ; clipping may have been done by code that was not followed."""
+    named = ("beta1", "beta2", "epsilon", "max_grad_norm", "decay_in_gradient")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in named}
+    return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+
+
+def check_adam(reference: Dump, candidate: Dump, settings: AdamSettings) -> AdamCheck | None:
+    """Check the first steps, up to one that the candidate makes otherwise.
+
+    Returns:
+        None where the reference's updates are not those of `settings`, or too little was dumped.
+
+    Raises:
+        DataError, RecipeError, MachineError: a file cannot be read.
+    """
+    sides: list[list[RankDump]] = [[], []]
+    check = None
+    for step in range(1, _MOST_STEPS + 1):
+        files = [dump.files.get(step, {}) for dump in (reference, candidate)]
+        if not all(files):
+            break
+        for dump, side, of_step in zip((reference, candidate), sides, files, strict=True):
+            side.append(dump.read(of_step[min(of_step)]))
+        one, other = map(_Updates.of_steps, sides)
+        if one is None or other is None or not one.follows(settings):
+            break
+        check = _compared(one, other, settings)
+        if check is None or not check.is_same:
+            break
+    return check
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The fit of the updates of one step.
+
+    Attributes:
+        rate, decay: (parameters,) the learning rate a, and b / a; NaN where it cannot be told.
+        rate_error, decay_error: (parameters,) their standard deviations, relative and absolute.
+        left: what is left of the updates, relative to them: the median of all parameters.
+        floor: the same of what rounding of the parameters leaves.
+    """
+
+    rate: Floats
+    decay: Floats
+    rate_error: Floats
+    decay_error: Floats
+    left: float
+    floor: float
+
+
+class _Updates:
+    """Samples of all parameters of the first steps: (parameters, samples) float64, NaN where unknown.
+
+    Args:
+        steps: of each step gradients, parameters before and after.
+        norms: of all gradients in each step.
+        units: (parameters, 1) u of each parameter's dtype.
+    """
+
+    def __init__(
+        self, names: Sequence[str], steps: Sequence[tuple[Floats, Floats, Floats]], norms: list[float], units: Floats
+    ) -> None:
+        self.names, self.steps, self.norms, self.units = tuple(names), steps, norms, units
+
+    @classmethod
+    def of_steps(cls, dumps: Sequence[RankDump]) -> _Updates | None:
+        """None where no parameter has all of its tensors."""
+        phases = ("gradient", "parameter_before", "parameter_after")
+        found = [
+            {phase: {key.name: each for key, each in dump.tensors.items() if key.phase == phase} for phase in phases}
+            for dump in dumps
+        ]
+        names = [
+            name
+            for name, first in found[0]["gradient"].items()
+            if all(name in of_phase for step in found for of_phase in step.values())
+            and all(len(of_phase[name].samples) == len(first.samples) for step in found for of_phase in step.values())
+        ]
+        if not names:
+            return None
+        most = max(len(found[0]["gradient"][name].samples) for name in names)
+        steps = []
+        for step in found:
+            padded = (
+                [[*step[phase][name].samples, *[math.nan] * (most - len(step[phase][name].samples))] for name in names]
+                for phase in phases
+            )
+            one, two, three = (np.array(each, dtype=np.float64) for each in padded)
+            steps.append((one, two, three))
+        norms = [math.sqrt(sum(each.l2**2 for each in step["gradient"].values())) for step in found]
+        units = np.array([[unit_of(found[-1]["parameter_after"][name])] for name in names])
+        return cls(names, steps, norms, units)
+
+    def follows(self, settings: AdamSettings) -> bool:
+        """Whether the updates of the last step are those of `settings`, and rounding of the weights is far below."""
+        fit = self.fit(settings)
+        return fit.floor <= _FOLLOWS and fit.left <= _FOLLOWS
+
+    def fit(self, settings: AdamSettings) -> _Fit:
+        """Fit learning rate and weight decay of each parameter in the last step."""
+        _, before, after = self.steps[-1]
+        update, direction = after - before, self._direction(settings)
+        known = np.isfinite(update) & np.isfinite(direction) & np.isfinite(before)
+        u, d, w = (np.where(known, each, 0.0) for each in (-update, direction, before))
+        rounding = np.where(known, self.units * np.abs(w), 0.0)
+        dd, dw, ww, du, wu, uu = (
+            (one * other).sum(axis=1) for one, other in ((d, d), (d, w), (w, w), (d, u), (w, u), (u, u))
+        )
+        count = known.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            determinant = dd * ww - dw**2
+            has_both = determinant > 1e-6 * dd * ww
+            rate = np.where(has_both, (du * ww - wu * dw) / determinant, du / dd)
+            decay = np.where(has_both, (wu * dd - du * dw) / determinant, 0.0)
+            rest = u - rate[:, None] * d - decay[:, None] * w
+            left = np.sqrt((rest**2).sum(axis=1) / uu)
+            floor = np.sqrt((rounding**2).sum(axis=1) / uu)
+            variance = np.maximum((rest**2).sum(axis=1) / (count - 2), (rounding**2).sum(axis=1) / count)
+            rate_error = np.sqrt(variance * np.where(has_both, ww / determinant, 1 / dd)) / np.abs(rate)
+            decay_error = np.sqrt(variance * dd / determinant) / np.abs(rate)
+            decay = np.where(has_both, decay / rate, np.nan)
+        usable = (count >= _FEWEST) & (dd > 0) & (uu > 0) & np.isfinite(left)
+        rate, decay = (np.where(usable, each, np.nan) for each in (rate, decay))
+        if not usable.any():
+            return _Fit(rate, decay, rate_error, decay_error, math.inf, math.inf)
+        middle, of_rounding = (float(np.median(each[usable])) for each in (left, floor))
+        return _Fit(rate, decay, rate_error, decay_error, middle, of_rounding)
+
+    def _direction(self, settings: AdamSettings) -> Floats:
+        """(parameters, samples) d of the last step."""
+        mean, square = (np.zeros_like(self.steps[0][0]) for _ in range(2))
+        for (gradient, before, _), norm in zip(self.steps, self.norms, strict=True):
+            limit = settings.max_grad_norm
+            clipped = gradient * (1.0 if limit is None else min(1.0, limit / (norm + 1e-6)))
+            clipped = clipped + settings.decay_in_gradient * before
+            mean = settings.beta1 * mean + (1 - settings.beta1) * clipped
+            square = settings.beta2 * square + (1 - settings.beta2) * clipped**2
+        count = len(self.steps)
+        if settings.corrects_bias:
+            mean, square = mean / (1 - settings.beta1**count), square / (1 - settings.beta2**count)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.where(mean == 0, 0.0, mean / (np.sqrt(square) + settings.epsilon)))
+
+
+def _compared(one: _Updates, other: _Updates, settings: AdamSettings) -> AdamCheck | None:
+    """The last step of both sides; None where rounding of the candidate's weights hides it."""
+    reference, candidate = one.fit(settings), other.fit(settings)
+    if candidate.floor > _FOLLOWS or not math.isfinite(candidate.left):
+        return None
+    same = AdamCheck(settings, len(one.steps), reference.left, candidate.left)
+    usual = max(reference.left, candidate.floor)
+    if candidate.left > _EXPLAINS * usual:
+        setting, value, left = min(_explanations(other, settings), key=lambda each: each[2])
+        found = None
+        if left <= min(candidate.left / _EXPLAINS, _FOLLOWS):
+            found = OtherUpdate(setting, getattr(settings, setting), value, other.names)
+        return replace(same, other=found, is_same=False)
+    at = {name: position for position, name in enumerate(one.names)}
+    common = np.array([(at[name], position) for position, name in enumerate(other.names) if name in at], dtype=np.int64)
+    first, second = common.reshape(-1, 2).T
+    found = _other_rate(reference, candidate, first, second, other.names)
+    found = found or _other_decay(reference, candidate, first, second, other.names)
+    return replace(same, other=found, is_same=found is None)
+
+
+def _other_rate(
+    one: _Fit, other: _Fit, first: NDArray[np.int64], second: NDArray[np.int64], names: Sequence[str]
+) -> OtherUpdate | None:
+    """Learning rates that differ by the same factor everywhere, or those of some parameters."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = other.rate[second] / one.rate[first]
+        error = np.hypot(one.rate_error[first], other.rate_error[second])
+        is_apart = np.abs(ratio - 1) > np.maximum(_RATE, 2 * CERTAIN * error)
+    if not is_apart.any():
+        return None
+    factor = float(np.median(ratio[is_apart]))
+    named = tuple(names[at] for at in second[is_apart])
+    return OtherUpdate("learning_rate", 1.0, factor, named)
+
+
+def _other_decay(
+    one: _Fit, other: _Fit, first: NDArray[np.int64], second: NDArray[np.int64], names: Sequence[str]
+) -> OtherUpdate | None:
+    decays = one.decay[first], other.decay[second]
+    error = np.hypot(one.decay_error[first], other.decay_error[second])
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(decays[1] - decays[0])
+        is_apart = apart > np.maximum(_DECAY * np.maximum(*map(np.abs, decays)), 2 * CERTAIN * error)
+    if not is_apart.any():
+        return None
+    expected, found = (float(np.median(each[is_apart])) for each in decays)
+    named = tuple(names[at] for at in second[is_apart])
+    return OtherUpdate("weight_decay", expected, found, named)
+
+
+def _explanations(updates: _Updates, settings: AdamSettings) -> Iterator[tuple[str, Any, float]]:
+    """Each setting with the value that fits best in its place, and what it leaves of the updates."""
+    for setting, tested in _TESTED.items():
+        left = {value: updates.fit(replace(settings, **cast(Any, {setting: value}))).left for value in tested}
+        best = min(left, key=lambda each: left[each])
+        yield setting, best, left[best]

@@ -1,0 +1,79 @@
+"""The finding on the optimizers of two trainings, from what each made of its own dumped gradients."""
+
+from __future__ import annotations
+
+from ascendtune.check.align.adam_updates import AdamCheck, AdamSettings, OtherUpdate
+from ascendtune.check.align.language import say
+from ascendtune.check.finding import Finding, failure, warning
+
+_NAMED = 3
+"""Parameters that are named."""
+
+
+def other_update(check: AdamCheck) -> Finding:
+    """6, where the candidate's optimizer makes something else of its gradients than the reference's would."""
+    numbers = {"step": check.steps, "left": check.left, "other": check.left_of_candidate}
+    evidence = say(
+        "with the reference's settings ({settings}) Adam explains its updates but for {left:.1g} of them, those of the "
+        "candidate but for {other:.1g}",
+        settings=_settings(check.settings),
+        **numbers,
+    )
+    if check.other is None:
+        return warning(
+            "update",
+            say(
+                "step {step}: the reference's updates are those of Adam, the candidate's are not, and no single "
+                "setting explains them",
+                **numbers,
+            ),
+            remedy=say(
+                "compare what is between the gradients and the update: clipping, the dtype of parameters and of the "
+                "optimizer's state, other hooks"
+            ),
+            evidence=(evidence,),
+        )
+    return failure(
+        "update",
+        say("step {step}: {what}", step=check.steps, what=_difference(check.other)),
+        expected=say("the updates that the reference's optimizer makes of the candidate's gradients"),
+        remedy=say(
+            "give the candidate's optimizer the reference's settings; if it has them, its implementation differs"
+        ),
+        evidence=(evidence,),
+    )
+
+
+def same_updates(check: AdamCheck | None) -> tuple[str, ...]:
+    """A sentence on optimizers that were found to be the same; empty where nothing was."""
+    if check is None:
+        return ()
+    said = say(
+        "both optimizers make of their gradients what Adam makes of them ({settings}), in {count} steps",
+        settings=_settings(check.settings),
+        count=check.steps,
+    )
+    return (said,)
+
+
+def _settings(settings: AdamSettings) -> str:
+    clip = "none" if settings.max_grad_norm is None else f"{settings.max_grad_norm:g}"
+    betas = f"beta1 {settings.beta1:g}, beta2 {settings.beta2:g}"
+    return f"{betas}, epsilon {settings.epsilon:g}, max_grad_norm {clip}"
+
+
+def _difference(other: OtherUpdate) -> str:
+    first = ", ".join(other.parameters[:_NAMED])
+    named = {"count": len(other.parameters), "first": first, "one": other.expected, "other": other.found}
+    match other.setting:
+        case "learning_rate":
+            return say("updates are {other:.6g} times the reference's ({count:,} parameters: {first})", **named)
+        case "weight_decay":
+            return say("weight decay {one:.3g} and {other:.3g} ({count:,} parameters: {first})", **named)
+        case "decay_in_gradient":
+            return say("weight decay of {other:g} is added to the gradient (Adam), not to the weight (AdamW)", **named)
+        case "corrects_bias":
+            return say("the candidate's optimizer does not correct the bias of its means, the reference's does")
+        case _:
+            values = ["none" if each is None else f"{each:g}" for each in (other.expected, other.found)]
+            return say("{setting}: {one} and {other}", setting=other.setting, one=values[0], other=values[1])
