@@ -62,6 +62,9 @@ class LossNoise:
         loss: of the loss of one step whose weights are the same.
         grad_norm: of the gradient norm of the same step.
         updated: of the loss of a step after an update; `loss` for None.
+        bias: the part of `loss` that no mean over steps makes smaller.
+        dtype: the coarsest type of matrix products, in which the limits are.
+        amplifies: layers make more of a difference of weights with each update.
         basis: where the limits come from.
         measured: steps in ascending order, and the largest difference of repeated runs up to each.
     """
@@ -71,6 +74,9 @@ class LossNoise:
     basis: Sentence
     measured: tuple[NDArray[np.int64], Floats] | None = None
     updated: float | None = None
+    bias: float = 0.0
+    dtype: str = "fp32"
+    amplifies: bool = False
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
         """(records,) float64: the limit of the difference of losses at each of `steps`."""
@@ -120,7 +126,15 @@ def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> Loss
         # Who reads "aligned" must know how little that says here.
         wider = "{basis}; wider limits after the first update: layers with the delta rule amplify rounding"
         basis = Sentence("expected", wider, {"basis": basis})
-    return LossNoise(limit(unit), grad_norm, basis, updated=updated)
+    return LossNoise(
+        limit(unit),
+        grad_norm,
+        basis,
+        updated=updated,
+        bias=max(unit, of_gradients) ** 2 * 4 * layers + written,
+        dtype=coarsest,
+        amplifies=extra.after_update > 1 or extra.has_muon,
+    )
 
 
 def extra_noise(*sides: TrainingRecord) -> ExtraNoise:

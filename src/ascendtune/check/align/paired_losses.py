@@ -49,8 +49,12 @@ class PairedLosses:
         A loss is a difference of logits, whose error does not shrink when the loss does: below 1 the difference is
         absolute.
         """
-        scale = np.maximum(np.abs(self.reference), 1.0)
-        return np.abs(self.candidate - self.reference) / scale
+        return np.abs(self.signed)
+
+    @property
+    def signed(self) -> Floats:
+        """(records,) float64: the same with its sign, above 0 where the candidate's loss is the larger one."""
+        return (self.candidate - self.reference) / np.maximum(np.abs(self.reference), 1.0)
 
     @property
     def relative(self) -> Floats:

@@ -9,6 +9,13 @@ import numpy as np
 from ascendtune.check.align.adam_updates import AdamCheck
 from ascendtune.check.align.language import say
 from ascendtune.check.align.loss_noise import LossNoise
+from ascendtune.check.align.one_sided import (
+    OneSided,
+    hidden_by_rounding,
+    losses_lie_on_one_side,
+    norms_lie_on_one_side,
+    to_tell,
+)
 from ascendtune.check.align.paired_losses import PairedLosses
 from ascendtune.check.align.record_phrases import (
     kinds_of_records,
@@ -157,7 +164,9 @@ def forward(
     )
 
 
-def backward(reference: TrainingRecord, candidate: TrainingRecord, noise: LossNoise) -> Finding:
+def backward(
+    reference: TrainingRecord, candidate: TrainingRecord, noise: LossNoise, one_sided: OneSided | None
+) -> Finding:
     """5: does the same loss give the same gradient?"""
     sides = reference, candidate
     norms = [float(each.curve.grad_norms[0]) if 1 in each.curve.steps[:1] else np.nan for each in sides]
@@ -172,6 +181,8 @@ def backward(reference: TrainingRecord, candidate: TrainingRecord, noise: LossNo
         difference=difference,
     )
     limit = noise.grad_norm + (1e-3 if reference.is_foreign or candidate.is_foreign else 0)
+    if difference <= limit and one_sided is not None:
+        return norms_lie_on_one_side(one_sided)
     if difference <= limit:
         return ok("backward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
     return failure(
@@ -227,6 +238,7 @@ def later(
     pair: PairedLosses,
     noise: LossNoise,
     exceeding: int | None,
+    one_sided: OneSided | None,
     to_ask_the_same: str | None,
 ) -> Finding:
     """7: do the curves stay together?
@@ -275,6 +287,10 @@ def later(
     ]
     if exceeding is not None:
         return _parted(pair, noise, exceeding, said, accepted, to_ask_the_same)
+    if one_sided is not None:
+        is_proof = {reference.kind, candidate.kind} <= {"ascendtune", "recorded"}
+        remedy = to_ask_the_same or to_tell()
+        return losses_lie_on_one_side(one_sided, said, remedy, tuple(accepted), is_proof=is_proof)
     if (pair.difference > noise.band(pair.steps)).any():
         return warning(
             "later",
@@ -298,6 +314,9 @@ def later(
             or say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
             evidence=accepted,
         )
+    if noise.dtype != "fp32":
+        has_dumps = reference.dump is not None and candidate.dump is not None
+        accepted.append(hidden_by_rounding(noise, len(pair.steps), has_dumps=has_dumps))
     return ok("later", said, evidence=accepted)
 
 

@@ -15,6 +15,7 @@ from ascendtune.check.align import stage_findings
 from ascendtune.check.align.adam_updates import AdamCheck, adam_settings, check_adam
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference, compare_dumps
 from ascendtune.check.align.loss_noise import LossNoise, extra_noise
+from ascendtune.check.align.one_sided import one_sided_losses, one_sided_norms
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
 from ascendtune.check.align.question import question
 from ascendtune.check.align.record_phrases import kinds_of_records
@@ -51,6 +52,8 @@ class TrainingComparison:
     step: int | None
     dumps: DumpComparison = field(default_factory=DumpComparison)
     shown_at: int | None = None
+    is_one_sided: bool = False
+    hints: tuple[Finding, ...] = ()
 
     @property
     def mean_difference(self) -> float | None:
@@ -89,6 +92,8 @@ def compare_trainings(
     exceeding, other_rate = _exceeding(pair, noise), _first_other_rate(reference, candidate)
     if exceeding is not None and not pair.is_certain:
         pair, exceeding = _without_unlike_means(pair, reference, candidate, dumps), None
+    one_sided = one_sided_losses(pair, noise) if exceeding is None else None
+    norms = one_sided_norms(reference.curve, candidate.curve, noise)
     place = dumps.place
     if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
         dumps, place = _as_consequence(dumps, place), None
@@ -100,23 +105,31 @@ def compare_trainings(
         stage_findings.data(reference, candidate),
         stage_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
-        stage_findings.backward(reference, candidate, noise),
+        stage_findings.backward(reference, candidate, noise, norms),
         stage_findings.update(reference, candidate, other_rate, dumps.adam, pair, exceeding),
-        stage_findings.later(reference, candidate, pair, noise, exceeding, to_ask_the_same),
+        stage_findings.later(reference, candidate, pair, noise, exceeding, one_sided, to_ask_the_same),
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = with_dump_evidence(from_records, dumps)
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
-        return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps)
+        one_way = [code for code, found in (("backward", norms), ("later", one_sided)) if found is not None]
+        hints = tuple(each for each in findings if each.status == "warning" and each.code in one_way)
+        return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
     parted = next(each for each in findings if each.status == "failure")
     if place is not None and parted.code not in _CAUSES:
         # The dump knows which stage parted first; later ones follow from it.
         parted = next(each for each in findings if each.code == place.stage)
-    updated_at = dumps.adam.steps if dumps.adam is not None and dumps.adam.other is not None else None
-    seen = [each for each in (exceeding, other_rate[0] if other_rate else None, updated_at) if each is not None]
+    seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
+    if dumps.adam is not None and dumps.adam.other is not None:
+        seen.append(dumps.adam.steps)
+    if one_sided is not None:
+        seen.append(int(pair.steps[one_sided.first]))
     step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
-    return TrainingComparison(pair, noise, findings, parted, step, dumps, shown_at)
+    is_one_sided = parted.code == "later" and exceeding is None and one_sided is not None
+    if is_one_sided:
+        shown_at = int(pair.steps[-1])
+    return TrainingComparison(pair, noise, findings, parted, step, dumps, shown_at, is_one_sided)
 
 
 def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRecord]) -> None:

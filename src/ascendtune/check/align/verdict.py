@@ -16,6 +16,8 @@ def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate
     pair = comparison.pair
     if comparison.parted is not None or not len(pair.steps):
         return said
+    for hint in comparison.hints:
+        said = say("{measured}; {further}", measured=said, further=hint.measured)
     for side, steps in ((reference, pair.reference_alone), (candidate, pair.candidate_alone)):
         if len(steps):
             said = say("{measured}; {further}", measured=said, further=records_alone(side, steps))
@@ -26,6 +28,8 @@ def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate
 
 def _which(comparison: TrainingComparison) -> str:
     """The step, or the steps of the first record, at which the trainings part."""
+    if comparison.is_one_sided:
+        return say("step {step} and after it", step=comparison.step)
     if comparison.parted is not None and comparison.parted.code == "later" and comparison.step is not None:
         return steps_of_record(comparison.pair, comparison.step)
     return say("step {step}", step=comparison.step)

@@ -1,0 +1,162 @@
+"""Differences that point one way over many steps, each of which is within rounding.
+
+Errors of rounding have no sign: from step to step, with other rows, the losses of one side are now above and now below
+those of the other, however far a chaotic training has driven the weights apart. A fault, such as a learning rate that
+is 2 % off, moves all of them to one side. So the records are cut into eight blocks. The mean of a block is beyond
+chance where it is three standard errors from 0, and a difference points one way where six of eight blocks are, on the
+same side. Rounding has a bias, too: the expected logarithm of a perturbed softmax is shifted, and the weights that one
+side rounds stay the same. What the mean of all records must exceed is therefore
+
+    bias + 4 · sigma / sqrt(records)
+
+with the bias and the sigma of a single record (`loss_noise.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ascendtune.check.align.curve import Curve, Floats
+from ascendtune.check.align.language import say
+from ascendtune.check.align.loss_noise import LossNoise
+from ascendtune.check.align.paired_losses import PairedLosses
+from ascendtune.check.finding import Finding, failure, warning
+
+_BLOCKS = 8
+_AGREEING = 6
+"""Of the blocks: all but those before the difference has grown."""
+_STANDARD_ERRORS = 3.0
+_FEWEST = 40
+"""Records: five in each block."""
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """A difference that points one way.
+
+    Attributes:
+        mean: of candidate minus reference, relative, over the records from `first` on.
+        limit: what it may be from rounding.
+        blocks: of eight, those whose mean is beyond chance on the side of `mean`.
+        first: position of the first record of the first of these blocks.
+    """
+
+    mean: float
+    limit: float
+    blocks: int
+    first: int
+
+
+def one_sided_losses(pair: PairedLosses, noise: LossNoise) -> OneSided | None:
+    """Where the losses of the candidate lie on one side; None where they do not, or it cannot be told."""
+    if not pair.is_certain or noise.measured is not None or noise.amplifies:
+        return None
+    return _one_sided(pair.signed, noise.loss, noise.bias)
+
+
+def one_sided_norms(reference: Curve, candidate: Curve, noise: LossNoise) -> OneSided | None:
+    """The same of the logarithms of the gradient norms at the steps that both have."""
+    if noise.measured is not None or noise.amplifies:
+        return None
+    _, first, second = np.intersect1d(reference.steps, candidate.steps, assume_unique=True, return_indices=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.log(candidate.grad_norms[second] / reference.grad_norms[first])
+    # Errors of a gradient's elements cancel in its norm, as in those of single parameters.
+    return _one_sided(np.where(np.isfinite(ratio), ratio, np.nan), noise.grad_norm / 4 + noise.bias, noise.bias)
+
+
+def _one_sided(values: Floats, limit: float, bias: float) -> OneSided | None:
+    """Of all records, else of the second half: (records,) signed differences, NaN where unknown.
+
+    Args:
+        limit: of one record; `bias` is the part of it that no mean makes smaller.
+    """
+    half = len(values) // 2
+    found = _in(values, limit, bias)
+    if found is None and (found := _in(values[half:], limit, bias)) is not None:
+        return OneSided(found.mean, found.limit, found.blocks, found.first + half)
+    return found
+
+
+def _in(values: Floats, limit: float, bias: float) -> OneSided | None:
+    known = np.flatnonzero(np.isfinite(values))
+    if len(known) < _FEWEST:
+        return None
+    most = bias + (limit - bias) / math.sqrt(len(known))
+    mean = float(values[known].mean())
+    blocks = np.array_split(known, _BLOCKS)
+    means = np.array([values[block].mean() for block in blocks])
+    errors = np.array([values[block].std(ddof=1) / math.sqrt(len(block)) for block in blocks])
+    beyond = np.flatnonzero((np.abs(means) > _STANDARD_ERRORS * errors) & (np.sign(means) == np.sign(mean)))
+    if abs(mean) <= most or len(beyond) < _AGREEING:
+        return None
+    return OneSided(mean, most, len(beyond), int(blocks[beyond[0]][0]))
+
+
+def losses_lie_on_one_side(
+    found: OneSided, measured: str, remedy: str, evidence: tuple[str, ...], *, is_proof: bool
+) -> Finding:
+    """7, where each loss is within rounding and their mean is not.
+
+    Args:
+        measured: what the curves say otherwise.
+        is_proof: both sides are known to record the same mean over tokens.
+    """
+    return (failure if is_proof else warning)(
+        "later",
+        say(
+            "{measured}; each is within rounding, but those of the candidate are {mean:.2%} higher on average"
+            if found.mean > 0
+            else "{measured}; each is within rounding, but those of the candidate are {mean:.2%} lower on average",
+            measured=measured,
+            mean=abs(found.mean),
+        ),
+        expected=say("at most {limit:.2%} on average: rounding errors have no sign", limit=found.limit),
+        remedy=remedy,
+        evidence=(
+            say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
+            *evidence,
+        ),
+    )
+
+
+def norms_lie_on_one_side(found: OneSided) -> Finding:
+    """5, where the gradient norms of many steps differ in one direction."""
+    return warning(
+        "backward",
+        say(
+            "each gradient norm is within rounding, but those of the candidate are {mean:.2%} larger on average"
+            if found.mean > 0
+            else "each gradient norm is within rounding, but those of the candidate are {mean:.2%} smaller on average",
+            mean=abs(found.mean),
+        ),
+        expected=say("at most {limit:.2%} on average: rounding errors have no sign", limit=found.limit),
+        remedy=to_tell(),
+        evidence=(
+            say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
+        ),
+    )
+
+
+def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> str:
+    """A sentence on what a comparison that found nothing cannot tell."""
+    told = say("dump the first steps with precision=fp32") if has_dumps else to_tell()
+    return say(
+        "{dtype} rounding hides what changes single losses by less than {loss:.2%} and their mean by less than "
+        "{mean:.2%}; to tell more: {told}",
+        dtype=noise.dtype,
+        loss=noise.loss,
+        mean=noise.bias + (noise.loss - noise.bias) / math.sqrt(records),
+        told=told,
+    )
+
+
+def to_tell() -> str:
+    """The remedy where bf16 hides the place of a difference."""
+    return say(
+        "dump the first steps on both sides (ascendtune train recipe.yaml --dump-steps 1-3, or ascendtune align "
+        "record --steps 1-3 -- COMMAND); what these do not show, they do with precision=fp32"
+    )
