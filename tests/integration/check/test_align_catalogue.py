@@ -315,6 +315,12 @@ def test_rows_that_both_batches_have_are_counted(run: Run) -> None:
     assert place is not None and place.batch == BatchComparison(rows=8, rows_of_candidate=8, common=7)
 
 
+def test_row_that_no_sample_shows_in_bf16_is_told_by_the_hashes(tmp_path: Path) -> None:
+    sides = [replace(HALF, rows=rows).run(tmp_path / str(at)) for at, rows in enumerate((rows_of, _one_row_changed))]
+    finding = next(each for each in align(*sides).findings if each.code == "data")
+    assert finding.status != "ok" and "7 of 8 rows" in f"{finding.measured} {finding.evidence}", finding
+
+
 def test_same_rows_in_another_order_are_aligned_with_a_warning(run: Run) -> None:
     turned = replace(PLAIN, rows=lambda step: rows_of(step)[::-1] if step == 2 else rows_of(step))
     found = align(run(PLAIN), run(turned))

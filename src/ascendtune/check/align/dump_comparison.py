@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ascendtune.check.align.adam_updates import AdamCheck
-from ascendtune.check.align.dump import Dump, RankDump, TensorKey
+from ascendtune.check.align.dump import Dump, RankDump
 from ascendtune.check.align.language import Sentence
+from ascendtune.check.align.last_weights import LastWeights, digests_of
 from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
 from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.align.tensor_rows import (
@@ -22,7 +23,6 @@ from ascendtune.check.align.tensor_rows import (
     largest_of_matrices,
     make_tensor_rows,
     replica_rows,
-    rows_of_pair,
 )
 from ascendtune.check.align.untrained import trained_rows
 
@@ -110,6 +110,8 @@ class DumpComparison:
         obstacle: why outputs of modules cannot be compared; None where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
+        other_rows: the first step whose batches have the same shape and other rows, and how many are in both; None
+            where there is none or the hashes do not tell.
         adam: what the first updates say about the optimizers; None where they say nothing.
     """
 
@@ -123,6 +125,7 @@ class DumpComparison:
     obstacle: Sentence | None = None
     replicas: int = 0
     compared: int = 0
+    other_rows: tuple[int, BatchComparison] | None = None
     adam: AdamCheck | None = None
 
 
@@ -134,7 +137,7 @@ def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpCo
     """
     steps = sorted(reference.files.keys() & candidate.files.keys())[:_MOST_STEPS]
     so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
-    weights = _LastWeights()
+    weights = LastWeights()
     for number, step in enumerate(steps, 1):
         found = _compare_step(step, reference, candidate, weights, extra)
         so_far = replace(
@@ -143,6 +146,7 @@ def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpCo
             without_effect=so_far.without_effect or found.without_effect,
             agreeing=(so_far.agreeing | found.agreeing) - {row.stage for row in found.rows if row.is_parted},
             obstacle=so_far.obstacle or found.obstacle,
+            other_rows=so_far.other_rows or found.other_rows,
             replicas=so_far.replicas + found.replicas,
             compared=so_far.compared + found.compared,
         )
@@ -151,52 +155,8 @@ def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpCo
     return so_far
 
 
-class _LastWeights:
-    """The weights after the last compared step: on each side the next one must begin with the same bits."""
-
-    def __init__(self) -> None:
-        self._step = 0
-        self._is_unbroken = True
-        self._digests: list[dict[tuple[int, str], str]] = [{}, {}]
-
-    def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> TensorRow | None:
-        """The first parameter, of any shape, that one side alone has changed between its last update and `step`."""
-        changed: list[dict[tuple[int, str], TensorKey]] = []
-        for before, side in zip(self._digests, sides, strict=True):
-            now = _digests(side, "parameter_before") if step == self._step + 1 else {}
-            changed.append({at: key for at, (key, digest) in now.items() if before.get(at, digest) != digest})
-        for at, key in {**changed[0], **changed[1]}.items():
-            pair = [side[at[0]].tensors.get(key) if at[0] in side else None for side in sides]
-            if (at in changed[0]) != (at in changed[1]) and pair[0] is not None and pair[1] is not None:
-                (row,) = rows_of_pair(step, at[0], key, pair[0], pair[1])
-                if row.is_parted:
-                    return row
-        return None
-
-    def covers_all_before(self, step: int) -> bool:
-        """Whether all steps before `step` were compared."""
-        return self._is_unbroken and step == self._step + 1
-
-    def remember(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> None:
-        self._is_unbroken = self.covers_all_before(step)
-        self._step = step
-        self._digests = [
-            {at: digest for at, (_, digest) in _digests(side, "parameter_after").items()} for side in sides
-        ]
-
-
-def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], tuple[TensorKey, str]]:
-    """(rank, name) -> key and hash of the tensors of `phase` that have one."""
-    return {
-        (rank, key.name): (key, tensor.digest)
-        for rank, dump in side.items()
-        for key, tensor in dump.tensors.items()
-        if key.phase == phase and tensor.digest
-    }
-
-
 def _compare_step(
-    step: int, reference: Dump, candidate: Dump, weights: _LastWeights, extra: ExtraNoise
+    step: int, reference: Dump, candidate: Dump, weights: LastWeights, extra: ExtraNoise
 ) -> DumpComparison:
     sides = [
         {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
@@ -232,7 +192,8 @@ def _compare_step(
         rows=tuple(rows.get(shown, ())),
         agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.is_parted},
         obstacle=obstacle,
-        replicas=sum(len(side) for side in sides if len(side) > 1 and _digests(side, "gradient")),
+        other_rows=None if obstacle else _other_rows(step, one, other),
+        replicas=sum(len(side) for side in sides if len(side) > 1 and digests_of(side, "gradient")),
         compared=len(every),
     )
 
@@ -256,6 +217,17 @@ def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Batc
     if min(first.total(), second.total()) < 2:
         return None
     return BatchComparison(first.total(), second.total(), (first & second).total())
+
+
+def _other_rows(
+    step: int, one: Mapping[int, RankDump], other: Mapping[int, RankDump]
+) -> tuple[int, BatchComparison] | None:
+    """`step` with its batches, if all ranks of both sides were dumped and their rows are not the same."""
+    is_whole = all(len(side) == max((each.world_size for each in side.values()), default=0) for side in (one, other))
+    batch = _batches(one, other)
+    if not is_whole or batch is None or batch.rows != batch.rows_of_candidate or batch.common == batch.rows:
+        return None
+    return step, batch
 
 
 def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:

@@ -45,6 +45,7 @@ _UPDATES = (
     "the optimizer: learning rate of this step, betas, epsilon, weight decay, bias correction, and the dtype that its "
     "state and the parameters have"
 )
+_DATA = "compare the data: files, order, seed, template, max_length, packing"
 _SHOWN_SAMPLES = 4
 _MOST_RANKS = 4
 """That are named one by one."""
@@ -64,6 +65,12 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
         return replace(found, evidence=(*aside, *found.evidence, *before))
     if dumps.without_effect is not None and dumps.without_effect.stage == stage and finding.status != "failure":
         return _harmless(dumps.without_effect)
+    if stage == "data" and dumps.other_rows is not None and finding.status != "failure":
+        step, batch = dumps.other_rows
+        counts = {"common": batch.common, "rows": batch.rows}
+        rows = say("{common:,} of {rows:,} rows of the batch are in both", **counts)
+        # No failure: packed rows may hold the same sequences in another composition.
+        return warning(stage, say("step {step}: {what}", step=step, what=rows), remedy=say(_DATA))
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
     if stage == "data" and moved and (finding.status != "failure" or moved.code == "order"):
         # Hashes of batches tell the order, too.
@@ -251,7 +258,7 @@ def _remedy(place: FirstDifference) -> str:
             "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
         )
     if place.stage == "data":
-        return say("compare the data: files, order, seed, template, max_length, packing")
+        return say(_DATA)
     if phase == "parameter_before":
         return say(
             "the weights changed between the last update and this step: check callbacks, weight averaging, and what "
