@@ -286,17 +286,12 @@ def _max_length(model: ModelFacts, longest: Length) -> tuple[int, str]:
 
 
 def _why_tuner(model: ModelFacts, tuner: str) -> str:
-    if tuner in _TUNER_KEYS:
-        return (
-            ("rotations" if tuner == "oft" else "adapters")
-            + " only; full needs "
-            + (
-                f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
-                if model.parameters
-                else "far more memory"
-            )
-        )
-    return "or lora: adapters only, much less memory"
+    if tuner not in _TUNER_KEYS:
+        return "or lora: adapters only, much less memory"
+    what, needed = "rotations" if tuner == "oft" else "adapters", "far more memory"
+    if model.parameters:
+        needed = f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
+    return f"{what} only; full needs {needed}"
 
 
 def _name(model: str, data: str) -> str:

@@ -264,13 +264,7 @@ def _expectation(item: Mapping[str, Any]) -> str:
     elif item["type"] in ("list_type", "tuple_type"):
         return "write a list" + (f": [{given}]" if isinstance(given, str | int | float) else "")
     elif kind in _KINDS and fault in ("type", "parsing", "from_float"):
-        message = f"write {_KINDS[kind]}"
-        if kind == "string" and type(given) in (int, float):
-            # The shell removes the outer quotes. What was written of a float, as 1e5, is not known here.
-            shown = _short(given) if isinstance(given, int) else "…"
-            message += f""", in quotes: "{shown}" (on the command line: '"{shown}"')"""
-        if kind == "string" and isinstance(given, dict | list):
-            message += "; in quotes if it begins with { or ["
+        message = f"write {_KINDS[kind]}{_in_quotes(given) if kind == 'string' else ''}"
     elif item["type"] == "too_short":
         return f"give at least {item['ctx']['min_length']}"
     elif item["type"] == "model_type":
@@ -278,6 +272,17 @@ def _expectation(item: Mapping[str, Any]) -> str:
     elif message.startswith("should"):
         message = f"it {message}"
     return f"{message}; {_BOOLEAN_WORDS}" if isinstance(given, bool) else message
+
+
+def _in_quotes(given: Any) -> str:
+    """How a value that YAML reads as something else is written as text."""
+    if isinstance(given, dict | list):
+        return "; in quotes if it begins with { or ["
+    if type(given) not in (int, float):
+        return ""
+    # The shell removes the outer quotes. What was written of a float, as 1e5, is not known here.
+    shown = _short(given) if isinstance(given, int) else "…"
+    return f""", in quotes: "{shown}" (on the command line: '"{shown}"')"""
 
 
 def _remedy_for_section(given: Any) -> str:

@@ -26,21 +26,16 @@ def _look_at_limits(outside: Outside) -> Iterator[Finding]:
     for name, (flag, number, wanted) in _WANTED.items():
         soft, hard = outside.limits(number)
         told.append(f"{say(name)} {_shown(soft)}")
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            can = hard == resource.RLIM_INFINITY or hard >= wanted
-            found.append(
-                warning(
-                    LIMITS,
-                    say("at most {soft} {name} (hard limit {hard})", soft=soft, name=say(name), hard=_shown(hard)),
-                    expected=say("{wanted} or more", wanted=wanted),
-                    remedy=say("ulimit {flag} {wanted}", flag=flag, wanted=wanted)
-                    if can
-                    else say(
-                        "raise it in /etc/security/limits.conf, log in again (container: --ulimit {value}=65536)",
-                        value="nofile" if flag == "-n" else "nproc",
-                    ),
-                )
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            continue
+        remedy = say("ulimit {flag} {wanted}", flag=flag, wanted=wanted)
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            remedy = say(
+                "raise it in /etc/security/limits.conf, log in again (container: --ulimit {value}=65536)",
+                value="nofile" if flag == "-n" else "nproc",
             )
+        what = say("at most {soft} {name} (hard limit {hard})", soft=soft, name=say(name), hard=_shown(hard))
+        found.append(warning(LIMITS, what, expected=say("{wanted} or more", wanted=wanted), remedy=remedy))
     yield from found
     if not found:
         yield ok(LIMITS, ", ".join(told))
