@@ -59,7 +59,7 @@ def test_two_ranks_agree_in_everything_that_gloo_takes(run: Run, tmp_path: Path)
         assert untried == ({"bool"} if name in ("all_reduce", "reduce_scatter") else set())
         parts = [part for ranks in cells.values() for rank in ranks for part in rank.get("parts", ())]
         assert parts and all(part["wrong"] == 0 and part["seen"] == part["expected"] for part in parts)
-    assert not list(tmp_path.glob("ascendtune-*")), "the directory of the ranks stays only where a log is needed"
+    assert not list(tmp_path.glob("ascendtune-comm-*")), "the directory of the ranks stays only where a log is needed"
 
 
 @pytest.mark.soak
