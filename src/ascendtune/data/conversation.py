@@ -91,9 +91,9 @@ def conversations_of(row: Row) -> tuple[Conversation, ...]:
             return ()
 
 
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A readable row that cannot be trained on. Its place is the row's."""
+@dataclass
+class BadRow(Exception):
+    """A readable row that cannot be trained on. Its place is the row's. Formats raise it where they find it."""
 
     reason: str
     """Short and the same for all such rows: "no answer", "wrong order of turns", …"""

@@ -251,14 +251,14 @@ def _checked(messages: Sequence[Message]) -> list[Message]:
     for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, dict) and isinstance(content := turn.get("content"), str):
             _require_utf8(content)
-    found = messages_of(turns)
-    if isinstance(found, BadRow):
+    try:
+        return messages_of(turns)
+    except BadRow as bad:
         raise InputError(
-            f"this is not a conversation: {found.reason}: {found.detail}",
+            f"this is not a conversation: {bad.reason}: {bad.detail}",
             code="not-a-conversation",
             remedy='give a list of messages for each conversation: [[{"role": "user", "content": "Who are you?"}]]',
-        )
-    return found
+        ) from bad
 
 
 def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:

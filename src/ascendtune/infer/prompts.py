@@ -11,7 +11,7 @@ from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import BadRow, Conversation, Message, RawRow, conversations_of
 from ascendtune.data.files import data_files
 from ascendtune.data.format.answer import answered
-from ascendtune.data.format.choose import Convert, choose_format
+from ascendtune.data.format.choose import Convert, choose_format, returning_bad_rows
 from ascendtune.data.format.messages import messages_of
 from ascendtune.data.format.turns import is_text, not_text, system_message, template_options, tools
 from ascendtune.data.read import read_rows
@@ -44,10 +44,10 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
     spec = DatasetSpec(path=str(path))
     data_files(spec)
     rows = list(read_rows(spec))
-    convert = None
+    convert, simple = None, returning_bad_rows(_simple)
     prompts = []
     for number, row in enumerate(rows):
-        found = row.fault or _simple(row.values)
+        found = row.fault or simple(row.values)
         if found is None:
             convert = convert or _any_format(spec, rows[number : number + 100])
             made = convert(row.values)
@@ -68,32 +68,25 @@ def _any_format(spec: DatasetSpec, rows: list[RawRow]) -> Convert:
     raise refusals[0]
 
 
-def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
+def _simple(row: Mapping[str, Any]) -> Conversation | None:
     """A prompt without an answer, or with the chosen one of two; None for other formats."""
     is_pair = row.get("prompt") is not None and row.get("chosen") is not None
     # The rejected answer is not needed here: it may be missing, or the same.
-    found, options = answered(row, "chosen") if is_pair else _unanswered(row), template_options(row)
-    if not isinstance(found, Conversation):
-        return found
-    return options if isinstance(options, BadRow) else replace(found, options=options)
+    found = answered(row, "chosen") if is_pair else _unanswered(row)
+    return None if found is None else replace(found, options=template_options(row))
 
 
-def _unanswered(row: Mapping[str, Any]) -> Conversation | BadRow | None:
+def _unanswered(row: Mapping[str, Any]) -> Conversation | None:
     asked = row.get("messages", row.get("text", None if "completion" in row else row.get("prompt")))
     if asked is None:
         return None
     if "messages" in row or isinstance(asked, list):
         messages = messages_of(asked)
+    elif is_text(asked):
+        messages = [{"role": "user", "content": asked}]
     else:
-        messages = [{"role": "user", "content": asked}] if is_text(asked) else not_text("the prompt", asked)
-    if isinstance(messages, BadRow):
-        return messages
-    system = system_message(row.get("system"))
-    if isinstance(system, BadRow):
-        return system
-    schemas = tools(row.get("tools") or row.get("functions"))
-    if isinstance(schemas, BadRow):
-        return schemas
+        raise not_text("the prompt", asked)
+    system, schemas = system_message(row.get("system")), tools(row.get("tools") or row.get("functions"))
     has_system = bool(messages) and messages[0]["role"] == "system"
     return Conversation(messages if has_system else [*system, *messages], schemas)
 

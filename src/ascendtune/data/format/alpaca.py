@@ -16,33 +16,28 @@ def matches(columns: Collection[str]) -> bool:
     return "instruction" in columns and "output" in columns
 
 
-def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+def convert(row: Mapping[str, Any]) -> Conversation:
     """The user says instruction and input, on lines of their own; `history` holds earlier [question, answer] pairs."""
     instruction, given, answer = row.get("instruction"), row.get("input"), row.get("output")
     if answer is None:
-        return BadRow("no answer", "output is missing or null")
+        raise BadRow("no answer", "output is missing or null")
     for name, value in (("instruction", instruction), ("input", given), ("output", answer)):
         if value is not None and not is_text(value):
-            return not_text(name, value)
+            raise not_text(name, value)
     messages = system_message(row.get("system"))
-    if isinstance(messages, BadRow):
-        return messages
     if (history := row.get("history")) not in (None, "", []):
-        turns = _turns_of(listed(history))
-        if isinstance(turns, BadRow):
-            return turns
-        messages += turns
+        messages += _turns_of(listed(history))
     question = f"{instruction}\n{given}" if instruction and given else instruction or given or ""
     messages.append({"role": "user", "content": question})
     messages.append({"role": "assistant", "content": answer})
     return checked(messages)
 
 
-def _turns_of(history: Any) -> list[Message] | BadRow:
+def _turns_of(history: Any) -> list[Message]:
     turns: list[Message] = []
     for pair in history if isinstance(history, list) else [history]:
         if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_text, pair)):
-            return BadRow("unreadable history", "history must be a list of [question, answer] pairs")
+            raise BadRow("unreadable history", "history must be a list of [question, answer] pairs")
         turns.append({"role": "user", "content": pair[0]})
         turns.append({"role": "assistant", "content": pair[1]})
     return turns

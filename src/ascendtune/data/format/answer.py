@@ -15,7 +15,7 @@ PROMPT_WORDS = ("prompt", "instruction", "input", "history", "conversations", "m
 _FORMS = ("prompt", "conversations", "messages")
 
 
-def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
+def answered(row: Mapping[str, Any], name: str) -> Conversation:
     """The row's prompt, answered by its column `name`.
 
     The prompt is a text or a list of turns (`prompt`, `conversations`, `messages`), or an instruction with its input.
@@ -25,59 +25,54 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
     """
     answer = row.get(name)
     if answer is None or answer == []:
-        return BadRow("no answer", f"{name} is missing or empty")
+        raise BadRow("no answer", f"{name} is missing or empty")
     prompt = next((row[form] for form in _FORMS if row.get(form) is not None), None)
     if prompt is None and row.get("instruction") is not None:
         if is_text(answer):
             return only_the_last_turn(alpaca.convert({**row, "output": answer}))
-        made = alpaca.convert({**row, "output": "."})
-        if isinstance(made, BadRow):
-            return made
-        prompt = [message for message in made.messages[:-1] if message["role"] != "system"]
+        asked = alpaca.convert({**row, "output": "."}).messages[:-1]
+        prompt = [message for message in asked if message["role"] != "system"]
     if prompt is None:
         turns = _turns_of_transcript(answer) or listed(answer)
         if not isinstance(turns, list):
-            return BadRow("no question", f"{name} is not a list of turns, and there is no prompt")
+            raise BadRow("no question", f"{name} is not a list of turns, and there is no prompt")
         return conversation(row, turns)
     # A prompt that is a text stays one, even where it looks like JSON.
-    asked = prompt if row.get("prompt") is not None else listed(prompt)
-    question = _turns_that_ask(asked) or _turns(asked, "human", "prompt")
-    if isinstance(question, BadRow):
-        return question
+    turns = prompt if row.get("prompt") is not None else listed(prompt)
+    question = _turns_that_ask(turns) or _turns(turns, "human", "prompt")
     if isinstance(answer, list) and role_of(answer[0]) not in (None, "assistant"):
         if not _repeats(answer, question):
-            return BadRow("prompts that differ", f"{name} is a whole conversation, but not about this prompt")
+            raise BadRow("prompts that differ", f"{name} is a whole conversation, but not about this prompt")
         return conversation(row, answer)
-    reply = _turns(answer, "gpt", name)
-    return reply if isinstance(reply, BadRow) else conversation(row, [*question, *reply])
+    return conversation(row, [*question, *_turns(answer, "gpt", name)])
 
 
-def conversation(row: Mapping[str, Any], turns: Any) -> Conversation | BadRow:
+def conversation(row: Mapping[str, Any], turns: Any) -> Conversation:
     """Turns in ShareGPT's or OpenAI's words, with the row's system message and tools."""
     values = {"conversations": turns, "tools": row.get("tools"), "system": row.get("system")}
     return only_the_last_turn(sharegpt.convert(values))
 
 
-def only_the_last_turn(made: Conversation | BadRow) -> Conversation | BadRow:
+def only_the_last_turn(made: Conversation) -> Conversation:
     """The conversation with all but the last turn as context."""
-    if isinstance(made, BadRow):
-        return made
     *earlier, last = made.messages
     if not last.get("train", True):
-        return BadRow("no label", "the last turn has weight 0")
+        raise BadRow("no label", "the last turn has weight 0")
     for message in earlier:
         if message["role"] == "assistant":
             message["train"] = False
     return made
 
 
-def _turns(value: Any, speaker: str, name: str) -> list[Any] | BadRow:
+def _turns(value: Any, speaker: str, name: str) -> list[Any]:
     """A text or a turn as a list of turns; a list stays."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
         return [value]
-    return [{"from": speaker, "value": value}] if is_text(value) else not_text(name, value)
+    if not is_text(value):
+        raise not_text(name, value)
+    return [{"from": speaker, "value": value}]
 
 
 _SPEAKERS = {"Human": "human", "Assistant": "gpt"}

@@ -18,13 +18,13 @@ from ascendtune.data.format.turns import template_options
 from ascendtune.data.spec import DatasetSpec, Task
 
 Convert = Callable[[Mapping[str, Any]], Any]
-"""From a row to the `Conversation`, `Text`, `PreferencePair` or `UnpairedPreference` of the task, or to a `BadRow`."""
+"""From a row to the `Conversation`, `Text`, `PreferencePair` or `UnpairedPreference` of the task; raises `BadRow`."""
 
 # A format is a module with
 #   GIVES             the tasks (`data.spec.Task`) that its rows serve, its main one last
 #   WORDS             its column names: what `columns` of a data set maps from
 #   matches(columns)  whether a data set with these columns has this format
-#   convert(row)      the row as a Conversation, PreferencePair or UnpairedPreference, or a BadRow
+#   convert(row)      the row as a Conversation, PreferencePair or UnpairedPreference; raises BadRow
 # `data.spec.DatasetSpec.format` lists the same names. `format: auto` needs exactly one match; `text`, a column that
 # data of any format may have too, counts only where no other format matches.
 FORMATS = {
@@ -63,7 +63,7 @@ _NEEDS: dict[Task, _Need] = {
 
 
 def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conversations") -> tuple[str, Convert]:
-    """The name of the format and the function that reads its rows, `spec.columns` applied.
+    """The name of the format and the function that reads its rows, `spec.columns` applied; of a bad row it returns why.
 
     Args:
         rows: the first rows, at least one; their columns together stand for the whole data set.
@@ -81,13 +81,27 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
         name = spec.format if spec.format != "auto" else of_task[0] if len(of_task) == 1 else None
         if name and name in fitting:
             if task == "text":
-                return name, translated(text.convert_to_text, spec)
-            return name, _with_template_options(_refusing_media(translated(_module(name).convert, spec)))
+                return name, returning_bad_rows(translated(text.convert_to_text, spec))
+            convert = _refusing_media(translated(_module(name).convert, spec))
+            return name, returning_bad_rows(_with_template_options(convert))
         elsewhere = fitting and not of_task and not name
         complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
         complaint = complaint or _unfit(name, columns, of_task, task, rows)
     what, remedy = complaint
     raise DataError(what, code="data-format-mismatch", remedy=remedy, where=rows[0].place)
+
+
+def returning_bad_rows(convert: Convert) -> Convert:
+    """`convert`, which returns the `BadRow` that it would raise."""
+
+    def converted(row: Mapping[str, Any]) -> Any:
+        try:
+            return convert(row)
+        except BadRow as bad:
+            # A traceback would keep the row in memory.
+            return bad.with_traceback(None)
+
+    return converted
 
 
 _MEDIA = ("image", "video", "audio")
@@ -101,12 +115,12 @@ def _refusing_media(convert: Convert) -> Convert:
         made = convert(row)
         for name in _MEDIA:
             column = f"{name}s" if row.get(f"{name}s") else name
-            if isinstance(made, BadRow) or not row.get(column):
+            if not row.get(column):
                 continue
             contents = [each["content"] for conversation in conversations_of(made) for each in conversation.messages]
             # A text may be a link that the answer gives; a list of files or a picture itself is not.
             if isinstance(row[column], list | dict) or any(f"<{name}>" in content for content in contents):
-                return BadRow("not only text", f"the column {column} holds {name}s; only text is supported")
+                raise BadRow("not only text", f"the column {column} holds {name}s; only text is supported")
         return made
 
     return of_text
@@ -117,9 +131,7 @@ def _with_template_options(convert: Convert) -> Convert:
 
     def with_them(row: Mapping[str, Any]) -> Any:
         made, options = convert(row), template_options(row)
-        if isinstance(made, BadRow) or options is None:
-            return made
-        return options if isinstance(options, BadRow) else with_options(made, options)
+        return made if options is None else with_options(made, options)
 
     return with_them
 

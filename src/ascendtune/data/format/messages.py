@@ -58,31 +58,23 @@ def matches(columns: Collection[str]) -> bool:
     return "messages" in columns
 
 
-def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+def convert(row: Mapping[str, Any]) -> Conversation:
     """`system` is used where the messages do not begin with one; `tools` are the schemas offered, which OpenAI first
     called `functions`."""
     messages = messages_of(row.get("messages"))
-    if isinstance(messages, BadRow):
-        return messages
     if messages and messages[0]["role"] != "system":
-        system = system_message(row.get("system"))
-        if isinstance(system, BadRow):
-            return system
-        messages = system + messages
-    schemas = tools(row.get("tools") or row.get("functions"))
-    return schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
+        messages = system_message(row.get("system")) + messages
+    return checked(messages, tools(row.get("tools") or row.get("functions")))
 
 
-def messages_of(value: Any) -> list[Message] | BadRow:
+def messages_of(value: Any) -> list[Message]:
     """Messages from a list in OpenAI's form; their order is not checked."""
     value = listed(value)
     if not isinstance(value, list):
-        return BadRow("no messages", f"a list of turns is needed, this is {kind_of(value)}")
+        raise BadRow("no messages", f"a list of turns is needed, this is {kind_of(value)}")
     messages: list[Message] = []
     for number, turn in enumerate(_with_calls_in_turns(value), 1):
         message = _message_of(turn, number)
-        if isinstance(message, BadRow):
-            return message
         # Exporters write an empty system turn where there is none.
         if message["role"] != "system" or message["content"].strip():
             messages.append(message)
@@ -110,33 +102,25 @@ def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
     return found
 
 
-def _message_of(turn: Any, number: int) -> Message | BadRow:
+def _message_of(turn: Any, number: int) -> Message:
     if not isinstance(turn, dict):
-        return BadRow("unreadable turn", f"turn {number} is {kind_of(turn)}, not an object with role and content")
+        raise BadRow("unreadable turn", f"turn {number} is {kind_of(turn)}, not an object with role and content")
     # ShareGPT has from and value in place of role and content, Gemini parts in place of content.
     role = role_of(turn)
     if role is None:
         named = turn.get("role", turn.get("from"))
-        return BadRow("unknown role", f"turn {number} has the role {named!r}; known: {', '.join(_ROLES)}")
+        raise BadRow("unknown role", f"turn {number} has the role {named!r}; known: {', '.join(_ROLES)}")
     # In Parquet a turn whose content is null has only its role.
     if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS) and len(turn) > 1:
-        return BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
+        raise BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
     said: Any = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
     leading = list(takewhile(_is_thought, said)) if role == "assistant" and isinstance(said, list) else []
-    thought = _thought_of(leading, number)
     content = _content_of(text_of_parts(said[len(leading) :] if leading else said), number)
-    if isinstance(content, BadRow):
-        return content
-    if isinstance(thought, BadRow):
-        return thought
     message: Message = {"role": role, "content": content}
-    if thought:
+    if thought := _thought_of(leading, number):
         message["reasoning_content"] = thought
     if calls := _calls_of(turn):
-        read = tool_calls(calls)
-        if isinstance(read, BadRow):
-            return read
-        message["tool_calls"] = read
+        message["tool_calls"] = tool_calls(calls)
     for key in ("name", "tool_call_id"):
         if is_text(text := turn.get(key)):
             message[key] = text
@@ -156,32 +140,31 @@ def _is_thought(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in _THOUGHTS
 
 
-def _thought_of(parts: list[dict[str, Any]], number: int) -> str | BadRow:
+def _thought_of(parts: list[dict[str, Any]], number: int) -> str:
     """`{"type": "thinking", "thinking": …}`, whose value is a text or, from Mistral, a list of texts."""
-    texts = [_content_of(part.get(part["type"], part.get("text")), number) for part in parts]
-    return next((each for each in texts if isinstance(each, BadRow)), None) or "\n".join(map(str, texts))
+    return "\n".join(_content_of(part.get(part["type"], part.get("text")), number) for part in parts)
 
 
-def _content_of(content: Any, number: int) -> str | BadRow:
+def _content_of(content: Any, number: int) -> str:
     if content is None:
         return ""
     if is_text(content):
         return content
     if not isinstance(content, list):
-        return not_text(f"turn {number}", content)
+        raise not_text(f"turn {number}", content)
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in _TEXTS:
-            return BadRow("not only text", f"turn {number} has a part of type {kind!r}; only text is supported")
+            raise BadRow("not only text", f"turn {number} has a part of type {kind!r}; only text is supported")
         text = part.get("text") if part.get("text") is not None else part.get("value")
         if not is_text(text):
-            return not_text(f"a part of turn {number}", text)
+            raise not_text(f"a part of turn {number}", text)
         texts.append(text)
     return "".join(texts)
 
 
-def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message | BadRow:
+def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message:
     """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `loss` and `loss_scale` are ms-swift's, `train`
     ascendtune's. Only assistant turns have one."""
     if message["role"] != "assistant":
@@ -191,7 +174,7 @@ def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message | 
         if weight is None:
             continue
         if weight not in (0, 1):
-            return BadRow("unsupported weight", f"turn {number} has {key} {weight}; it must be 1 (trained on) or 0")
+            raise BadRow("unsupported weight", f"turn {number} has {key} {weight}; it must be 1 (trained on) or 0")
         if not weight:
             message["train"] = False
     return message

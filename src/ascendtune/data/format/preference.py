@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Conversation, PreferencePair
+from ascendtune.data.conversation import BadRow, PreferencePair
 from ascendtune.data.format.answer import PROMPT_WORDS, answered
 from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.json_rows import kind_of
@@ -29,21 +29,15 @@ def matches(columns: Collection[str]) -> bool:
     return is_swift or any(all(name in columns for name in pair) for pair in pairs)
 
 
-def convert(row: Mapping[str, Any]) -> PreferencePair | BadRow:
+def convert(row: Mapping[str, Any]) -> PreferencePair:
     """The conversations must be the same up to the last turn. `margin` says by how much the chosen answer is better."""
     row = _with_prompt(_of_openai(_with_chosen(row)))
-    chosen = answered(row, "chosen")
-    if isinstance(chosen, BadRow):
-        return chosen
-    rejected = answered(row, "rejected")
-    if isinstance(rejected, BadRow):
-        return rejected
+    chosen, rejected = answered(row, "chosen"), answered(row, "rejected")
     if chosen.messages[:-1] != rejected.messages[:-1]:
-        return BadRow("prompts that differ", "chosen and rejected differ before the last turn")
+        raise BadRow("prompts that differ", "chosen and rejected differ before the last turn")
     if chosen.messages[-1] == rejected.messages[-1]:
-        return BadRow("chosen and rejected are the same")
-    margin = _number(row.get("margin"))
-    return margin if isinstance(margin, BadRow) else PreferencePair(chosen, rejected, margin)
+        raise BadRow("chosen and rejected are the same")
+    return PreferencePair(chosen, rejected, _number(row.get("margin")))
 
 
 def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,19 +70,23 @@ def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
     given = [name for name in ("question", *PROMPT_WORDS) if name != "system" and row.get(name) is not None]
     if given not in (["question"], ["input"]):
         return row
-    found = answered(row, "chosen")
-    brings_prompt = isinstance(found, Conversation) and any(each["role"] == "user" for each in found.messages)
+    try:
+        brings_prompt = any(each["role"] == "user" for each in answered(row, "chosen").messages)
+    except BadRow:
+        brings_prompt = False
     return row if brings_prompt else {**row, "prompt": row[given[0]], "input": None}
 
 
-def _number(value: Any) -> float | BadRow:
+def _number(value: Any) -> float:
     if value is None or value == "":
         return 0.0
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    return number if math.isfinite(number) else BadRow("margin is not a number", f"margin is {_shown(value)}")
+    if not math.isfinite(number):
+        raise BadRow("margin is not a number", f"margin is {_shown(value)}")
+    return number
 
 
 def _shown(value: Any) -> str:

@@ -17,31 +17,23 @@ def matches(columns: Collection[str]) -> bool:
     return "prompt" in columns and "completion" in columns
 
 
-def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+def convert(row: Mapping[str, Any]) -> Conversation:
     """Only the completion is trained on, even where the prompt contains earlier answers.
 
     Beside `tools` a completion that is a list of calls, or the JSON text of one, calls them. `reasoning_content` is the
     thought of a completion that is a text.
     """
     prompt = _part(row.get("prompt"), "prompt", "user")
-    if isinstance(prompt, BadRow):
-        return prompt
     schemas = tools(row.get("tools"))
-    if isinstance(schemas, BadRow):
-        return schemas
     completion = (_calls(row.get("completion")) if schemas else []) or _part(
         row.get("completion"), "completion", "assistant"
     )
-    if isinstance(completion, BadRow):
-        return completion
     if is_text(row.get("completion")) and is_text(thought := row.get("reasoning_content")) and thought.strip():
         completion[0]["reasoning_content"] = thought
     for message in prompt:
         if message["role"] == "assistant":
             message["train"] = False
     system = system_message(row.get("system")) if not prompt or prompt[0]["role"] != "system" else []
-    if isinstance(system, BadRow):
-        return system
     return checked([*system, *prompt, *completion], schemas)
 
 
@@ -50,13 +42,17 @@ def _calls(completion: Any) -> list[Message]:
     listing = listed(completion)
     if not isinstance(listing, list) or not all(isinstance(each, dict) and "arguments" in each for each in listing):
         return []
-    calls = tool_calls(listing)
-    return [] if isinstance(calls, BadRow) else [{"role": "assistant", "content": "", "tool_calls": calls}]
+    try:
+        return [{"role": "assistant", "content": "", "tool_calls": tool_calls(listing)}]
+    except BadRow:
+        return []
 
 
-def _part(value: Any, name: str, role: str) -> list[Message] | BadRow:
+def _part(value: Any, name: str, role: str) -> list[Message]:
     if isinstance(value, list):
         return messages_of(value)
     if value is None:
-        return BadRow("no answer" if role == "assistant" else "no question", f"{name} is missing or null")
-    return [{"role": role, "content": value}] if is_text(value) else not_text(name, value)
+        raise BadRow("no answer" if role == "assistant" else "no question", f"{name} is missing or null")
+    if not is_text(value):
+        raise not_text(name, value)
+    return [{"role": role, "content": value}]

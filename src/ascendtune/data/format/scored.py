@@ -31,20 +31,20 @@ def is_scored(completions: Any) -> bool:
     return isinstance(answers, list) and len(_scored(answers)) > 1
 
 
-def convert(row: Mapping[str, Any]) -> PreferencePair | BadRow:
+def convert(row: Mapping[str, Any]) -> PreferencePair:
     """The answer with the highest score as chosen, the one with the lowest as rejected; of equal ones the first.
 
     An answer whose score is missing or not a number is left out.
     """
     answers = listed(row.get("completions"))
     if not isinstance(answers, list):
-        return BadRow("no list of answers", "completions must be a list of answers with scores")
+        raise BadRow("no list of answers", "completions must be a list of answers with scores")
     scored = _scored(answers)
     if len(scored) < 2:
-        return BadRow("fewer than two scores", f"{len(scored)} of {len(answers)} answers have a score")
+        raise BadRow("fewer than two scores", f"{len(scored)} of {len(answers)} answers have a score")
     best, worst = max(score for score, _ in scored), min(score for score, _ in scored)
     if best == worst:
-        return BadRow("equal scores", "no answer is better than another")
+        raise BadRow("equal scores", "no answer is better than another")
     chosen = next(answer for score, answer in scored if score == best)
     rejected = next(answer for score, answer in scored if score == worst)
     kept = {name: value for name, value in row.items() if name in PROMPT_WORDS}

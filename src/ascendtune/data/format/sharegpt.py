@@ -20,11 +20,11 @@ def matches(columns: Collection[str]) -> bool:
     return "conversations" in columns
 
 
-def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+def convert(row: Mapping[str, Any]) -> Conversation:
     """Calls are put into OpenAI's words; else its words and ShareGPT's are read alike."""
     turns = listed(row.get("conversations"))
     if not isinstance(turns, list):
-        return BadRow("no messages", f"a list of turns is needed, this is {kind_of(turns)}")
+        raise BadRow("no messages", f"a list of turns is needed, this is {kind_of(turns)}")
     translated = [_with_calls(turn) for turn in _single_turns(turns)]
     return messages.convert({"messages": translated, "tools": row.get("tools"), "system": row.get("system")})
 

@@ -22,17 +22,18 @@ def matches(columns: Collection[str]) -> bool:
     return "text" in columns and not any(column in columns for column in _OF_CONVERSATIONS)
 
 
-def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+def convert(row: Mapping[str, Any]) -> Conversation:
     """The text as what the model says, without a question: `data.template` writes around it what it writes."""
-    made = convert_to_text(row)
-    return made if isinstance(made, BadRow) else Conversation([{"role": "assistant", "content": made.text}])
+    return Conversation([{"role": "assistant", "content": convert_to_text(row).text}])
 
 
-def convert_to_text(row: Mapping[str, Any]) -> Text | BadRow:
+def convert_to_text(row: Mapping[str, Any]) -> Text:
     """The text as it is, for pretraining."""
     text = row.get("text")
     if text is None:
-        return BadRow("no text", "text is missing or null")
+        raise BadRow("no text", "text is missing or null")
     if not is_text(text):
-        return not_text("text", text)
-    return Text(text) if text.strip() else BadRow("no text", "the text is empty")
+        raise not_text("text", text)
+    if not text.strip():
+        raise BadRow("no text", "the text is empty")
+    return Text(text)

@@ -36,34 +36,36 @@ def text_of_parts(value: Any) -> Any:
     return value
 
 
-def system_message(value: Any) -> list[Message] | BadRow:
+def system_message(value: Any) -> list[Message]:
     """A list of one message, or of none when `value` is missing or empty."""
     value = text_of_parts(value)
     if value is None or (isinstance(value, str) and not value.strip()):
         return []
-    return [{"role": "system", "content": value}] if is_text(value) else not_text("system", value)
+    if not is_text(value):
+        raise not_text("system", value)
+    return [{"role": "system", "content": value}]
 
 
-def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Conversation | BadRow:
+def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Conversation:
     """The conversation, when questions say something, tool results answer calls and an answer ends it.
 
     The chat template decides which orders of turns are valid.
     """
     if not messages:
-        return BadRow("no messages", "the list is empty")
+        raise BadRow("no messages", "the list is empty")
     for number, message in enumerate(messages, 1):
         role = message["role"]
         # The call may be written in the text of the answer before.
         if role == "tool" and (number == 1 or messages[number - 2]["role"] not in ("assistant", "tool")):
-            return BadRow("wrong order of turns", f"turn {number} answers a tool call that does not exist")
+            raise BadRow("wrong order of turns", f"turn {number} answers a tool call that does not exist")
         # An earlier answer may be empty: the model ends its turn at once.
         may_be_empty = role == "tool" or (role == "assistant" and number < len(messages))
         if not message["content"].strip() and not may_be_empty and not message.get("tool_calls"):
-            return BadRow("no answer" if role == "assistant" else "no question", f"turn {number} ({role}) is empty")
+            raise BadRow("no answer" if role == "assistant" else "no question", f"turn {number} ({role}) is empty")
     if role != "assistant":
-        return BadRow("ends without an assistant turn", f"the last turn is {role}")
+        raise BadRow("ends without an assistant turn", f"the last turn is {role}")
     if not any(message["role"] == "assistant" and message.get("train", True) for message in messages):
-        return BadRow("no label", "every assistant turn has weight 0")
+        raise BadRow("no label", "every assistant turn has weight 0")
     return Conversation(messages, tools)
 
 
@@ -77,7 +79,7 @@ def listed(value: Any) -> Any:
     return value
 
 
-def tool_calls(value: Any) -> list[dict[str, Any]] | BadRow:
+def tool_calls(value: Any) -> list[dict[str, Any]]:
     """`{"name", "arguments"}`, or OpenAI's `{"type", "function": {…}}`, or a list of them, or the JSON text of these.
 
     Arguments become objects: templates write them out in their own way.
@@ -87,11 +89,11 @@ def tool_calls(value: Any) -> list[dict[str, Any]] | BadRow:
     for call in value if isinstance(value, list) else [value]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not is_text(function.get("name")):
-            return BadRow("unreadable tool call", "a call needs a name and arguments")
+            raise BadRow("unreadable tool call", "a call needs a name and arguments")
         arguments = function.get("arguments")
         arguments = {} if arguments in (None, "") else listed(arguments)
         if not isinstance(arguments, dict) or not _is_json(arguments):
-            return BadRow("unreadable tool call", f"the arguments of {function['name']} are not a JSON object")
+            raise BadRow("unreadable tool call", f"the arguments of {function['name']} are not a JSON object")
         made: dict[str, Any] = {
             "type": "function",
             "function": {"name": function["name"], "arguments": arguments},
@@ -99,10 +101,12 @@ def tool_calls(value: Any) -> list[dict[str, Any]] | BadRow:
         if is_text(call.get("id")):
             made["id"] = call["id"]
         calls.append(made)
-    return calls if calls else BadRow("unreadable tool call", "the list of calls is empty")
+    if not calls:
+        raise BadRow("unreadable tool call", "the list of calls is empty")
+    return calls
 
 
-def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
+def tools(value: Any) -> list[dict[str, Any]] | None:
     """Schemas in OpenAI's form, from that form or from bare `{"name", "description", "parameters"}`; None for none."""
     value = listed(value)
     if value in (None, "", "null", [], {}):
@@ -112,11 +116,11 @@ def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
         schema = listed(schema)
         function = schema.get("function", schema) if isinstance(schema, dict) else None
         if not isinstance(function, dict) or not is_text(function.get("name")) or not _is_json(schema):
-            return BadRow("unreadable tools", "tools must be a list of schemas, each with a name")
+            raise BadRow("unreadable tools", "tools must be a list of schemas, each with a name")
         if (empty := _null_parameter(function)) is not None:
             # Exports of tables give every schema, and every call, the keys of all rows.
             detail = f"the parameter '{empty}' of {function['name']} is null; leave nulls out here and in calls"
-            return BadRow("unreadable tools", detail)
+            raise BadRow("unreadable tools", detail)
         if "function" not in schema:
             # OpenAI's Responses write the type beside the name.
             schema = {"type": "function", "function": {key: schema[key] for key in schema if key != "type"}}
@@ -124,13 +128,13 @@ def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
     return schemas
 
 
-def template_options(row: Mapping[str, Any]) -> dict[str, Any] | BadRow | None:
+def template_options(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """Variables for the chat template, named as in TRL; None for none."""
     options = listed(row.get("chat_template_kwargs"))
     if options in (None, "", "null", {}):
         return None
     if not isinstance(options, dict):
-        return BadRow("unreadable chat_template_kwargs", f"an object is needed, this is {kind_of(options)}")
+        raise BadRow("unreadable chat_template_kwargs", f"an object is needed, this is {kind_of(options)}")
     return options
 
 

@@ -38,7 +38,7 @@ def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
     return are_words or all("kto_tag" in row or {"prompt", "completion"} <= row.keys() for row in rows)
 
 
-def convert(row: Mapping[str, Any]) -> UnpairedPreference | BadRow:
+def convert(row: Mapping[str, Any]) -> UnpairedPreference:
     """`label` (or `kto_tag`) is true, or 1, for a good answer."""
     if row.get("completion") is not None:
         made = answered(row, "completion")
@@ -47,13 +47,11 @@ def convert(row: Mapping[str, Any]) -> UnpairedPreference | BadRow:
     elif (turns := row.get("messages") or row.get("conversations")) is not None:
         made = conversation(row, listed(turns))
     else:
-        return BadRow("no answer", "there is neither a completion nor a conversation")
-    if isinstance(made, BadRow):
-        return made
+        raise BadRow("no answer", "there is neither a completion nor a conversation")
     label = _truth(_label_of(row))
     if not isinstance(label, bool):
         shown = repr(label) if isinstance(label, str | int | float) else kind_of(label)
-        return BadRow("label is not true or false", f"it is {shown}")
+        raise BadRow("label is not true or false", f"it is {shown}")
     return UnpairedPreference(made, label)
 
 

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation
-from ascendtune.data.format.alpaca import convert, matches
+from ascendtune.data.format import alpaca
+from ascendtune.data.format.alpaca import matches
+from ascendtune.data.format.choose import returning_bad_rows
+
+convert = returning_bad_rows(alpaca.convert)
 
 
 def _said(row: dict[str, Any]) -> list[tuple[str, str]]:

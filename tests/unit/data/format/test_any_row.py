@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascendtune.data.conversation import BadRow, RawRow, SourceFile, conversations_of
-from ascendtune.data.format.choose import FORMATS, choose_format, main_task_of
+from ascendtune.data.format.choose import FORMATS, choose_format, main_task_of, returning_bad_rows
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.tokenize import groups_of
 
@@ -105,7 +105,7 @@ def test_the_template_gets_the_options_of_a_row_of_any_format(name: str) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_good_row_with_any_value_anywhere_never_raises(name: str) -> None:
-    convert = resolve_name(f"{FORMATS[name]}:convert")
+    convert = returning_bad_rows(resolve_name(f"{FORMATS[name]}:convert"))
     outcomes: Counter[type] = Counter()
 
     @settings(max_examples=150, deadline=None, derandomize=True)

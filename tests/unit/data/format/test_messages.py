@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation
-from ascendtune.data.format.messages import convert
+from ascendtune.data.format.choose import returning_bad_rows
+from ascendtune.data.format.messages import convert as convert_messages
+
+convert = returning_bad_rows(convert_messages)
 
 _USER = {"role": "user", "content": "q"}
 _ANSWER = {"role": "assistant", "content": "a"}

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation, PreferencePair
-from ascendtune.data.format.preference import convert, matches
+from ascendtune.data.format import preference
+from ascendtune.data.format.choose import returning_bad_rows
+from ascendtune.data.format.preference import matches
+
+convert = returning_bad_rows(preference.convert)
 
 SYSTEM = {"role": "system", "content": "s"}
 USER = {"role": "user", "content": "q"}

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation
-from ascendtune.data.format.prompt_completion import convert
+from ascendtune.data.format import prompt_completion
+from ascendtune.data.format.choose import returning_bad_rows
+
+convert = returning_bad_rows(prompt_completion.convert)
 
 _USER = {"role": "user", "content": "q"}
 _ANSWER = {"role": "assistant", "content": "a"}

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, PreferencePair
-from ascendtune.data.format.scored import convert, is_scored, matches
+from ascendtune.data.format import scored
+from ascendtune.data.format.choose import returning_bad_rows
+from ascendtune.data.format.scored import is_scored, matches
+
+convert = returning_bad_rows(scored.convert)
 
 USER = {"role": "user", "content": "q"}
 

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation
-from ascendtune.data.format.sharegpt import convert
+from ascendtune.data.format import sharegpt
+from ascendtune.data.format.choose import returning_bad_rows
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
+
+convert = returning_bad_rows(sharegpt.convert)
 
 
 def _turns(*pairs: tuple[str, Any]) -> list[dict[str, Any]]:

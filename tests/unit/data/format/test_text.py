@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation, Text
-from ascendtune.data.format.text import convert, convert_to_text, matches
+from ascendtune.data.format import text
+from ascendtune.data.format.choose import returning_bad_rows
+from ascendtune.data.format.text import matches
+
+convert = returning_bad_rows(text.convert)
+convert_to_text = returning_bad_rows(text.convert_to_text)
 
 
 def test_text_row_becomes_one_assistant_turn() -> None:

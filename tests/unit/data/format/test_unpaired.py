@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation, UnpairedPreference
-from ascendtune.data.format.unpaired import are_marked, convert, matches
+from ascendtune.data.format import unpaired
+from ascendtune.data.format.choose import returning_bad_rows
+from ascendtune.data.format.unpaired import are_marked, matches
+
+convert = returning_bad_rows(unpaired.convert)
 
 USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 EARLIER = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "then", "train": False}]
