@@ -25,6 +25,9 @@ _QUOTED = re.compile(r"`[^`]+`")
 _ASSIGNED = re.compile(r"(?<=[A-Za-z_]=)\{\w+\}|(?<=--)[\w-]+[ =]\{\w+\}")
 """A name that is a command's value, outside of such quotes: it is not left out, for what remains is not a command."""
 
+_INJECTS = re.compile(r"[`$;&|<>\n\"'!]|^-[^=]*=")
+"""Text that would begin another command, or is an option with a value, as ssh's for a command that it runs."""
+
 _CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) \{{{IMPORTER}\}}(?=[`; ])")
 """In a command that names another package besides the one that calls it, which a traceback may not tell."""
 _TWICE = re.compile(r"(`pip show [^`;]*?(?<![\w-])([\w-]+)) \2(?=[ `;])")
@@ -62,6 +65,13 @@ def _names_any(types: str, given: str) -> bool:
 def without_stamp(text: str) -> str:
     """A message of CANN without its process and time."""
     return _STAMP.sub("", text)
+
+
+def _is_word(name: str, value: str | None, remedy: str) -> bool:
+    """Whether a captured value may stand in the commands of a remedy."""
+    if value is None or _INJECTS.search(value):
+        return False
+    return " " not in value or re.search(rf"[\"']\{{{name}\}}", remedy) is not None
 
 
 @dataclass
@@ -154,17 +164,18 @@ class Event:
         return IMPORTER in self.hit.names
 
     def _command(self, remedy: str) -> str:
-        """A remedy with its values; what was not captured stands in capitals in commands, and is left out elsewhere."""
+        """A remedy with its values. In commands, which people copy, what was not captured stands in capitals, and what
+        would be read as more than one word of the command; elsewhere what was not captured is left out."""
         names = self._names
         if IMPORTER not in self.hit.names:
             remedy = _BESIDE_CALLER.sub(r"\1", _CALLER_BESIDE.sub(r"\1", remedy))
             remedy = _NAMED.sub("", remedy)
             remedy = remedy.replace(_OF_CALLER, say("of the calling package"))
             remedy = remedy.replace(_UPGRADE, say("a newer release, or checkout (`git pull`), of the calling package"))
-        missing = {name: name.upper() for name in _NAME.findall(remedy) if name not in names}
+        unusable = {name: name.upper() for name in _NAME.findall(remedy) if not _is_word(name, names.get(name), remedy)}
         whole = remedy
-        for command in (_QUOTED, _ASSIGNED) if missing else ():
-            whole = command.sub(lambda each: filled(each[0], {**missing, **names}), whole)
+        for command in (_QUOTED, _ASSIGNED) if unusable else ():
+            whole = command.sub(lambda each: filled(each[0], {**names, **unusable}), whole)
         return filled(whole, names)
 
     @property
