@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from ascendtune.check.profile.intervals import Interval
 from ascendtune.check.profile.trace import MOST_EVENTS, too_many
 from ascendtune.core.errors import InputError
+from ascendtune.core.foreign_json import open_foreign
 
 DATABASES = "ascend_pytorch_profiler*.db"
 _MOST_INSTRUCTIONS = 20_000_000_000
@@ -63,10 +63,14 @@ def read_database(path: Path) -> list[RecordedStep]:
 
     Raises:
         InputError: not such a database, too large, or made to take for ever.
+        RecipeError: not a regular file, or it cannot be read.
     """
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)) as database:
-            return _read(database, path)
+        # By its descriptor: SQLite would wait for the writer of a pipe.
+        with open_foreign(path) as file:
+            place = f"file:/proc/self/fd/{file.fileno()}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(place, uri=True)) as database:
+                return _read(database, path)
     except (sqlite3.Error, OverflowError) as error:
         raise _invalid(path, str(error)) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -134,3 +135,12 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path, content: bytes
     with pytest.raises(AscendtuneError) as caught:
         read_profile(tmp_path / "not.db")
     assert caught.value.code == "invalid-trace"
+
+
+def test_a_pipe_in_place_of_a_database_is_not_waited_for(tmp_path: Path) -> None:
+    output = tmp_path / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir()
+    os.mkfifo(output / "ascend_pytorch_profiler_0.db")
+    with pytest.raises(AscendtuneError) as caught:
+        read_profile(tmp_path)
+    assert caught.value.code == "not-a-regular-file"
