@@ -33,4 +33,7 @@ class EmbeddingNoise:
         repeats = torch.tensor(lengths)
         scales = (self._alpha / (repeats * hidden).sqrt()).repeat_interleave(repeats, output_size=sum(lengths))[:, None]
         noise = torch.empty_like(embedded).uniform_(-1, 1)
-        return embedded + noise * scales.to(noise)
+        if not noise.is_cpu:
+            # Queued: otherwise the host would wait in each forward pass until the device has done all before it.
+            scales = scales.pin_memory().to(noise.device, non_blocking=True)
+        return embedded + noise * scales.to(noise.dtype)
