@@ -21,6 +21,7 @@ DEV := .venv/.installed-dev
 NPU := .venv-npu/.installed
 DEEPSPEED := .venv-deepspeed/.installed
 CLIENTS := .venv-clients/.installed
+TRITON := .venv-triton/.installed
 DOCS := .venv-docs/.installed
 # jieba reads its cache from TMPDIR, and /tmp is everyone's.
 MKDOCS := TMPDIR=$(CURDIR)/.venv-docs NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs
@@ -32,7 +33,7 @@ DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/t
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu drawn-recipes families compat npu-env clients-env deepspeed-env deepspeed-tests ascend-sim benchmarks hardware docs docs-serve clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu drawn-recipes families compat npu-env clients-env triton-env deepspeed-env deepspeed-tests ascend-sim benchmarks hardware docs docs-serve clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -45,6 +46,7 @@ quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
 test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
 	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
 	@$(MAKE) --no-print-directory clients-env || echo 'the tests with the clients of ModelScope and wandb will be skipped'
+	@$(MAKE) --no-print-directory triton-env || echo 'the tests of Triton kernels will be skipped'
 	@$(MAKE) --no-print-directory deepspeed-env || echo 'the tests of DeepSpeed will be skipped'
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal || $(BIN)/python tools/failed_again.py $$?
 	@if [ -f $(DEEPSPEED) ]; then $(MAKE) --no-print-directory deepspeed-tests; fi
@@ -110,6 +112,8 @@ npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend n
 
 clients-env: $(CLIENTS) ## Put the clients of ModelScope and wandb beside .venv, for their tests.
 
+triton-env: $(TRITON) ## Put Triton beside .venv (200 MB), for tests of its kernels without a GPU.
+
 deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
 	export PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages; \
 	$(BIN)/pytest -n $(WORKERS) $(DEEPSPEED_TESTS) || $(BIN)/python tools/failed_again.py $$?
@@ -134,7 +138,7 @@ docs-serve: $(DOCS) ## Show the documentation at http://127.0.0.1:8000, with sea
 	$(MKDOCS) serve --dev-addr 127.0.0.1:8000
 
 clean: ## Remove .venv and caches; runs stay.
-	rm -rf .venv .venv-npu .venv-deepspeed .venv-clients .venv-docs build/site .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf .venv .venv-npu .venv-deepspeed .venv-clients .venv-triton .venv-docs build/site .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache .hypothesis .mutants
 
 $(BIN)/python:
@@ -176,6 +180,12 @@ $(DEEPSPEED): constraints/deepspeed.txt | $(DEV)
 $(CLIENTS): constraints/clients.txt | $(DEV)
 	@rm -rf .venv-clients
 	$(BIN)/pip install --quiet --no-deps --retries 1 --timeout 30 --target .venv-clients/packages --requirement $<
+	@touch $@
+
+# Beside .venv too: torch and transformers look for it, and import more where it is.
+$(TRITON): constraints/triton.txt | $(DEV)
+	@rm -rf .venv-triton
+	$(BIN)/pip install --quiet --no-deps --retries 1 --timeout 30 --target .venv-triton/packages --requirement $<
 	@touch $@
 
 # In an environment of its own: nothing that trains needs it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from contextlib import nullcontext
 from dataclasses import fields
@@ -145,6 +146,42 @@ def test_adamw_by_the_kernel_is_that_of_the_formula_in_fp64(
     for found, other in zip(weights, expected, strict=True):
         # Each of five steps rounds weight and moments.
         assert_close(found.detach(), other, 1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_adamw_by_the_kernel_is_the_formula_for_drawn_numbers(seed: int, device: Device) -> None:
+    if device.kernels is None:
+        pytest.skip(f"no fused operators on {device.kind}")
+    update = choose_adamw(
+        Recipe.check({"model": {"path": "moon"}, "data": {"train": "tide.jsonl"}}), Strategy(device),
+        Precision("bf16", "bf16", "as asked", device.kind),
+    ).update  # fmt: skip
+    assert update is not None
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    for _ in range(10):
+        count, step = draw.choice((1, 15, 4096, draw.randint(2, 9000))), draw.choice((1, 2, 10, 1000, 10**6))
+        dtypes = [draw.choice((torch.float32, torch.bfloat16)) for _ in range(2)]
+        settings = AdamWSettings(
+            10 ** draw.uniform(-7, -1), draw.choice((0.0, 0.1, 1.0)), draw.choice((0.0, 0.5, 0.9)),
+            draw.choice((0.9, 0.999, 0.99999)), draw.choice((1e-15, 1e-8, 1e-3)),
+        )  # fmt: skip
+        size, factor = 10 ** draw.uniform(-15, 12), draw.choice((1.0, 1e-3))
+        weight, gradient, mean = torch.randn(3, count, generator=generator)
+        square = torch.rand(count, generator=generator)
+        gradient, mean, square = gradient * size, mean * size * factor, (square * size * factor) ** 2
+        given = [each.to(dtypes[each is gradient]) for each in (weight, gradient, mean, square)]
+        expected = formula(*(each.double() for each in given), step=step, factor=factor, settings=settings)
+        found = [each.to(device.torch_device) for each in given]
+        numbers = [torch.tensor(number, device=device.torch_device) for number in (float(step), factor)]
+        update(found[0], found[1], found[2], found[3], numbers[0], numbers[1], settings)
+        assert torch.equal(found[1].cpu(), given[1])
+        moved = (expected[2] - given[0].double()).abs() + given[0].double().abs()
+        rounding = 0.0 if dtypes[0] == torch.float32 else torch.finfo(dtypes[0]).eps / 2
+        sizes = (given[2].double().abs() + given[1].double().abs() * factor, expected[1], moved)
+        for one, other, of in zip((found[2], found[3], found[0]), expected, sizes, strict=True):
+            # Numbers below the smallest that bf16 has with all digits are rounded coarser.
+            allowed = rounding * other.abs() + 1e-6 * of + 1e-37
+            assert ((one.double().cpu() - other).abs() <= allowed).all()
 
 
 def test_weight_gradient_of_the_head_is_added_in_fp32(device: Device) -> None:

@@ -65,7 +65,7 @@ def test_losses_with_the_kernel_of_adamw_for_all_weights_are_those_of_the_cpu(
     assert losses(found) == pytest.approx(losses(expected), rel=ALLOWED["fp32"])
 
 
-@pytest.mark.parametrize("name", ["full", "packed", "lora", "fsdp"])
+@pytest.mark.parametrize("name", ["full", "packed", "lora", "fsdp", "fsdp-offload"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_losses_in_half_precision_are_those_of_the_cpu_in_fp32(
     precision: str, name: str, device: Device, cpu: Device, train_on: TrainOn
