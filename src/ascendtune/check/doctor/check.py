@@ -101,13 +101,12 @@ def _made(check: Check, outside: Outside) -> list[Finding]:
 
 
 def verdict(examination: Examination, outside: Outside) -> str:
-    """One sentence: the devices that this machine trains on, or what keeps it from training and the first remedy."""
+    """One sentence: the devices that this machine trains on, or what keeps it from training."""
     failures = [each for each in examination.findings if each.status == "failure"]
     warnings = sum(each.status == "warning" for each in examination.findings)
     vital = [each for each in failures if get_check(each.code).vital]
     if vital:
-        what, remedy = _plain(vital[0].measured), vital[0].remedy
-        return say("this machine cannot train: {what}; do: {remedy}", what=what, remedy=remedy)
+        return say("this machine cannot train: {what}", what=_plain(vital[0].measured))
     where = trains_on(outside)
     if where is None:
         begin = say("this machine cannot train: no device is usable")
@@ -116,11 +115,11 @@ def verdict(examination: Examination, outside: Outside) -> str:
     else:
         begin = say("this machine trains on {where}", where=where)
     if failures:
-        names = {"what": _plain(failures[0].measured), "remedy": failures[0].remedy}
-        more = say(" (and {count} more)", count=len(failures) - 1) if len(failures) > 1 else ""
+        what = _plain(failures[0].measured)
+        what += say(" (and {count} more)", count=len(failures) - 1) if len(failures) > 1 else ""
         if where is None:
-            return say("this machine cannot train: {what}{more}; do: {remedy}", more=more, **names)
-        return begin + say(", but {what}{more}; do: {remedy}", more=more, **names)
+            return say("this machine cannot train: {what}", what=what)
+        return begin + say(", but {what}", what=what)
     if warnings:
         return begin + (say(", with 1 warning") if warnings == 1 else say(", with {count} warnings", count=warnings))
     return begin

@@ -104,12 +104,9 @@ def test_every_check_has_a_machine_on_which_it_fails() -> None:
     assert [code for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS) if f'"{code}"' not in tests] == []
 
 
-def test_verdict_names_the_worst_and_what_to_do(lay: Lay) -> None:
+def test_verdict_names_the_worst(lay: Lay) -> None:
     outside = lay("driver-too-old")
-    assert verdict(examine(outside), outside) == (
-        "this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1; "
-        "do: install driver and firmware 25.0.RC1 (Ascend HDK) and restart"
-    )
+    assert verdict(examine(outside), outside) == "this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1"
 
 
 @pytest.mark.long
