@@ -142,7 +142,8 @@ def list_files(request: SnapshotRequest, mirrors: Mirrors) -> Listing:
                 return hub.listing(request.name, request.kind, request.revision)
             except Fault as fault:
                 faults.append((hub, fault))
-                mirrors.leave(hub, fault.what)
+                if len(faults) < len(mirrors.hubs):
+                    mirrors.leave(hub, fault.what)
         busy = [fault for _, fault in faults if fault.status == 429 or (fault.status or 0) >= 500]
         if not busy or number == _TRIES - 1:
             break

@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.hub.snapshot import transfer
-from ascendtune.hub.snapshot.fetch import Mirrors, SnapshotRequest, fetch
+from ascendtune.hub.snapshot.fetch import Mirrors, SnapshotRequest, fetch, list_files
 from ascendtune.hub.snapshot.hub_client import HubClient, HuggingFace, ModelScope
 from hub_server import Hub, serving
 
@@ -164,3 +164,10 @@ def test_file_that_cannot_grow_is_named_and_continued_later(fetched: Fetch, hub:
     assert caught.value.code == "file-too-large" and ".safetensors" in str(caught.value.where)
     fetched(tmp_path / "m", hub)
     assert _content(tmp_path / "m") == _FILES
+
+
+def test_no_mirror_is_announced_behind_the_last_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dead = [HuggingFace(f"http://127.0.0.1:{port}") for port in (9, 7)]
+    with pytest.raises(MachineError):
+        list_files(SnapshotRequest("o/m", "model", tmp_path), Mirrors(dead))
+    assert caplog.text.count("continuing with") == 1
