@@ -126,6 +126,9 @@ def compare_trainings(
     if one_sided is not None:
         seen.append(int(pair.steps[one_sided.first]))
     step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
+    if parted.code == "backward" and place is None:
+        # Known of the first step's gradient norm, whenever the losses show it.
+        step = 1
     is_one_sided = parted.code == "later" and exceeding is None and one_sided is not None
     if is_one_sided:
         shown_at = int(pair.steps[-1])

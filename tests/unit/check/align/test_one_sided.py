@@ -95,6 +95,11 @@ def test_gradient_norms_on_one_side_are_a_warning() -> None:
     assert "larger on average" in found.hints[0].measured
 
 
+def test_gradient_norm_of_the_first_step_is_named_before_losses_on_one_side() -> None:
+    found = _compared(_reference() * (1 + 1.5e-3 * np.arange(STEPS) / 100 + _noise(1)), np.full(STEPS, 2.0))
+    assert found.parted is not None and (found.parted.code, found.step, found.is_one_sided) == ("backward", 1, False)
+
+
 def test_measured_noise_decides_alone() -> None:
     reference, candidate = _record("gpu", _reference()), _record("npu", _reference() * 1.0015)
     repeat = _record("gpu-2", _reference() * (1 + _noise(5)))
