@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ascendtune.check.explain.cause.failures import MESSAGE_LINES
 from ascendtune.check.explain.event.event import CODE, Event
 from ascendtune.check.explain.event.fatal import INTERRUPTED, Ends, has_stepped_between, was_logged
 from ascendtune.check.explain.event.script_commands import gives_way, is_of_script
@@ -23,8 +24,6 @@ _OF_MANY_ALONE = re.compile(
     r"out of memory|[Aa]ddress already in use|EADDRINUSE|[Pp]rocess group has not been initialized|"
     r"Expected to (?:have finished reduction|mark a variable ready)"
 )
-MESSAGE_LINES = 10
-"""Lines below an exception that are likely to belong to its message."""
 _NEAR_LINES = 60
 _LEAST_WORDS = 4
 """Words of a message that says more than the plain mistake that it was raised for."""

@@ -16,11 +16,11 @@ _OF_CRASH = re.compile(r"Fatal Python error|core dumped|Segmentation fault|termi
 """Words with which the interpreter, a runtime or the shell says that a program ended."""
 _OF_THREAD = ("threading.py in ",)
 _MAY_FOLLOW = ("FileNotFoundError",)
+"""Exceptions that most often follow from a failure before, which was logged only."""
 _OF_TWO_TYPES = re.compile(
     r"'(?!NoneType')[\w.]+'(?: and |, not |\) to |, found )'?(?!NoneType)|must be \w+, not (?!NoneType)\w"
 )
 """Words of a mistake between two values that are both there: nothing that was missing before leads to it."""
-"""Exceptions that most often follow from a failure before, which was logged only."""
 _NEAR_LINES = 80
 """Lines between a failure that was logged and an exception, with its traceback, that may follow from it."""
 INTERRUPTED = "interrupted", "ended-by-signal"

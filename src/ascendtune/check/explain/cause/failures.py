@@ -1,0 +1,208 @@
+"""Which of the events may have ended the job, and which it outlived?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ascendtune.check.explain.event.caller_and_library import name_mismatch
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.posted import asks_about_failure, went_on_after
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.facts.facts import Facts, satisfied
+from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER
+from ascendtune.check.explain.knowledge.headers import name_package
+from ascendtune.check.explain.knowledge.symbols import name_provider
+
+MESSAGE_LINES = 10
+"""Lines below an exception that are likely to belong to its message."""
+_LACKING = {"name-undefined": "name", "none-used": EXPRESSION}
+"""Entries of a name that has no value, and where they keep it."""
+_LEAST_NAME = 4
+_WORD = re.compile(r"\w+")
+_NOT_FATAL = ("notice",)
+_TAIL = 200
+"""An error line without more counts only among the last lines: a job that continues was not ended by it."""
+_NEAR_END = 20
+"""Lines that may follow a bad figure of the last steps."""
+_EXCERPT_LINES = 6
+"""A log of so few lines is an excerpt: a complaint at its end is what its reader asks about."""
+_IN_VAIN = 3
+"""A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
+once is enough."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The events of all logs, in order."""
+
+    fatal: list[Event]
+    """Those that may have ended the job; an event for each reading of a line."""
+    notices: tuple[Event, ...]
+    """What is known to be harmless."""
+    dismissed: tuple[Event, ...]
+    """Trouble that was said as a warning, or after which the job went on; what explains most first."""
+
+
+def find_failures(scans: Sequence[Scan], facts: Facts) -> Failures:
+    """What may have ended the job, of everything that the scans found, of any number of files and ranks."""
+    beside = _found_beside(scans)
+    ordered = _without_unmatched([event for event in in_order(scans) if _meets(event, facts, beside)])
+    notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
+    harmless = {event.hit.entry.id for event in notices}
+    # What such a notice says of its lines goes before the other readings of the same lines.
+    survived = {_lines_of(event) for event in notices if event.hit.entry.is_conditional}
+    trouble = [event for event in ordered if not echoes(event, harmless) and _lines_of(event) not in survived]
+    lengths = {scan.name: scan.lines for scan in scans}
+    grave = [event for event in trouble if _is_fatal(event, lengths)]
+    return Failures(_believed(grave, scans, lengths), notices, _dismissed(trouble))
+
+
+def _believed(grave: list[Event], scans: Sequence[Scan], lengths: dict[str, int]) -> list[Event]:
+    """Errors; and of what was only said as a warning that which says why they came, or after which nothing came."""
+    fatal = [event for event in grave if not event.weak]
+    if all(event.trace is not None and not event.trace.type for event in fatal):
+        # Nothing at all, or a traceback that lacks its exception.
+        posts = {scan.name: texts for scan in scans if asks_about_failure(texts := scan.tail.splitlines())}
+        return [
+            event
+            for event in grave
+            if event.weak and (_in_vain(event, lengths) or _is_asked_about(event, posts) or _precedes(event, fatal))
+        ] or fatal
+    if all(event.is_of_clean_up for event in fatal):
+        # What was never finished cannot be closed: a warning before it may say why.
+        return [event for event in grave if event.weak and _precedes(event, fatal)] + fatal
+    return _with_warnings(grave, fatal)
+
+
+def _dismissed(trouble: list[Event]) -> tuple[Event, ...]:
+    """Known trouble, of each kind the last; what explains most first."""
+    of_kind = {event.hit.entry.id: event for event in trouble if event.hit.entry.kind in ("cause", "symptom")}
+    return tuple(sorted(of_kind.values(), key=lambda event: event.weight))
+
+
+def _lines_of(event: Event) -> tuple[str, int, int]:
+    return event.source, event.number, event.last
+
+
+def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
+    """Entry -> where the logs hold its `beside`; None where they do not."""
+    entries = {event.hit.entry.id: event.hit.entry for scan in scans for event in scan.events}
+    # A scan decodes them each time.
+    texts = [text for scan in scans for text in (scan.head, scan.tail)]
+    return {
+        entry.id: next(filter(None, map(entry.beside.search, texts)), None)
+        for entry in entries.values()
+        if entry.beside is not None
+    }
+
+
+def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) -> bool:
+    """Whether the logs have the facts and the text that the entry asks for, whose names are added to the line's."""
+    named = satisfied(event.hit.entry.requires, facts)
+    match = beside.get(event.hit.entry.id)
+    if named is None or (match is None and event.hit.entry.beside is not None):
+        return False
+    if match is not None and (told := {key: value for key, value in match.groupdict().items() if value}):
+        named = named | told
+        event.beside = _whole_lines(match)
+    event.hit.names.update(named)
+    name_mismatch(event.hit, event.message, facts, event.trace.code if event.trace is not None else "")
+    name_provider(event.hit, event.text)
+    name_package(event.hit)
+    return True
+
+
+def _whole_lines(match: re.Match[str]) -> str:
+    """The lines that a match lies in, joined by a sign for the line end."""
+    first, end = match.string.rfind("\n", 0, match.start()) + 1, match.string.find("\n", match.end())
+    lines = match.string[first : end if end >= 0 else len(match.string)].splitlines()
+    return " ↵ ".join(filter(None, map(str.strip, lines)))
+
+
+def _without_unmatched(events: list[Event]) -> list[Event]:
+    """Drops a line's own words where an entry explains the line."""
+    known = {(event.source, event.number) for event in events if event.is_known}
+    return [event for event in events if event.is_known or (event.source, event.number) not in known]
+
+
+def in_order(scans: Sequence[Scan]) -> list[Event]:
+    """By time where every file tells the time, else file by file; within a file as they stand."""
+    timed = are_timed(scans)
+    places = {scan.name: index for index, scan in enumerate(scans)}
+    earliest = {
+        scan.name: min((event.time for event in scan.events if event.time is not None), default=0.0) for scan in scans
+    }
+
+    def key(event: Event) -> tuple[float, int, int]:
+        time = event.time if event.time is not None else earliest[event.source]
+        return (time if timed and len(scans) > 1 else 0.0, places[event.source], event.number)
+
+    return sorted((event for scan in scans for event in scan.events), key=key)
+
+
+def are_timed(scans: Sequence[Scan]) -> bool:
+    """Whether every file with events tells the time of some."""
+    return all(any(event.time is not None for event in scan.events) for scan in scans if scan.events)
+
+
+def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
+    if event.survived or event.hit.entry.kind in _NOT_FATAL:
+        return False
+    has_words_only = event.hit.entry.kind in ("detail", "unknown") and event.trace is None
+    return not (has_words_only and lengths[event.source] - event.last > _TAIL)
+
+
+def echoes(event: Event, ids: set[str]) -> bool:
+    """Whether one of the entries `ids` causes what `event` reports."""
+    return not ids.isdisjoint(event.hit.entry.echo_of)
+
+
+def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
+    """What was said as a warning is believed when what is known to follow from it has followed; what only prints around
+    other errors says so where no error names its cause."""
+    is_explained = any(event.is_known and event.weight == 0 for event in fatal)
+    followed = (event.hit.entry for event in fatal if event.hit.entry.kind != "wrapper" or not is_explained)
+    foretold = {name for entry in followed for name in entry.echo_of}
+    named = {id(event): failure for event in grave if event.weak and (failure := _without_name(event, fatal))}
+    for event in grave:
+        if (failure := named.get(id(event))) is not None and IMPORTER in failure.hit.names:
+            event.hit.names.setdefault(IMPORTER, failure.hit.names[IMPORTER])
+    return [event for event in grave if not event.weak or event.hit.entry.id in foretold or id(event) in named]
+
+
+def _without_name(warning: Event, fatal: list[Event]) -> Event | None:
+    """The exception that finds the name undefined, or None, of which a warning says that it could not be imported."""
+    if warning.hit.entry.kind != "cause" or "import" not in warning.text:
+        return None
+    names = set(_WORD.findall(warning.text))
+    for event in fatal:
+        lacking = event.hit.names.get(_LACKING.get(event.hit.entry.id, ""), "").rpartition(".")[2]
+        if event.source == warning.source and len(lacking) >= _LEAST_NAME and lacking in names:
+            return event
+    return None
+
+
+def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
+    if lengths[event.source] - event.last > (_NEAR_END if event.hit.entry.lasting else 0):
+        return False
+    # What a job may recover from is said once in most excerpts: a job that goes on has a longer log.
+    may_recover = event.hit.entry.lasting and event.hit.entry.specific
+    is_excerpt = lengths[event.source] <= (_NEAR_END if may_recover else _EXCERPT_LINES)
+    is_known = event.hit.entry.kind in ("cause", "symptom")
+    return event.trace is not None or (is_known and (event.in_a_row >= _IN_VAIN or is_excerpt))
+
+
+def _is_asked_about(event: Event, posts: dict[str, list[str]]) -> bool:
+    """Whether a warning stands in a person's post about a failure, and nothing goes on after it."""
+    texts = posts.get(event.source)
+    is_known = event.hit.entry.kind in ("cause", "symptom")
+    return texts is not None and is_known and not went_on_after(texts[event.last :])
+
+
+def _precedes(event: Event, cut_off: list[Event]) -> bool:
+    """Whether a known cause was said, as a warning, shortly before a traceback without its exception."""
+    ends = [trace.trace.first_line for trace in cut_off if trace.trace is not None and trace.source == event.source]
+    is_near = any(0 < end - event.last <= MESSAGE_LINES for end in ends)
+    return is_near and event.hit.entry.kind == "cause"
