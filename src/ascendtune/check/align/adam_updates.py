@@ -36,6 +36,8 @@ _FOLLOWS = 1e-3
 """What may be left of the reference's updates, relative to them: else its optimizer is not the one of its settings."""
 _EXPLAINS = 10.0
 """A setting explains the candidate's updates if it leaves this many times less of them than the reference's do."""
+_ROUNDED = 2.0**-8
+"""What is left where gradients are rounded to bf16 between the dump and the optimizer: that is no other optimizer."""
 _RATE = 1e-3
 _DECAY = 0.05
 """Least relative differences of learning rate and weight decay that count."""
@@ -280,7 +282,7 @@ def _compared(one: _Updates, other: _Updates, settings: AdamSettings) -> AdamChe
         found = None
         if left <= min(candidate.left / _EXPLAINS, _FOLLOWS):
             found = OtherUpdate(setting, getattr(settings, setting), value, other.names)
-        return replace(same, other=found, is_same=False)
+        return replace(same, other=found, is_same=found is None and candidate.left <= _ROUNDED)
     at = {name: position for position, name in enumerate(one.names)}
     common = np.array([(at[name], position) for position, name in enumerate(other.names) if name in at], dtype=np.int64)
     first, second = common.reshape(-1, 2).T

@@ -117,6 +117,21 @@ def test_updates_that_no_setting_explains_are_said_to_differ_alone(tmp_path: Pat
     assert found is not None and not found.is_same and found.other is None and found.steps == 2, found
 
 
+def test_gradients_that_are_rounded_on_their_way_are_no_other_optimizer(tmp_path: Path) -> None:
+    def of_bf16(model: nn.Module) -> torch.optim.Optimizer:
+        def round_gradients(*_: Any) -> None:
+            for each in model.parameters():
+                assert each.grad is not None
+                each.grad.copy_(each.grad.bfloat16())
+
+        optimizer = _adam()(model)
+        optimizer.register_step_pre_hook(round_gradients)
+        return optimizer
+
+    found = _checked(_dumped(tmp_path / "one", _adam()), _dumped(tmp_path / "other", of_bf16, NOISE), CLIPPED)
+    assert found is not None and found.is_same and found.left_of_candidate > 10 * found.left, found
+
+
 def test_nothing_is_said_where_the_reference_does_something_else(tmp_path: Path) -> None:
     sides = [_dumped(tmp_path / str(at), _adam(betas=(0.5, 0.9))) for at in range(2)]
     found = _checked(sides[0], sides[1], CLIPPED)
