@@ -69,7 +69,7 @@ class RankProfile:
         if not is_number(tokens, 1, _MOST_RATIO) or not is_number(per_token, 1, _MOST_RATIO):
             return None
         world_size = self.facts.get("world_size")
-        ranks = world_size if isinstance(world_size, int) and world_size > 0 else 1
+        ranks = world_size if type(world_size) is int and 0 < world_size <= _MOST_WORLD else 1
         return float(tokens) * float(per_token) / ranks / self.step_seconds
 
     def utilisation(self) -> float | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.check.profile.traces import OTHER, Event, copy, kernel, launch, named, op, step, write
 
 from ascendtune.check.profile.kinds import kind_of_operator
+from ascendtune.check.profile.profile import read_profile
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import KERNEL, LAUNCH, OP, RANGE, ProfileTrace, read_trace
 
@@ -48,6 +49,13 @@ def test_time_outside_the_steps_counts_for_nothing(tmp_path: Path) -> None:
     )  # fmt: skip
     assert found.step_seconds == pytest.approx([50 * MICRO, 70 * MICRO])
     assert microseconds(found.compute) == {"matmul": 30}
+
+
+def test_number_of_ranks_that_no_job_has_is_left_out(tmp_path: Path) -> None:
+    facts = {"world_size": 10**400, "tokens_per_step": 100, "flops_per_token": 1e6, "peak_flops": 1e12}
+    file = write(tmp_path / "trace.json", [step(1, 0, 1e6), op("aten::mm", 0, 1e6)], ascendtune=facts)
+    [rank] = read_profile(file)
+    assert rank.utilisation() == pytest.approx(1e-4)
 
 
 def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
