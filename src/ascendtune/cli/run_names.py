@@ -172,11 +172,15 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
     """Recipe keys that begin so, as `optim.learning_rate=`, each with its explanation; behind `=` the key's values."""
     from ascendtune.recipe.recipe import Recipe
 
-    known, equals, _ = incomplete.partition("=")
+    known, equals, begun = incomplete.partition("=")
     if not equals:
         return [(f"{key}=", about) for key, _, about in _keys(Recipe, ()) if key.startswith(incomplete)]
     found = [f"{key}={value}" for key, kind, _ in _keys(Recipe, ()) if key == known for value in _values(kind)]
-    return [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
+    words = [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
+    if known == "checkpoint.resume":
+        named = [("auto", ""), ("never", ""), *complete_weights(begun)]
+        words += [(f"{known}={value}", about) for value, about in named if value.startswith(begun)]
+    return words
 
 
 def complete_changed_key(incomplete: str) -> list[tuple[str, str]]:

@@ -119,6 +119,16 @@ def test_recipe_keys_are_completed_wherever_they_are_taken(ascendtune: Any, comm
     assert ascendtune(**env).stdout.split() == ["optim.scheduler="]
 
 
+def test_checkpoints_are_completed_behind_the_key_that_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDir(tmp_path / "runs" / "alpaca")
+    run.create("", {}, {})
+    run.checkpoint(40).mkdir(parents=True)
+    values = {value for value, _ in complete_key("checkpoint.resume=a")}
+    assert values == {"checkpoint.resume=auto", "checkpoint.resume=alpaca"}
+    assert ("checkpoint.resume=alpaca@40", "checkpoint") in complete_key("checkpoint.resume=alpaca@")
+
+
 @pytest.mark.parametrize("command", ["align compare", "align compare a", "align bisect", "align nan", "runs show"])
 def test_names_of_runs_are_completed_wherever_they_are_taken(
     ascendtune: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
