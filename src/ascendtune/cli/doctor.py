@@ -44,7 +44,7 @@ def doctor(
         bool, typer.Option("--fix", help="Show safe repairs, ask, and make them; the system is not changed.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix, --bundle: do not ask.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="List the checks that are ok, too.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List the checks that are ok, too.")] = False,
     nodes: Annotated[
         str | None,
         typer.Option(metavar="HOSTS", help="Check host1,host2 or the hosts of a file over ssh, and show differences."),

@@ -57,7 +57,7 @@ def profile(
     ascendtune profile trace.json.gz
     ascendtune profile runs/new --against runs/old
 
-    A recipe is trained for its first steps in a run directory of its own, NAME-profile. A run is shown if its recipe
+    A recipe is trained for its first steps, in the run directory NAME-profile. A run is shown if its recipe
     has profile.steps; summary.json and report.html are written beside its traces. Reads traces of torch.profiler,
     compressed or not, and the tables of torch_npu.profiler.
     """

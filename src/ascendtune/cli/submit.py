@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ascendtune.cli.messages import confirm, warn
-from ascendtune.cli.options import Overrides
+from ascendtune.cli.options import Overrides, Yes
 from ascendtune.core.errors import InputError, translated_disk_errors
 
 
@@ -51,7 +51,7 @@ def submit(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Also submit it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Write the job file of a recipe for Docker, Compose, Slurm or Kubernetes; with --apply, submit it.
 
