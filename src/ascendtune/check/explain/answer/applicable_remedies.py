@@ -112,6 +112,32 @@ _OF_ASCEND = (
     (re.compile(r"(?<!_)CUDA_VISIBLE_DEVICES"), "ASCEND_RT_VISIBLE_DEVICES"),
     (re.compile(r"CUDA_LAUNCH_BLOCKING"), "ASCEND_LAUNCH_BLOCKING"),
 )
+_KERNEL_OF_MAC = "log show --last 1h --predicate 'process == \"kernel\"'"
+_OF_MAC = (
+    (re.compile(r"\bss -[ltnup]{2,6}\b"), "lsof -nP -iTCP -sTCP:LISTEN"),
+    (re.compile(r"\bfree -[a-z]\b(?: -s \d+)?"), "vm_stat"),
+    (re.compile(r"\bdmesg(?: -T)?(?= \|)"), _KERNEL_OF_MAC),
+    (
+        re.compile(r"grep -i(?:E| -E)? [\"'](?:killed process|oom\|killed(?: process)?|killed process\|oom)[\"']"),
+        "grep -i memorystatus",
+    ),
+    (re.compile(r"\bldd (?=[^`]*`)"), "otool -L "),
+    (re.compile(r"(?<=`)nproc\b"), "sysctl -n hw.ncpu"),
+)
+"""Commands of Linux, and what shows the same on a Mac."""
+_OF_LINUX = re.compile(
+    r"`?(?:sudo )?(?:(?:apt|apt-get|yum|dnf) install|ldconfig|systemctl |fuser |update-alternatives )"
+)
+"""The beginning of a clause that holds on Linux only."""
+_OF_LAUNCHER = re.compile(r"(?:torchrun|DeepSpeed|accelerate)\b")
+"""The beginning of a clause for jobs of several ranks."""
+_NAMES_LAUNCHER = re.compile(
+    r"torchrun|deepspeed|launch|rank|elastic|train|zero|accelerat|megatron|[nh]ccl|gradient|tensor|model|optim|mpi|slurm|"
+    r"fsdp|torch|cuda|interpreter|config|world|process|parallel",
+    re.IGNORECASE,
+)
+_OF_RANKS = ("world_size", "nproc", "nnodes", "launcher")
+"""Facts that a log of several ranks has."""
 _OF_NVIDIA = re.compile(
     r"cuda|nvidia|nvlink|cu\d|cuXYZ|nvcc|compute_cap|--gpus\b|nvml|nvrm|\bMIG\b|\bsm_\d|\bxid\b|\bwsl\b|V100|RTX|(?<![a-z])npu|ascend|\bhip\b|rocm",
     re.IGNORECASE,
@@ -166,6 +192,24 @@ _SAME = frozenset(("ca-certificates", "cmake", "gcc", "git", "git-lfs", "hostnam
 _SAME |= frozenset(("pdsh", "sudo", "mpich", "dkms"))
 
 
+_BREW = {
+    "cmake": "cmake",
+    "ffmpeg": "ffmpeg",
+    "git": "git",
+    "git-lfs": "git-lfs",
+    "libcurl4-openssl-dev": "curl",
+    "libsndfile1": "libsndfile",
+    "ninja-build": "ninja",
+    "openmpi-bin": "open-mpi",
+    "pkg-config": "pkgconf",
+    "python3-dev": "python",
+    "wget": "wget",
+}
+"""Names of packages on Debian, and of Homebrew's formulae."""
+_OF_XCODE = frozenset(("build-essential", "g++", "gcc", "make"))
+"""Packages of Debian whose programs come with Apple's command line tools."""
+
+
 def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
     """The remedies without clauses for systems that the log rules out, and with the commands of the system it shows.
 
@@ -180,6 +224,15 @@ def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) ->
         kept = [remedy for remedy in kept if not _LINUX_ONLY.match(remedy)] or kept
         if any(map(_OF_UNIX.search, kept)):
             kept.append(say(_IN_BASH))
+    if _is_only("os", "mac", facts):
+        kept = [
+            each for remedy in kept if (each := _keeping(lambda clause: not _OF_LINUX.match(clause), remedy))
+        ] or kept
+        kept = [_APT.sub(_for_brew, _replaced(remedy, _OF_MAC)) for remedy in kept]
+    if facts and facts.keys().isdisjoint(_OF_RANKS) and not _NAMES_LAUNCHER.search(about):
+        kept = [
+            each for remedy in kept if (each := _keeping(lambda clause: not _OF_LAUNCHER.match(clause), remedy))
+        ] or kept
     if _is_only("os", "rpm", facts):
         kept = [_for_rpm(remedy) for remedy in kept]
     if _is_only("accelerator", "amd", facts) and not _ABOUT_NVIDIA.search(about):
@@ -228,9 +281,14 @@ def _without(remedy: str, away: list[_Elsewhere]) -> str:
     """`remedy` without clauses, and without clauses in brackets, that begin with words of a system in `away`."""
     if not away:
         return remedy
+    return _keeping(lambda clause: not any(each.begins.match(clause) for each in away), remedy)
+
+
+def _keeping(is_kept: Callable[[str], bool], remedy: str) -> str:
+    """`remedy` without the clauses, and the clauses in brackets, that are not kept."""
 
     def holds(clause: str) -> bool:
-        return not any(each.begins.match(clause.strip()) for each in away)
+        return is_kept(clause.strip())
 
     def in_brackets(found: re.Match[str]) -> str:
         clauses = _CLAUSE_END.split(found["content"])
@@ -285,6 +343,20 @@ def _in_words_of(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> s
     for pattern, command in pairs:
         translated, rest = pattern.sub(command, translated), pattern.sub("", rest)
     return remedy if _OF_NVIDIA.search(rest) else translated
+
+
+def _replaced(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
+    for pattern, command in pairs:
+        remedy = command.join(pattern.split(remedy))
+    return remedy
+
+
+def _for_brew(command: re.Match[str]) -> str:
+    """The command of a Mac for one of apt; the same command if a package's name there is not known."""
+    names = command["packages"].split()
+    if set(names) <= _OF_XCODE:
+        return "xcode-select --install"
+    return f"brew install {' '.join(_BREW[name] for name in names)}" if set(names) <= _BREW.keys() else command[0]
 
 
 def _for_rpm(remedy: str) -> str:

@@ -54,9 +54,28 @@ _NAMED = (
             r"(?P<value>[a-z][\w.-]*\d[\w-]*)(?![\w.-]|\[)"
         ),
     ),
+    (
+        re.compile(r"(?<=-connect HOST:)PORT\b|(?<=nc -[vz]{2} HOST )PORT\b"),
+        re.compile(r"(?:\bport[= ]{1,2}|://[\w.-]+:|\b(?:\d{1,3}\.){3}\d{1,3}:)(?P<value>\d{2,5})\b"),
+    ),
+    (
+        re.compile(
+            r"(?<=ssh )HOST\b|(?<=ssh -v )HOST\b|(?<=ssh-keyscan )HOST\b|(?<= on )HOST(?=[:,;])|(?<=is )HOST(?= up)|"
+            r"(?<=-R )HOST\b|(?<=-connect )HOST(?=:)|(?<=ping -c 2 )HOST\b|(?<=nc -[vz]{2} )HOST\b|"
+            r"(?<=no_proxy=)HOST\b|(?<=127\.0\.0\.1,)HOST\b|(?<=getent hosts )HOST\b"
+        ),
+        re.compile(
+            r"(?:\bhost[= ]['\"]?|://(?:[\w.-]+@)?|\bresolve (?:host(?:name)?:? )?|\bdial tcp |"
+            r"\b(?:by|from) (?=\S+ port \d))"
+            r"(?P<value>[A-Za-z\d][\w-]*(?:\.[\w-]+)*)(?=['\"/:,\s]|$)"
+        ),
+    ),
     (re.compile(r"(?<=--pid )PID\b|(?<=-p )PID\b"), re.compile(r"\bpid[ =:]{1,2}(?P<value>\d{2,7})\b", re.IGNORECASE)),
 )
-"""Placeholders of commands, and where a log has their value: of a job of Slurm, of a node, of a process."""
+"""Placeholders of commands, and where a log has their value: of a job of Slurm, of a node, of the other side of a
+connection (its port before its host), of a process."""
+_OF_MESSAGE = tuple(place for place, _ in _NAMED[2:])
+"""Those whose value only the message itself tells."""
 
 
 def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[str]) -> tuple[str, ...]:
@@ -81,8 +100,8 @@ def _with_named(remedy: str, event: Event, texts: Sequence[str]) -> str:
         if place.search(remedy) is None:
             continue
         said = {match["value"] for match in value.finditer(event.text)}
-        if not said and place is not _NAMED[-1][0]:
-            # The log of a job names processes of many kinds.
+        if not said and place not in _OF_MESSAGE:
+            # The log of a job names processes and hosts of many kinds.
             said = {match["value"] for text in texts for match in value.finditer(text)}
         if len(said) == 1:
             remedy = place.sub(said.pop(), remedy)

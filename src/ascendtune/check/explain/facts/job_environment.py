@@ -1,4 +1,4 @@
-"""Where the job of a log ran: operating system, maker of the accelerators, container, scheduler.
+"""Where the job of a log ran: operating system, maker of the accelerators, container, launcher, scheduler.
 
 Only what the log shows is told: that a driver or a tool is missing shows no accelerator. A fact has several values
 where the log shows several.
@@ -100,6 +100,16 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             ("/home/",),
         ),
     },
+    "launcher": {
+        "ranks": (
+            r"(?i:\btorchrun\b|\btorch\.distributed|\bdeepspeed\b|\baccelerate launch\b|\bmsrun\b|"
+            r"\bMASTER_(?:ADDR|PORT)[=:] ?\w|\blocal_rank\b|\bpdsh\b|\bhostfile\b|\brank[ =:_-]?\d)",
+            (
+                *("torchrun", "torch.distributed", "deepspeed", "accelerate launch", "msrun", "master_", "local_rank"),
+                *("pdsh", "hostfile", "rank"),
+            ),
+        ),
+    },
     "scheduler": {
         "slurm": (
             r"(?i:\bslurm|\bsrun\b|\bsbatch\b|\bsalloc\b|\bsacct\b)",
@@ -119,7 +129,7 @@ _PATTERNS = {
 
 
 def of_job_environment(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """`os`, `accelerator`, `container` and `scheduler`, each with the values of which `text` has a sign.
+    """`os`, `accelerator`, `container`, `launcher` and `scheduler`, each with the values of which `text` has a sign.
 
     Args:
         lower: `text` in lower case.
