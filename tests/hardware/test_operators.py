@@ -195,6 +195,19 @@ def test_weight_gradient_of_the_head_is_added_in_fp32(device: Device) -> None:
     assert_close(found, expected, 2e-6 if device.kernels is not None else 1e-2)
 
 
+def test_rotation_by_complex_numbers_has_the_gradient_of_the_cpu(device: Device) -> None:
+    """As Llama 4 rotates queries: the gradient is multiplied with a conjugate, which torch makes when it is read."""
+    gradients = []
+    for place in (torch.device("cpu"), device.torch_device):
+        angles = torch.arange(8.0).to(place)
+        pairs = torch.arange(16.0).reshape(8, 2).to(place).requires_grad_()
+        rotated = torch.view_as_real(torch.view_as_complex(pairs) * torch.polar(torch.ones_like(angles), angles))
+        rotated[..., 0].sum().backward()
+        assert pairs.grad is not None
+        gradients.append(pairs.grad)
+    assert_close(gradients[1], gradients[0], ALLOWED["fp32"])
+
+
 def test_copy_to_host_gives_what_was_computed_before_it_and_nothing_later(device: Device) -> None:
     if not device.runs_asynchronously:
         pytest.skip(f"{device.kind} gives the tensor itself: there is nothing to wait for")

@@ -140,7 +140,10 @@ def compute(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         _copied(args[0], found, wanted, is_queued=bool(kwargs.get("non_blocking")))
     if wanted == "cpu" or not (of_device or wanted):
         return found
-    wrapped = tree_map(lambda each: OnCuda(each) if type(each) is torch.Tensor else each, found)
+    # Conjugates and negatives are made at once: the wrapper would not know that its content is to be read as one.
+    wrapped = tree_map(
+        lambda each: OnCuda(each.resolve_conj().resolve_neg()) if type(each) is torch.Tensor else each, found
+    )
     return _as_operands(function, args, kwargs, wrapped)
 
 
