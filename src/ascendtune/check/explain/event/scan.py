@@ -34,8 +34,7 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
-_KEPT = 1 << 17
-_TAB = 4
+_KEPT, _TAB = 1 << 17, 4
 
 
 class Scan:
@@ -60,10 +59,8 @@ class Scan:
         self.rank = lines_of.rank_of_file(name)
         """The rank whose log this is, by its name."""
         self._head = self._tail = b""
-        self._traces = Traces()
-        self._distinct = DistinctEvents()
-        self._inner = InnerPrefixes()
-        self._processes = lines_of.RanksOfProcesses()
+        self._traces, self._distinct = Traces(), DistinctEvents()
+        self._inner, self._processes = InnerPrefixes(), lines_of.RanksOfProcesses()
         self._times = LineTimes()
         self._time: float | None = None
         self._last = 0, b""
@@ -133,8 +130,7 @@ class Scan:
             del lines[-1]
         self._times.begin_block()
         head = min(max(0, _HEAD - self.lines), len(lines))
-        chosen = self._line_filter.worth_reading(block, lines)
-        chosen = [*range(head), *(index for index in chosen if index >= head)]
+        chosen = [*range(head), *(index for index in self._line_filter.worth_reading(block, lines) if index >= head)]
         for index in self._with_tracebacks(chosen, len(lines)):
             self._read_line(lines, index)
         for index in range(max(0, len(lines) - _LAST_WORDS), len(lines)):
@@ -211,9 +207,8 @@ class Scan:
         inner._read_block("\n".join(traceback).encode())
         inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
-        time = self._times.time_of(lines, index)
         for event in inner.events:
-            event.number, event.last, event.time = number, number, time
+            event.number, event.last, event.time = number, number, self._times.time_of(lines, index)
             event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
             if event.trace is not None:
                 event.trace.first_line = event.trace.last_line = event.trace.end = number
@@ -266,8 +261,8 @@ class Scan:
         unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
         for hit in with_spare(best(known), unknown):
             name_caller_and_library(hit, trace)
-            number, reason = trace.last_line or trace.first_line, self._reason(said, below)
-            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
+            number = trace.last_line or trace.first_line
+            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=self._reason(said, below))
         number, words = trace.failure_above
         if words and not known and self.events[-1].is_vague:
             self._note(line, words, words, number, unknown_line(words), None)
@@ -332,14 +327,13 @@ class Scan:
 
     def _note_last_words(self) -> None:
         """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
-        grave = [event.hit.entry for event in self.events if not event.weak and event.hit.entry.kind != "notice"]
-        # One that holds under a condition may turn out not to.
-        if any(not entry.is_conditional for entry in grave):
-            return
         number, last = self._last
-        if any(event.last == number and event.hit.entry.kind == "notice" for event in self.events):
-            return
-        line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
+        for event in self.events:
+            is_notice, is_conditional = event.hit.entry.kind == "notice", event.hit.entry.is_conditional
+            # What holds under a condition may turn out not to.
+            if event.last == number if is_notice else not (event.weak or is_conditional):
+                return
+        line = lines_of.read(last[:LONGEST_TEXT].decode(errors="replace"))
         lines = [each[:LONGEST_TEXT] for each in self.tail.splitlines()]
         said = [lines_of.read(each).said for each in lines]
         first, words = failed_test(said, _LAST_WORDS)
@@ -351,19 +345,18 @@ class Scan:
             self._note_trace(line, line.said, named)
         elif (titled := posted.exception_in_title(lines, self.lines - len(lines) + 1)) is not None:
             self._note_trace(Line("", titled.text), titled.text, titled)
-        elif level.are_last_words(text, line.said):
-            self._note_last_line()
-        elif words := (refusal := posted.refusal(lines, said, _LAST_WORDS))[1]:
+        elif not self._note_last_line() and (words := (refusal := posted.refusal(lines, said, _LAST_WORDS))[1]):
             number = self.lines - len(lines) + refusal[0] + 1
             self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
 
-    def _note_last_line(self) -> None:
-        """The last line, where it has words of failure: what was said before it may have ended nothing."""
+    def _note_last_line(self) -> bool:
+        """Note the last line where it has words of failure: what was said before it may have ended nothing."""
         number, last = self._last
         line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
-        is_read = any(event.last == number for event in self.events)
-        if not is_read and level.are_last_words(text, line.said):
+        is_new = level.are_last_words(text, line.said) and all(event.last != number for event in self.events)
+        if is_new:
             self._note(line, text, line.said, number, unknown_line(line.said), None)
+        return is_new
 
     def _note(
         self,
