@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ascendtune.check.explain.event import posted
-from ascendtune.check.explain.event.distinct_events import DistinctEvents, kind_of
+from ascendtune.check.explain.event.distinct_events import kind_of
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.nonfatal import mark_nonfatal
-from ascendtune.check.explain.event.raised import hits_of, known_exception, look_up_unmatched, name_caller_and_library
-from ascendtune.check.explain.event.unmatched import unknown_exception, unknown_line, unknown_test
+from ascendtune.check.explain.event.noted import BELOW, NotedEvents
+from ascendtune.check.explain.event.raised import hits_of, known_exception, look_up_unmatched
+from ascendtune.check.explain.event.unmatched import unknown_line, unknown_test
 from ascendtune.check.explain.knowledge.line_filter import LineFilter
-from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, best, with_spare
+from ascendtune.check.explain.knowledge.matcher import Matcher, best
 from ascendtune.check.explain.log import level, message_lines, torchrun_summary
 from ascendtune.check.explain.log import line as lines_of
 from ascendtune.check.explain.log.frame import frame_of, prefix_of_frame
@@ -30,11 +31,10 @@ _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
-_BELOW = 3
-"""Lines below one that may belong to it."""
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
-_KEPT, _TAB = 1 << 17, 4
+_KEPT = 1 << 17
+_TAB = 4
 
 
 class Scan:
@@ -59,10 +59,10 @@ class Scan:
         self.rank = lines_of.rank_of_file(name)
         """The rank whose log this is, by its name."""
         self._head = self._tail = b""
-        self._traces, self._distinct = Traces(), DistinctEvents()
-        self._inner, self._processes = InnerPrefixes(), lines_of.RanksOfProcesses()
+        self._traces = Traces()
+        self._inner = InnerPrefixes()
+        self._noted = NotedEvents(name, self.rank, matcher, self._traces, self._inner)
         self._times = LineTimes()
-        self._time: float | None = None
         self._last = 0, b""
         """The last line that is not blank, with its number."""
         self._passed = 0
@@ -70,7 +70,7 @@ class Scan:
 
     @property
     def events(self) -> list[Event]:
-        return self._distinct.events
+        return self._noted.distinct.events
 
     @property
     def lines_read(self) -> int:
@@ -112,7 +112,7 @@ class Scan:
         self._end_traces()
         self._note_last_words()
         look_up_unmatched(self.events)
-        self._distinct.mark_survived(self.lines)
+        self._noted.distinct.mark_survived(self.lines)
         mark_nonfatal(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
         if self.events and all(event.survived or event.weak for event in self.events):
             self._note_last_line()
@@ -130,7 +130,8 @@ class Scan:
             del lines[-1]
         self._times.begin_block()
         head = min(max(0, _HEAD - self.lines), len(lines))
-        chosen = [*range(head), *(index for index in self._line_filter.worth_reading(block, lines) if index >= head)]
+        chosen = self._line_filter.worth_reading(block, lines)
+        chosen = [*range(head), *(index for index in chosen if index >= head)]
         for index in self._with_tracebacks(chosen, len(lines)):
             self._read_line(lines, index)
         for index in range(max(0, len(lines) - _LAST_WORDS), len(lines)):
@@ -186,18 +187,20 @@ class Scan:
         inside, trace = self._traces.feed(line.speaker, said, number)
         if inside and trace is None:
             return
-        self._time = self._times.time_of(lines, index)
+        self._noted.time = self._times.time_of(lines, index)
         trace = trace or Traces.bare(said, number)
         above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
         if trace is not None:
             below = message_lines.below(lines, index, line, _BELOW_BLOCK)
             trace.read_below(below, above)
             trace.read_above(message_lines.code_above(lines, index, line))
-            self._note_trace(line, said, trace, below)
+            self._noted.note_exception(line, said, trace, below)
         elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
             warned = message_lines.begins_warning(above) and not level.is_error(text, said)
-            count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else _BELOW
-            self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
+            count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else BELOW
+            self._noted.note_line(
+                line, text, said, number, message_lines.below(lines, index, line, count), warned=warned
+            )
 
     def _read_in_one_line(self, lines: list[bytes], index: int) -> bool:
         """Read the traceback that a line holds; False if it holds none, or nothing in it is a failure."""
@@ -207,12 +210,13 @@ class Scan:
         inner._read_block("\n".join(traceback).encode())
         inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
+        time = self._times.time_of(lines, index)
         for event in inner.events:
-            event.number, event.last, event.time = number, number, self._times.time_of(lines, index)
+            event.number, event.last, event.time = number, number, time
             event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
             if event.trace is not None:
                 event.trace.first_line = event.trace.last_line = event.trace.end = number
-            self._distinct.add(kind_of(event.hit, event.text, event.trace), event)
+            self._noted.distinct.add(kind_of(event.hit, event.text, event.trace), event)
         return bool(inner.events)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
@@ -234,42 +238,22 @@ class Scan:
         named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
             # Printed to another stream than the traceback, without a line's end.
-            self._note_trace(line, heading, named)
+            self._noted.note_exception(line, heading, named)
         else:
             self._inner.learn(heading)
             has_words = heading.strip() and not named_type
             if has_words and any(hit.entry.kind == "cause" for hit in self._matcher.hits(heading)):
                 # "Exception in worker: MESSAGE, Traceback …" names the exception before its frames.
-                self._note_line(line, text, heading, number, [])
-        self._distinct.mark_heading(line.speaker, number)
+                self._noted.note_line(line, text, heading, number, [])
+        self._noted.distinct.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
-            self._note_trace(line, unfinished.text, unfinished)
+            self._noted.note_exception(line, unfinished.text, unfinished)
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
         up, words = message_lines.failure_above(lines, index, line)
         trace.failure_above = number - up, words
         trace.ignored = level.is_ignored_below(above)
         trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
         self._traces.begin(line.speaker, trace)
-
-    def _note_trace(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
-        """An exception: what is known about it, else that it was one."""
-        if trace.ignored:
-            return
-        said = said if trace.type and said and not trace.is_composed else trace.text
-        hits = hits_of(self._matcher, said, trace)
-        known = [hit for hit in hits if hit.entry.kind != "unknown"]
-        unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
-        for hit in with_spare(best(known), unknown):
-            name_caller_and_library(hit, trace)
-            number = trace.last_line or trace.first_line
-            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=self._reason(said, below))
-        number, words = trace.failure_above
-        if words and not known and self.events[-1].is_vague:
-            self._note(line, words, words, number, unknown_line(words), None)
-
-    def _reason(self, said: str, below: Sequence[str]) -> str:
-        """The reason that CANN printed below a failed call; empty for any other line."""
-        return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
         """A traceback that is still open at the end of the log.
@@ -278,9 +262,9 @@ class Scan:
         where the log ends within it.
         """
         if trace.type:
-            self._note_trace(line, trace.text, trace)
+            self._noted.note_exception(line, trace.text, trace)
             return
-        announced = self._distinct.last_before(line.speaker, trace.first_line)
+        announced = self._noted.distinct.last_before(line.speaker, trace.first_line)
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
             hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
@@ -292,38 +276,21 @@ class Scan:
             if ends_there:
                 trace.read_code()
             trace.type = trace.type or trace.named
-            self._note_trace(line, "", trace)
-
-    def _note_line(
-        self, line: Line, text: str, said: str, number: int, below: list[str], *, warned: bool = False
-    ) -> None:
-        """Any other line: what is known about it; of an error also that it is one."""
-        reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
-        lines = [first_line, said.strip().removeprefix(first_line).lstrip(": ")] if said.strip() != first_line else []
-        hits = self._matcher.confirmed_hits(said, below[:_BELOW])
-        weak = warned or level.is_warning_or_news(text, first_line) or level.is_warning(said)
-        if not hits and (weak or not level.is_error(text, said)):
-            return
-        quoting = not level.is_error(text, said)
-        spare = unknown_line(said) if not (weak or quoting) or not hits else None
-        for hit in with_spare(best(hits), spare):
-            quoted = quoting and Traces.bare(hit.entry.test, number) is not None
-            doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
-            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
+            self._noted.note_exception(line, "", trace)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
         self._traces.close(line.speaker)
         rows = lines[index : index + torchrun_summary.LONGEST]
         found = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
-        self._note_line(line, line.said, line.said, self.lines + index + 1, [])
+        self._noted.note_line(line, line.said, line.said, self.lines + index + 1, [])
         if found is None:
             return
         self.launcher = found.root_cause
         self._passed = self.lines + index + 1 + found.last
         said = found.text.strip()
         for hit in best(self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)):
-            self._note(line, said, said, self.lines + index + 1 + found.index, hit, None)
+            self._noted.note_words(line, said, self.lines + index + 1 + found.index, hit)
 
     def _note_last_words(self) -> None:
         """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
@@ -338,16 +305,16 @@ class Scan:
         said = [lines_of.read(each).said for each in lines]
         first, words = failed_test(said, _LAST_WORDS)
         if words:
-            self._note(line, words, words, self.lines - len(said) + first + 1, unknown_test(words), None)
+            self._noted.note_words(line, words, self.lines - len(said) + first + 1, unknown_test(words))
         elif (raised := Traces.raised_in_code(line.said, number)) is not None:
-            self._note_trace(line, raised.text, raised)
+            self._noted.note_exception(line, raised.text, raised)
         elif (named := known_exception(self._matcher, line.said, number)) is not None:
-            self._note_trace(line, line.said, named)
+            self._noted.note_exception(line, line.said, named)
         elif (titled := posted.exception_in_title(lines, self.lines - len(lines) + 1)) is not None:
-            self._note_trace(Line("", titled.text), titled.text, titled)
+            self._noted.note_exception(Line("", titled.text), titled.text, titled)
         elif not self._note_last_line() and (words := (refusal := posted.refusal(lines, said, _LAST_WORDS))[1]):
             number = self.lines - len(lines) + refusal[0] + 1
-            self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
+            self._noted.note_words(lines_of.read(lines[refusal[0]]), words, number, unknown_line(words))
 
     def _note_last_line(self) -> bool:
         """Note the last line where it has words of failure: what was said before it may have ended nothing."""
@@ -355,47 +322,5 @@ class Scan:
         line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
         is_new = level.are_last_words(text, line.said) and all(event.last != number for event in self.events)
         if is_new:
-            self._note(line, text, line.said, number, unknown_line(line.said), None)
+            self._noted.note_words(line, line.said, number, unknown_line(line.said), text)
         return is_new
-
-    def _note(
-        self,
-        line: Line,
-        text: str,
-        said: str,
-        number: int,
-        hit: Hit,
-        trace: Trace | None,
-        *,
-        weak: bool = False,
-        quoted: bool = False,
-        lines: list[str] | None = None,
-        reason: str = "",
-    ) -> None:
-        kind = kind_of(hit, said, trace)
-        rank = self._processes.rank_of(text, line.rank, trace.rank if trace else None, last=self.rank)
-        if self._distinct.came_again(
-            line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
-        ):
-            return
-        self._distinct.add(
-            kind,
-            Event(
-                text=said.strip(),
-                source=self.name,
-                number=number,
-                last=number,
-                speaker=line.speaker,
-                rank=rank,
-                device=lines_of.device_in(said),
-                host=line.host,
-                time=self._time,
-                hit=hit,
-                trace=trace,
-                above=self._traces.above(line.speaker, number),
-                is_quoted=quoted,
-                weak=weak,
-                lines=lines or [],
-                reason=reason,
-            ),
-        )

@@ -1,0 +1,129 @@
+"""What is known of the lines of one log, as its events: of a line, of an exception, of other words of failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ascendtune.check.explain.event.distinct_events import DistinctEvents, kind_of
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.raised import hits_of, name_caller_and_library
+from ascendtune.check.explain.event.unmatched import unknown_exception, unknown_line
+from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, best, with_spare
+from ascendtune.check.explain.log import level, message_lines
+from ascendtune.check.explain.log import line as lines_of
+from ascendtune.check.explain.log.line import InnerPrefixes, Line
+from ascendtune.check.explain.traceback import cann_reason
+from ascendtune.check.explain.traceback.trace import Trace
+from ascendtune.check.explain.traceback.traces import Traces
+
+BELOW = 3
+"""Lines below one that may belong to it."""
+
+
+class NotedEvents:
+    """Makes events of what is read of a log, and adds them to `distinct`.
+
+    Args:
+        source: name of the log.
+        rank: whose log it is, by its name.
+        traces: the tracebacks that are read.
+        inner: what stands before the words of each line.
+    """
+
+    def __init__(self, source: str, rank: int | None, matcher: Matcher, traces: Traces, inner: InnerPrefixes) -> None:
+        self.distinct = DistinctEvents()
+        self.time: float | None = None
+        """Of the line that is read."""
+        self._source = source
+        self._rank = rank
+        self._matcher = matcher
+        self._traces = traces
+        self._inner = inner
+        self._processes = lines_of.RanksOfProcesses()
+
+    def note_line(
+        self, line: Line, text: str, said: str, number: int, below: list[str], *, warned: bool = False
+    ) -> None:
+        """A line that is no exception: what is known about it; of an error also that it is one."""
+        reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
+        lines = [first_line, said.strip().removeprefix(first_line).lstrip(": ")] if said.strip() != first_line else []
+        hits = self._matcher.confirmed_hits(said, below[:BELOW])
+        weak = warned or level.is_warning_or_news(text, first_line) or level.is_warning(said)
+        if not hits and (weak or not level.is_error(text, said)):
+            return
+        quoting = not level.is_error(text, said)
+        spare = unknown_line(said) if not (weak or quoting) or not hits else None
+        for hit in with_spare(best(hits), spare):
+            quoted = quoting and Traces.bare(hit.entry.test, number) is not None
+            doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
+            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
+
+    def note_words(self, line: Line, said: str, number: int, hit: Hit, text: str = "") -> None:
+        """Words of failure that are no exception, as `hit` reads them.
+
+        Args:
+            text: the whole line, where `said` is a part of it.
+        """
+        self._note(line, text or said, said, number, hit, None)
+
+    def note_exception(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
+        """An exception: what is known about it, else that it was one."""
+        if trace.ignored:
+            return
+        said = said if trace.type and said and not trace.is_composed else trace.text
+        hits = hits_of(self._matcher, said, trace)
+        known = [hit for hit in hits if hit.entry.kind != "unknown"]
+        unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
+        for hit in with_spare(best(known), unknown):
+            name_caller_and_library(hit, trace)
+            number = trace.last_line or trace.first_line
+            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=self._reason(said, below))
+        number, words = trace.failure_above
+        if words and not known and self.distinct.events[-1].is_vague:
+            self.note_words(line, words, number, unknown_line(words))
+
+    def _note(
+        self,
+        line: Line,
+        text: str,
+        said: str,
+        number: int,
+        hit: Hit,
+        trace: Trace | None,
+        *,
+        weak: bool = False,
+        quoted: bool = False,
+        lines: list[str] | None = None,
+        reason: str = "",
+    ) -> None:
+        kind = kind_of(hit, said, trace)
+        rank = self._processes.rank_of(text, line.rank, trace.rank if trace else None, last=self._rank)
+        if self.distinct.came_again(
+            line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
+        ):
+            return
+        self.distinct.add(
+            kind,
+            Event(
+                text=said.strip(),
+                source=self._source,
+                number=number,
+                last=number,
+                speaker=line.speaker,
+                rank=rank,
+                device=lines_of.device_in(said),
+                host=line.host,
+                time=self.time,
+                hit=hit,
+                trace=trace,
+                above=self._traces.above(line.speaker, number),
+                is_quoted=quoted,
+                weak=weak,
+                lines=lines or [],
+                reason=reason,
+            ),
+        )
+
+    def _reason(self, said: str, below: Sequence[str]) -> str:
+        """The reason that CANN printed below a failed call; empty for any other line."""
+        return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""
