@@ -60,12 +60,13 @@ def test_words_of_a_known_cause_before_the_head_of_a_traceback_count(explained: 
 
 
 def test_a_warning_right_before_a_traceback_without_its_end_is_the_cause(explained: Explained) -> None:
-    log = (
-        "step 1\nIgnored error while writing: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'\n"
-        "step 2\nstep 3\nstep 4\nstep 5\nTraceback (most recent call last):\n"
-    )
+    steps = "step 2\nstep 3\nstep 4\nstep 5\n"
+    warning = "Ignored error while writing: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'\n"
+    header = "Traceback (most recent call last):\n"
 
-    assert entry_of(explained(log)) == "cache-permission"
+    assert entry_of(explained(f"step 1\n{steps}{warning}{header}")) == "cache-permission"
+    # Steps after it have shown that the job went on.
+    assert entry_of(explained(f"step 1\n{warning}{steps}{header}")) == "traceback-cut-off"
 
 
 def test_a_plain_mistake_that_is_only_quoted_gives_way_to_what_was_raised(explained: Explained) -> None:
