@@ -316,7 +316,9 @@ def _other_decay(
         is_apart = apart > np.maximum(_DECAY * np.maximum(*map(np.abs, decays)), 2 * CERTAIN * error)
     if not is_apart.any():
         return None
-    expected, found = (float(np.median(each[is_apart])) for each in decays)
+    # What is within the error of the fit is none.
+    fitted = ((float(np.median(each[is_apart])), CERTAIN * float(np.median(error[is_apart]))) for each in decays)
+    expected, found = (value if abs(value) > most else 0.0 for value, most in fitted)
     named = tuple(names[at] for at in second[is_apart])
     return OtherUpdate("weight_decay", expected, found, named)
 

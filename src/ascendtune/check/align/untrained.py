@@ -23,9 +23,9 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
     """The rows of one rank without outputs that differ only where no gradient reaches, and the first of those.
 
     A norm that differs by more than the samples is that of the whole tensor. Few samples may lie there: where a batch
-    has such positions, attention that differs at no other sample is taken for such a difference, too. After one,
-    tensors with another number of vectors are left out as well: which experts get the tokens of the padding decides
-    where those of the others stand.
+    has such positions, attention that differs at no other sample is taken for such a difference, too. After one, norms
+    tell nothing, and tensors with another number of vectors are left out as well: which experts get the tokens of the
+    padding decides where those of the others stand.
     """
     if not any(row.is_parted for row in rows if row.key.phase == "forward"):
         return list(rows), None
@@ -33,7 +33,9 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
     kept: list[TensorRow] = []
     first: TensorRow | None = None
     for row in rows:
-        if row.key.phase != "forward" or not row.is_parted or (row.is_of_norm and not _is_attention(row)):
+        # After a difference at such positions every norm differs, too.
+        is_of_all = row.is_of_norm and first is None and not _is_attention(row)
+        if row.key.phase != "forward" or not row.is_parted or is_of_all:
             kept.append(row)
             continue
         unreached = positions.get(_batch_of(row))
