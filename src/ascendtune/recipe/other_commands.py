@@ -9,33 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.other_command_names import (
-    ALWAYS,
-    CHOICES,
-    COUNTS,
-    DATA,
-    DEFAULTS,
-    EVALUATION,
-    IF_OFF,
-    KEYS,
-    LISTS,
-    LONG_ROWS,
-    LOSSES,
-    MODEL,
-    ON_BY_DEFAULT,
-    OPTIMIZERS,
-    PREFERENCES,
-    QUANTISATION,
-    SAID,
-    SCHEDULERS,
-    SECTIONS,
-    STAGES,
-    STEPS,
-    SWITCHES,
-    TRL_RATES,
-    TYPES,
-    ZERO,
-)
+from ascendtune.recipe import other_command_names as theirs
 from ascendtune.recipe.other_data_sets import data_sets, left_out_of_data, text_column
 from ascendtune.recipe.other_names import native_key
 
@@ -99,8 +73,8 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
     loss = _loss_of(given)
-    data = next((given[name] for name in DATA if name in given), None)
-    stage = STAGES.get(loss or "") or _implied_stage(given, data) or stage
+    data = next((given[name] for name in theirs.DATA if name in given), None)
+    stage = theirs.STAGES.get(loss or "") or _implied_stage(given, data) or stage
     has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
     training = _Training(tool, stage, _is_adapted(given, tool), has_dropout)
     sets = data_sets(data)
@@ -108,20 +82,20 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
     asked, left_out = _asked(given, stage)
-    asked = dict(key for name, key in IF_OFF.items() if name in switched_off) | asked
+    asked = dict(key for name, key in theirs.IF_OFF.items() if name in switched_off) | asked
     if training.is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
         asked["model.quantization"] = "nf4"
         # TRL's own default is off, that of the others on.
         if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
             asked["model.double_quantization"] = "true"
-        left_out = [name for name in left_out if name not in QUANTISATION]
-    left_out += [name for name in ON_BY_DEFAULT if name in switched_off] + left_out_of_data(data)
+        left_out = [name for name in left_out if name not in theirs.QUANTISATION]
+    left_out += [name for name in theirs.ON_BY_DEFAULT if name in switched_off] + left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
         of_set = {**each, "system": given["system"]} if "system" in given else each
         asked |= {f"data.train.{number}.{key}": value for key, value in of_set.items() if key != "path"}
-    if loss in PREFERENCES - {"dpo"}:
+    if loss in theirs.PREFERENCES - {"dpo"}:
         asked["method.preference.loss"] = loss
     asked = _without_replaced(asked, training)
     defaults = _defaults(asked, training)
@@ -132,7 +106,9 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
     asked |= {key: value for key, value in defaults.items() if key not in asked}
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
-    changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]
+    changes = [
+        f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: theirs.SECTIONS.index(key.partition(".")[0]))
+    ]
     return NativeCommands(
         shlex.join(_init_words(given, [each["path"] for each in sets], text_column(data), training)),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
@@ -142,7 +118,7 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
 
 
 def _init_words(values: Mapping[str, Any], paths: list[str], column: str | None, training: _Training) -> list[str]:
-    model = next((values[name] for name in MODEL if isinstance(values.get(name), str)), None)
+    model = next((values[name] for name in theirs.MODEL if isinstance(values.get(name), str)), None)
     words = ["ascendtune", "init", "--model", str(model or values.get("model_type", "MODEL"))]
     for path in paths or ["DATA"]:
         words += ["--data", path]
@@ -187,7 +163,7 @@ def _loss_of(values: Mapping[str, Any]) -> str | None:
     """
     for name in ("rl", "rlhf_type"):
         if (loss := values.get(name)) is not None:
-            if str(loss) not in STAGES:
+            if str(loss) not in theirs.STAGES:
                 raise RecipeError(
                     f"{name}: {loss} is not supported in this version",
                     code="not-in-this-version",
@@ -205,7 +181,7 @@ def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
         return "reward"
     losses = values.get("loss_type")
     named = losses if isinstance(losses, list) else [losses]
-    return "preference" if "beta" in values or any(loss in LOSSES for loss in named) else None
+    return "preference" if "beta" in values or any(loss in theirs.LOSSES for loss in named) else None
 
 
 def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
@@ -230,9 +206,9 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
     left_out = []
     for name, value in values.items():
         if (
-            name in SAID
+            name in theirs.SAID
             or (name.startswith("dataloader_") and name != "dataloader_drop_last")
-            or (name in STEPS and values.get(STEPS[name], "steps") != "steps")
+            or (name in theirs.STEPS and values.get(theirs.STEPS[name], "steps") != "steps")
         ):
             continue
         found = _translated(name, value, stage)
@@ -245,7 +221,7 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
         asked["method.lora.target"] = "all-linear"
     if (precision := _precision(values)) is not None:
         asked["precision"] = precision
-    if evaluation := next((data_sets(values[name]) for name in EVALUATION if name in values), None):
+    if evaluation := next((data_sets(values[name]) for name in theirs.EVALUATION if name in values), None):
         asked["data.eval"] = evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
     batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
     if _is_count(batch) and _is_count(micro):
@@ -264,7 +240,7 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     """Keys and values here; None where there are none."""
     if name == "deepspeed" and isinstance(value, str):
         of_file = {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": value}
-        return ZERO.get(value) or (of_file if value.endswith(".json") else None)
+        return theirs.ZERO.get(value) or (of_file if value.endswith(".json") else None)
     if name in ("fsdp", "fsdp_config"):
         return _of_fsdp(value)
     if name == "loss_type":
@@ -272,9 +248,9 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     if name == "lr_scheduler_kwargs":
         share = value["min_lr_rate"] if isinstance(value, dict) and {*value} == {"min_lr_rate"} else None
         return {"optim.min_learning_rate_ratio": share} if _is_number(share) else None
-    if name in CHOICES:
-        return CHOICES[name] if value else None
-    key = KEYS[name] if name in KEYS else native_key(name)
+    if name in theirs.CHOICES:
+        return theirs.CHOICES[name] if value else None
+    key = theirs.KEYS[name] if name in theirs.KEYS else native_key(name)
     if not key or "," in key:
         return None
     if key == "data.eval_fraction" and _is_count(value):
@@ -292,22 +268,22 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
 
 def _value(key: str, value: Any) -> Any:
     """The value of a key here, as it is written on the command line; None where it cannot be one."""
-    if key in SWITCHES:
+    if key in theirs.SWITCHES:
         return "true" if value else "false"
-    if key in LISTS:
+    if key in theirs.LISTS:
         names = value if isinstance(value, list) else [value]
         if names in (["all-linear"], ["all"]):
             return "all-linear"
         return _listed(names) if all(isinstance(each, str) and each.isidentifier() for each in names) else None
     if key == "optim.scheduler":
-        return SCHEDULERS.get(str(value))
+        return theirs.SCHEDULERS.get(str(value))
     if key == "data.on_long_row":
-        return LONG_ROWS.get(str(value))
+        return theirs.LONG_ROWS.get(str(value))
     if key == "optim.optimizer":
-        return OPTIMIZERS.get(str(value))
-    if key in COUNTS and not _is_count(value):
+        return theirs.OPTIMIZERS.get(str(value))
+    if key in theirs.COUNTS and not _is_count(value):
         return None
-    return value if _is_number(value) and key.partition(".")[0] in SECTIONS else None
+    return value if _is_number(value) and key.partition(".")[0] in theirs.SECTIONS else None
 
 
 def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
@@ -316,7 +292,7 @@ def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
         return {}
     if names == ["dft"] and stage != "preference":
         return {"method.sft.loss": "dft"}
-    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in LOSSES else None
+    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in theirs.LOSSES else None
 
 
 def _of_fsdp(value: Any) -> dict[str, Any]:
@@ -334,7 +310,7 @@ def _precision(values: Mapping[str, Any]) -> str | None:
     for name in ("bf16", "fp16"):
         if values.get(name) is True:
             return name
-    return TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
+    return theirs.TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
 
 
 def _without_replaced(asked: Mapping[str, Any], training: _Training) -> dict[str, Any]:
@@ -361,13 +337,13 @@ def _defaults(asked: Mapping[str, Any], training: _Training) -> dict[str, Any]:
     tool, stage = training.tool, training.stage
     if tool is None:
         return {}
-    defaults = ALWAYS | DEFAULTS[tool]
+    defaults = theirs.ALWAYS | theirs.DEFAULTS[tool]
     if not training.has_dropout:
         defaults["method.lora.dropout"] = 0
     if stage in (None, "sft"):
         defaults["data.packing"] = "false"
     if tool == "TRL":
-        defaults["optim.learning_rate"] = TRL_RATES.get(stage or "", "2e-5")
+        defaults["optim.learning_rate"] = theirs.TRL_RATES.get(stage or "", "2e-5")
         if stage == "reward":
             defaults["data.on_long_row"] = "drop"
     if tool == "ms-swift":

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.other_commands import native_commands
 from ascendtune.recipe.recipe import Recipe
 
 AXOLOTL = {
@@ -301,3 +302,7 @@ def test_run_is_answered_with_its_recipe(tmp_path: Path, monkeypatch: pytest.Mon
 def test_recipe_in_json_is_one(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"model": {"path": "m"}, "data": {"train": "d"}}')
     assert Recipe.load(tmp_path / "r.json").model.path == "m"
+
+
+def test_a_model_and_data_that_the_configuration_lacks_stand_in_capitals() -> None:
+    assert native_commands({"learning_rate": 1e-4}, "TRL").init == "ascendtune init --model MODEL --data DATA"
