@@ -33,11 +33,11 @@ _MOST_STEPS = 3
 _FEWEST = 8
 """Samples of a parameter that must be known, for two fitted numbers."""
 _FOLLOWS = 1e-3
-"""What may be left of the reference's updates, relative to them: else its optimizer is not the one of its settings."""
+"""Largest remainder of the reference's updates, relative to them. With a larger one its optimizer is not this Adam."""
 _EXPLAINS = 10.0
 """A setting explains the candidate's updates if it leaves this many times less of them than the reference's do."""
 _ROUNDED = 2.0**-8
-"""What is left where gradients are rounded to bf16 between the dump and the optimizer: that is no other optimizer."""
+"""Largest remainder that gradients leave which are rounded to bf16 before the optimizer reads them."""
 _RATE = 1e-3
 _DECAY = 0.05
 """Least relative differences of learning rate and weight decay that count."""
@@ -53,7 +53,7 @@ _TESTED = {
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """What Adam was asked for.
+    """The settings of an Adam optimizer.
 
     Attributes:
         max_grad_norm: gradients are clipped to it; None where they are not.
@@ -70,7 +70,7 @@ class AdamSettings:
 
 @dataclass(frozen=True)
 class OtherUpdate:
-    """How the candidate's updates differ from what the reference's optimizer makes of the same gradients.
+    """The setting in which the candidate's optimizer differs from the reference's.
 
     Attributes:
         setting: a field of AdamSettings, `learning_rate` (then the values are 1 and the factor) or `weight_decay`.
@@ -86,7 +86,7 @@ class OtherUpdate:
 
 @dataclass(frozen=True)
 class AdamCheck:
-    """What the dumped updates of both sides say about their optimizers.
+    """A comparison of both optimizers, by the updates that were dumped.
 
     Attributes:
         steps: how many, from step 1 on, were checked; the last is the one that differs, where one does.

@@ -40,13 +40,13 @@ class Failures:
     fatal: list[Event]
     """Those that may have ended the job; an event for each reading of a line."""
     notices: tuple[Event, ...]
-    """What is known to be harmless."""
+    """Lines that are known to be harmless."""
     dismissed: tuple[Event, ...]
     """Trouble that was said as a warning, or after which the job went on; what explains most first."""
 
 
 def find_failures(scans: Sequence[Scan], facts: Facts) -> Failures:
-    """What may have ended the job, of everything that the scans found, of any number of files and ranks."""
+    """Find the events that may have ended the job, in the logs of any number of files and ranks."""
     beside = _found_beside(scans)
     ordered = _without_unmatched([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
