@@ -97,7 +97,7 @@ def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
     explanation = explain([str(spec.logs)])
     first, rank = explanation.verdict.first, explanation.verdict.rank
     # The launcher's own lines say no more than what it saw.
-    if first is None or rank is None or first.hit.entry.family == "launcher":
+    if first is None or rank is None or first.entry.family == "launcher":
         return None
     remedy = f"{'; '.join(explanation.remedies())}; `ascendtune explain {spec.logs}` shows more"
     return CheckFailed(f"rank {rank}: {first.meaning}", code="rank-failed", remedy=remedy, where=first.where)

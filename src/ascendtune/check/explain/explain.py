@@ -217,9 +217,9 @@ class Explanation:
         sums = self.sums
         if sums is not None and sums.tried_bytes is not None:
             return sums.headline()
-        if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.hit.entry.what:
+        if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.entry.what:
             return mismatch.headline()
-        entry = first.hit.entry
+        entry = first.entry
         if first.reason and _yields_to_reason(entry):
             return first.reason
         if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
@@ -247,7 +247,7 @@ class Explanation:
         parts = [say("rank {rank}", rank=rank)] if rank is not None else []
         if first is not None and first.device is not None and not _names_device(first):
             parts.append(say("device {device}", device=first.device))
-        if host and not (first is not None and "{host}" in first.hit.entry.what):
+        if host and not (first is not None and "{host}" in first.entry.what):
             parts.append(say("host {host}", host=host))
         return f" ({', '.join(parts)})" if parts else ""
 
@@ -256,7 +256,7 @@ class Explanation:
         first = self.verdict.first
         if first is None and self.run_cause is None:
             return []
-        code = first.hit.entry.id if first else "run"
+        code = first.entry.id if first else "run"
         evidence = (f"{first.where}: {first.quote}",) if first else ()
         # A job of which a later attempt finished has not failed.
         status: Status = "failure" if self.exit_code else "warning"
@@ -270,21 +270,21 @@ class Explanation:
             remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
         first = self.verdict.first
         remedies = without_placeholders(remedies, first, texts) if first is not None else remedies
-        remedies = fitted(remedies, first.hit.entry if first is not None else None, self.facts)
+        remedies = fitted(remedies, first.entry if first is not None else None, self.facts)
         return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 
     def remedies_here(self, event: Event) -> tuple[str, ...]:
         """The remedies of any event's entry, as they hold where the job ran."""
-        return fitted(event.remedies, event.hit.entry, self.facts)
+        return fitted(event.remedies, event.entry, self.facts)
 
     def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first
         if self.verdict.missing is not None:
             return self.verdict.missing.remedies
-        if first is not None and first.is_known and first.hit.entry.remedies:
+        if first is not None and first.is_known and first.entry.remedies:
             remedies = for_owner(first.remedies, first)
             remedies = self.sums.remedies(remedies) if self.sums is not None else remedies
-            if first.hit.entry.kind == "wrapper" and self._names_values(first.reason):
+            if first.entry.kind == "wrapper" and self._names_values(first.reason):
                 remedies = (say(_COMPARE), *remedies[1:])
             if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
                 remedies = (split, *remedies)
@@ -314,7 +314,7 @@ class Explanation:
             return ()
         from ascendtune.check.explain.answer.machine_state import on_this_machine, this_machine
 
-        return on_this_machine(first, first.hit.entry.remedies, self.facts, this_machine())
+        return on_this_machine(first, first.entry.remedies, self.facts, this_machine())
 
     def _read_plog(self) -> tuple[str, ...]:
         if not self.plog or not self._may_be_of_device():
@@ -352,7 +352,7 @@ def _yields_to_reason(entry: KnownFailure) -> bool:
 
 def _names_device(first: Event) -> bool:
     """Whether the sentence of the entry has the number of the device."""
-    return "{device}" in first.hit.entry.what and first.hit.names.get("device") == str(first.device)
+    return "{device}" in first.entry.what and first.hit.names.get("device") == str(first.device)
 
 
 @cache

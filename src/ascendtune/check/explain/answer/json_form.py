@@ -28,7 +28,7 @@ def fields_of(explanation: Explanation) -> dict[str, Any]:
     certainty = "cause" if found.first is None and cause is not None else found.certainty
 
     def event(each: Event) -> dict[str, Any]:
-        causes = causes_here(each.causes, each.hit.entry, explanation.facts)
+        causes = causes_here(each.causes, each.entry, explanation.facts)
         return {**each.as_json(), "causes": list(causes), "remedies": list(explanation.remedies_here(each))}
 
     remedies = list(explanation.remedies()) if found.first or cause else []

@@ -119,7 +119,7 @@ def _names(first: Event, here: Here) -> Iterator[str]:
 
 
 def _ports(first: Event, remedies: str, facts: Facts, here: Here) -> Iterator[str]:
-    speaks = "port" in f"{first.text} {first.hit.entry.what} {remedies}".lower()
+    speaks = "port" in f"{first.text} {first.entry.what} {remedies}".lower()
     ports = [first.hit.names["port"]] if "port" in first.hit.names else list(facts.get("port", ()))[:1]
     for port in ports:
         if speaks and port.isdecimal() and 0 < int(port) < 1 << 16:

@@ -120,7 +120,7 @@ def _with_paths(remedy: str, event: Event) -> str:
 
 def _package_built(event: Event, texts: Sequence[str]) -> str:
     """The one package whose build failed; while one is built, the last that pip began with."""
-    if event.hit.entry.family not in _BUILDS and "build" not in event.hit.entry.id:
+    if event.entry.family not in _BUILDS and "build" not in event.entry.id:
         return ""
     failed = {match["name"] for text in texts for match in _FAILED.finditer(text)}
     if len(failed) == 1:

@@ -45,7 +45,7 @@ _CALLED = (
 
 def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     """`remedies` of the entry of `event` for the code that failed: as they are for code of one's own."""
-    trace, entry = event.trace, event.hit.entry
+    trace, entry = event.trace, event.entry
     library = library_that_failed(trace) if trace is not None else ""
     if trace is None or not library:
         return remedies
@@ -97,7 +97,7 @@ def _without(begin: re.Pattern[str], remedies: Iterable[str]) -> tuple[str, ...]
 def place_in_library(event: Event) -> str:
     """Where in a library a general message came from, for the headline; empty for code of one's own, and where the
     sentence names it."""
-    trace, entry = event.trace, event.hit.entry
+    trace, entry = event.trace, event.entry
     library = library_that_failed(trace) if trace is not None else ""
     if trace is None or not library or not is_of_line(entry) or _NAMES_PLACE.search(entry.what):
         return ""

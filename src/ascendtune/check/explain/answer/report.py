@@ -138,7 +138,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
                 yield _Block("do" if number == 1 else "", f"{number}. {remedy}", _KEPT if number == 1 else _NEXT)
         yield from _read(explanation)
         return
-    if first is not None and found.missing is None and first.hit.entry.kind == "consequence":
+    if first is not None and found.missing is None and first.entry.kind == "consequence":
         echoes = say("These logs hold echoes only; the cause stands above them, or in the log of another process.")
         yield _Block("", f"{echoes} {explanation.plog or ''}".rstrip(), _KEPT)
     if explanation.is_running:
@@ -153,11 +153,11 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
     for number, state in enumerate(explanation.now()):
         yield _Block("now" if number == 0 else "", state, _NEXT)
     if first is not None:
-        if first.hit.entry.checks and found.missing is None:
-            yield _Block("look", "ascendtune doctor " + " ".join(first.hit.entry.checks), _MORE)
+        if first.entry.checks and found.missing is None:
+            yield _Block("look", "ascendtune doctor " + " ".join(first.entry.checks), _MORE)
         if found.certainty == "unexplained":
             yield _Block("collect", "; ".join(explanation.to_collect), _HELPFUL)
-        yield _Block("source", first.hit.entry.source, _REFERENCE)
+        yield _Block("source", first.entry.source, _REFERENCE)
     if explanation.cut_off:
         yield _Block("note", say("{cut_off}: what follows is not known", cut_off=explanation.cut_off), _NEXT)
     for note in explanation.reading_notes():
@@ -186,7 +186,7 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     if explanation.verdict.certainty == "unexplained":
         for event in explanation.telling[1:]:
             yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)
-    is_named = any(map(_FRAME.search, first.hit.entry.remedies[:1]))
+    is_named = any(map(_FRAME.search, first.entry.remedies[:1]))
     place = first.trace.place if first.trace is not None else None
     if first.trace is not None and place is not None and not is_of_build(place[0]):
         yield _Block("frame", _frame(first.trace, place), _NEXT if is_named else _HELPFUL)
@@ -227,7 +227,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
             yield _Block("", sums.conclusion, _HELPFUL)
     if explanation.verdict.missing is not None:
         return
-    causes = causes_here(first.causes, first.hit.entry, explanation.facts)
+    causes = causes_here(first.causes, first.entry, explanation.facts)
     for number, cause in enumerate(causes, 1):
         text = f"{number}. {cause}"
         yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)
@@ -238,8 +238,8 @@ def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
     first = explanation.verdict.first
     kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:
-        name = event.hit.entry.id if event.is_known else event.text[:80]
-        if first is None or (name != first.hit.entry.id and event is not explanation.verdict.rival):
+        name = event.entry.id if event.is_known else event.text[:80]
+        if first is None or (name != first.entry.id and event is not explanation.verdict.rival):
             kinds.setdefault(name, []).append(event)
     if kinds:
         count = sum(len(events) for events in kinds.values())

@@ -63,7 +63,7 @@ def _of_one_log(found: Diagnosis, scan: Scan) -> Attempts | None:
     if not failed or not restarts or restarts[-1] <= failed or not _has_finished(scan):
         return None
     later = (event for event in scan.events if event.last > restarts[-1])
-    if any(not (event.survived or event.weak or event.hit.entry.kind == "notice") for event in later):
+    if any(not (event.survived or event.weak or event.entry.kind == "notice") for event in later):
         return None
     attempt = sum(number <= failed for number in restarts)
     return Attempts(attempt, max(attempt + 1, len(restarts)))

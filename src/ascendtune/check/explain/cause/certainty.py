@@ -45,10 +45,10 @@ def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
         return say("likely: the ranks without a time-out are those that the others waited for")
     if first is None:
         return say("unknown: nothing is known about this failure; these are the most telling lines")
-    if first.hit.entry.kind == "consequence":
+    if first.entry.kind == "consequence":
         return say("unknown: this line reports only that a process ended; why does not stand in these logs")
-    is_wrapper_with_reason = first.reason and first.hit.entry.kind == "wrapper"
-    if is_wrapper_with_reason or (first.hit.entry.general and first.hit.names.get("detail", first.message)):
+    is_wrapper_with_reason = first.reason and first.entry.kind == "wrapper"
+    if is_wrapper_with_reason or (first.entry.general and first.hit.names.get("detail", first.message)):
         return say("likely: this kind of failure has several causes, and the message itself says most")
     is_cut_off = first.trace is not None and not first.trace.type
     if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
@@ -59,7 +59,7 @@ def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
         return say("unknown: nothing is known about this failure; these are the most telling lines")
     if fits_in_words_only(first, first.meaning):
         return say("likely: the line has words of this kind of failure, and says more than they do")
-    if first.hit.entry.is_conditional and not _has_what_it_needs(first, scans):
+    if first.entry.is_conditional and not _has_what_it_needs(first, scans):
         return say("likely: what decides it stands in the log of another rank or host")
     return _of_known_cause(found, first)
 
@@ -69,14 +69,14 @@ def _has_what_it_needs(first: Event, scans: Sequence[Scan]) -> bool:
     own = next((scan for scan in scans if scan.name == first.source), None)
     if own is None or len(scans) == 1:
         return True
-    texts, entry = [own.head, own.tail], first.hit.entry
+    texts, entry = [own.head, own.tail], first.entry
     is_beside = entry.beside is None or any(map(entry.beside.search, texts))
     return is_beside and (not entry.requires or satisfied(entry.requires, of_log(texts)) is not None)
 
 
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if (first.is_quoted and not is_of_script(first)) or first.weak:
-        followed = [echo for echo in found.echoes if first.hit.entry.id in echo.hit.entry.echo_of]
+        followed = [echo for echo in found.echoes if first.entry.id in echo.entry.echo_of]
         if any(echo.is_raised and _comes_after(first, echo) for echo in followed):
             return _of_causes(first)
         if followed:
@@ -94,8 +94,8 @@ def _comes_after(warning: Event, echo: Event) -> bool:
 
 
 def _of_causes(first: Event) -> str:
-    if _GUESS.search(first.hit.entry.what):
+    if _GUESS.search(first.entry.what):
         return say("likely: the most frequent cause of what broke")
-    if len(first.hit.entry.causes) > 1 or _ALTERNATIVES.search(first.hit.entry.what):
+    if len(first.entry.causes) > 1 or _ALTERNATIVES.search(first.entry.what):
         return say("certain what broke; why: one of several known causes")
     return say("certain")

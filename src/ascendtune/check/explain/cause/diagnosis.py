@@ -76,7 +76,7 @@ def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     first = found.first
     if cause is None or first is None or cause.get("kind") in SEEN_FROM_OUTSIDE:
         return found
-    is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
+    is_echo = first.entry.kind in ("detail", "wrapper", "consequence")
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
         return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
     return found
@@ -97,30 +97,30 @@ def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | N
     """A known cause in another log, where nothing tells which of the two was first."""
     if not first.is_known or first.weight > 0 or are_timed(scans):
         return None
-    ids = {event.hit.entry.id for event in fatal}
-    others = (event for event in fatal if event.source != first.source and event.hit.entry.id != first.hit.entry.id)
+    ids = {event.entry.id for event in fatal}
+    others = (event for event in fatal if event.source != first.source and event.entry.id != first.entry.id)
     return next((event for event in others if event.is_known and event.weight == 0 and not echoes(event, ids)), None)
 
 
 def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:
     """The failure reported by the first rank that others waited for."""
     own = [event for event in fatal if event.rank in ranks]
-    killed = (event for event in own if event.hit.entry.id.startswith(KILLED))
-    others = (event for event in own if event.hit.entry.family not in _OF_COLLECTIVES)
-    told = (event for event in others if event.is_raised or event.trace or event.hit.entry.kind == "symptom")
+    killed = (event for event in own if event.entry.id.startswith(KILLED))
+    others = (event for event in own if event.entry.family not in _OF_COLLECTIVES)
+    told = (event for event in others if event.is_raised or event.trace or event.entry.kind == "symptom")
     return next(told, next(killed, None))
 
 
 def _certainty(first: Event) -> Certainty:
-    if first.hit.entry.kind in ("cause", "symptom"):
-        return "cause" if first.hit.entry.kind == "cause" else "symptom"
-    return "symptom" if first.hit.entry.kind == "wrapper" else "unexplained"
+    if first.entry.kind in ("cause", "symptom"):
+        return "cause" if first.entry.kind == "cause" else "symptom"
+    return "symptom" if first.entry.kind == "wrapper" else "unexplained"
 
 
 def _place_of(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> tuple[int | None, str | None]:
     """The rank and the host that failed first; None where several ranks failed alike, or nothing tells."""
     rank, host = _named_place(first, scans)
-    is_of_all = first.hit.entry.id == ALONE and first.trace is None
+    is_of_all = first.entry.id == ALONE and first.trace is None
     if rank == first.rank and (is_of_all or is_one_of_several(first, fatal)):
         return None, None
     return rank, host
@@ -128,7 +128,7 @@ def _place_of(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> tuple[
 
 def _named_place(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None]:
     names = first.hit.names
-    if first.hit.entry.family == _LAUNCHER:
+    if first.entry.family == _LAUNCHER:
         # Its own lines count ranks per machine; its summary counts all of them.
         for launcher in filter(None, (scan.launcher for scan in scans)):
             return launcher.rank, launcher.host

@@ -23,7 +23,7 @@ def with_environment(remedies: tuple[str, ...], found: Diagnosis) -> tuple[str, 
     files = trace.files
     users = [match["package"] for match in map(_OF_USER.match, files) if match is not None]
     is_of_windows = any(map(_OF_WINDOWS.match, files))
-    if users and (_VERSIONS in first.hit.entry.checks or trace.type.endswith("ImportError")):
+    if users and (_VERSIONS in first.entry.checks or trace.type.endswith("ImportError")):
         unset = "set PYTHONNOUSERSITE=1" if is_of_windows else "export PYTHONNOUSERSITE=1"
         hidden = say(
             "the {package} of the traceback is one of the user's site-packages, which hide those of an environment: "

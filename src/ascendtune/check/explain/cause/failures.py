@@ -49,10 +49,10 @@ def find_failures(scans: Sequence[Scan], facts: Facts) -> Failures:
     """Find the events that may have ended the job, in the logs of any number of files and ranks."""
     beside = _found_beside(scans)
     ordered = _without_unmatched([event for event in in_order(scans) if _meets(event, facts, beside)])
-    notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
-    harmless = {event.hit.entry.id for event in notices}
+    notices = tuple(event for event in ordered if event.entry.kind in _NOT_FATAL)
+    harmless = {event.entry.id for event in notices}
     # What such a notice says of its lines goes before the other readings of the same lines.
-    survived = {_lines_of(event) for event in notices if event.hit.entry.is_conditional}
+    survived = {_lines_of(event) for event in notices if event.entry.is_conditional}
     trouble = [event for event in ordered if not echoes(event, harmless) and _lines_of(event) not in survived]
     lengths = {scan.name: scan.lines for scan in scans}
     grave = [event for event in trouble if _is_fatal(event, lengths)]
@@ -78,7 +78,7 @@ def _believed(grave: list[Event], scans: Sequence[Scan], lengths: dict[str, int]
 
 def _dismissed(trouble: list[Event]) -> tuple[Event, ...]:
     """Known trouble, of each kind the last; what explains most first."""
-    of_kind = {event.hit.entry.id: event for event in trouble if event.hit.entry.kind in ("cause", "symptom")}
+    of_kind = {event.entry.id: event for event in trouble if event.entry.kind in ("cause", "symptom")}
     return tuple(sorted(of_kind.values(), key=lambda event: event.weight))
 
 
@@ -88,7 +88,7 @@ def _lines_of(event: Event) -> tuple[str, int, int]:
 
 def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
     """Entry -> where the logs hold its `beside`; None where they do not."""
-    entries = {event.hit.entry.id: event.hit.entry for scan in scans for event in scan.events}
+    entries = {event.entry.id: event.entry for scan in scans for event in scan.events}
     # A scan decodes them each time.
     texts = [text for scan in scans for text in (scan.head, scan.tail)]
     return {
@@ -100,9 +100,9 @@ def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
 
 def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) -> bool:
     """Whether the logs have the facts and the text that the entry asks for, whose names are added to the line's."""
-    named = satisfied(event.hit.entry.requires, facts)
-    match = beside.get(event.hit.entry.id)
-    if named is None or (match is None and event.hit.entry.beside is not None):
+    named = satisfied(event.entry.requires, facts)
+    match = beside.get(event.entry.id)
+    if named is None or (match is None and event.entry.beside is not None):
         return False
     if match is not None and (told := {key: value for key, value in match.groupdict().items() if value}):
         named = named | told
@@ -148,56 +148,56 @@ def are_timed(scans: Sequence[Scan]) -> bool:
 
 
 def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
-    if event.survived or event.hit.entry.kind in _NOT_FATAL:
+    if event.survived or event.entry.kind in _NOT_FATAL:
         return False
-    has_words_only = event.hit.entry.kind in ("detail", "unknown") and event.trace is None
+    has_words_only = event.entry.kind in ("detail", "unknown") and event.trace is None
     return not (has_words_only and lengths[event.source] - event.last > _TAIL)
 
 
 def echoes(event: Event, ids: set[str]) -> bool:
     """Whether one of the entries `ids` causes what `event` reports."""
-    return not ids.isdisjoint(event.hit.entry.echo_of)
+    return not ids.isdisjoint(event.entry.echo_of)
 
 
 def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
     """What was said as a warning is believed when what is known to follow from it has followed; what only prints around
     other errors says so where no error names its cause."""
     is_explained = any(event.is_known and event.weight == 0 for event in fatal)
-    followed = (event.hit.entry for event in fatal if event.hit.entry.kind != "wrapper" or not is_explained)
+    followed = (event.entry for event in fatal if event.entry.kind != "wrapper" or not is_explained)
     foretold = {name for entry in followed for name in entry.echo_of}
     named = {id(event): failure for event in grave if event.weak and (failure := _without_name(event, fatal))}
     for event in grave:
         if (failure := named.get(id(event))) is not None and IMPORTER in failure.hit.names:
             event.hit.names.setdefault(IMPORTER, failure.hit.names[IMPORTER])
-    return [event for event in grave if not event.weak or event.hit.entry.id in foretold or id(event) in named]
+    return [event for event in grave if not event.weak or event.entry.id in foretold or id(event) in named]
 
 
 def _without_name(warning: Event, fatal: list[Event]) -> Event | None:
     """The exception that finds the name undefined, or None, of which a warning says that it could not be imported."""
-    if warning.hit.entry.kind != "cause" or "import" not in warning.text:
+    if warning.entry.kind != "cause" or "import" not in warning.text:
         return None
     names = set(_WORD.findall(warning.text))
     for event in fatal:
-        lacking = event.hit.names.get(_LACKING.get(event.hit.entry.id, ""), "").rpartition(".")[2]
+        lacking = event.hit.names.get(_LACKING.get(event.entry.id, ""), "").rpartition(".")[2]
         if event.source == warning.source and len(lacking) >= _LEAST_NAME and lacking in names:
             return event
     return None
 
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
-    if lengths[event.source] - event.last > (_NEAR_END if event.hit.entry.lasting else 0):
+    if lengths[event.source] - event.last > (_NEAR_END if event.entry.lasting else 0):
         return False
     # What a job may recover from is said once in most excerpts: a job that goes on has a longer log.
-    may_recover = event.hit.entry.lasting and event.hit.entry.specific
+    may_recover = event.entry.lasting and event.entry.specific
     is_excerpt = lengths[event.source] <= (_NEAR_END if may_recover else _EXCERPT_LINES)
-    is_known = event.hit.entry.kind in ("cause", "symptom")
+    is_known = event.entry.kind in ("cause", "symptom")
     return event.trace is not None or (is_known and (event.in_a_row >= _IN_VAIN or is_excerpt))
 
 
 def _is_asked_about(event: Event, posts: dict[str, list[str]]) -> bool:
     """Whether a warning stands in a person's post about a failure, and nothing goes on after it."""
     texts = posts.get(event.source)
-    is_known = event.hit.entry.kind in ("cause", "symptom")
+    is_known = event.entry.kind in ("cause", "symptom")
     return texts is not None and is_known and not went_on_after(texts[event.last :])
 
 
@@ -205,4 +205,4 @@ def _precedes(event: Event, cut_off: list[Event]) -> bool:
     """Whether a known cause was said, as a warning, shortly before a traceback without its exception."""
     ends = [trace.trace.first_line for trace in cut_off if trace.trace is not None and trace.source == event.source]
     is_near = any(0 < end - event.last <= MESSAGE_LINES for end in ends)
-    return is_near and event.hit.entry.kind == "cause"
+    return is_near and event.entry.kind == "cause"

@@ -58,9 +58,9 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
         and not (event.says_little and id(event.trace) in overruled)
         and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
     ] or fatal
-    first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
+    first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.entry.family == CODE))
     if first.is_quoted:
-        raised = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
+        raised = next((event for event in candidates if event.entry is first.entry and event.is_raised), first)
         if raised is first:
             # What is only quoted was caught, if something else is known to have ended the job.
             raised = next((event for event in candidates if event.is_cause and not event.says_little), first)
@@ -68,10 +68,10 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
         first = next(event for event in candidates if (event.source, event.number) == (raised.source, raised.number))
     if first.says_little:
         return _better_known(first, candidates)
-    if first.hit.entry.general:
+    if first.entry.general:
         return _known_below(first, candidates) or first
-    is_check = first.hit.entry.kind == "detail" and _CHECK_OF_RESULT.search(first.text) is not None
-    return _more_specific(first, candidates) if is_check or first.hit.entry.kind == "wrapper" else first
+    is_check = first.entry.kind == "detail" and _CHECK_OF_RESULT.search(first.text) is not None
+    return _more_specific(first, candidates) if is_check or first.entry.kind == "wrapper" else first
 
 
 def without_echoes(fatal: list[Event]) -> list[Event]:
@@ -83,17 +83,17 @@ def without_echoes(fatal: list[Event]) -> list[Event]:
 
 def _follows(event: Event, fatal: list[Event]) -> bool:
     """Whether what causes `event` was found. That a rank waited for another one causes its own errors only."""
-    return bool(event.hit.entry.echo_of) and any(
-        other.hit.entry.id in event.hit.entry.echo_of
-        and (not other.hit.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
+    return bool(event.entry.echo_of) and any(
+        other.entry.id in event.entry.echo_of
+        and (not other.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
         for other in fatal
     )
 
 
 def is_of_many_alone(event: Event, fatal: Sequence[Event]) -> bool:
     """Whether processes that believe to be alone are in each other's way, or miss what a group would give them."""
-    is_in_the_way = "device_memory" in event.hit.entry.checks or _OF_MANY_ALONE.search(event.text) is not None
-    return is_in_the_way and any(other.hit.entry.id == ALONE for other in fatal)
+    is_in_the_way = "device_memory" in event.entry.checks or _OF_MANY_ALONE.search(event.text) is not None
+    return is_in_the_way and any(other.entry.id == ALONE for other in fatal)
 
 
 def _is_told_better(event: Event, fatal: list[Event]) -> bool:
@@ -103,7 +103,7 @@ def _is_told_better(event: Event, fatal: list[Event]) -> bool:
         other.number in event.again
         and other.source == event.source
         and other.is_cause
-        and other.hit.entry is not event.hit.entry
+        and other.entry is not event.entry
         and rank(other.hit) < rank(event.hit)
         for other in fatal
         if event.weight == 0
@@ -114,7 +114,7 @@ def _was_not_installed(event: Event, fatal: list[Event]) -> bool:
     """Whether a module is missing after pip had failed to install packages."""
     is_missing = event.trace is not None and event.trace.type == "ModuleNotFoundError"
     return is_missing and any(
-        other.hit.entry.id in _PIP_FAILED and other.source == event.source and other.number < event.number
+        other.entry.id in _PIP_FAILED and other.source == event.source and other.number < event.number
         for other in fatal
     )
 
@@ -122,17 +122,17 @@ def _was_not_installed(event: Event, fatal: list[Event]) -> bool:
 def _ends(event: Event, fatal: list[Event], ends: Ends) -> bool:
     """Whether an interrupt only ended what had failed before, in words other than those that it was raised among; and
     whether "Killed" follows a failure."""
-    if event.hit.entry.id.startswith(KILLED):
+    if event.entry.id.startswith(KILLED):
         before = (each for each in fatal if _failed_before(each, event) and not ends.overrule(each))
         return any(before) or any(_is_told_after(each, event) for each in fatal)
-    if event.hit.entry.id not in INTERRUPTED:
+    if event.entry.id not in INTERRUPTED:
         return False
     handled, parent = set(), event.trace.parent if event.trace else None
     while parent is not None:
         handled.add(id(parent))
         parent = parent.parent
     return any(
-        each.hit.entry.kind in ("symptom", "detail") or (each.is_raised and not each.is_known)
+        each.entry.kind in ("symptom", "detail") or (each.is_raised and not each.is_known)
         for each in fatal[: fatal.index(event)]
         if id(each.trace) not in handled
     )
@@ -141,14 +141,14 @@ def _ends(event: Event, fatal: list[Event], ends: Ends) -> bool:
 def _failed_before(event: Event, end: Event) -> bool:
     """Whether `event` is a failure that was said shortly before `end`."""
     is_near = event.source == end.source and 0 < end.number - event.last <= _NEAR_LINES
-    is_other = is_of_script(event) or (event.hit.entry.waits and end.rank not in (None, event.rank))
-    return is_near and not is_other and (event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
+    is_other = is_of_script(event) or (event.entry.waits and end.rank not in (None, event.rank))
+    return is_near and not is_other and (event.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
 
 
 def _is_told_after(event: Event, end: Event) -> bool:
     """Whether the next lines name the cause: a log that is buffered comes after what the shell prints."""
     is_near = event.source == end.source and 0 < event.number - end.number <= MESSAGE_LINES
-    return is_near and event.hit.entry.kind == "cause" and not event.hit.entry.id.startswith(KILLED)
+    return is_near and event.entry.kind == "cause" and not event.entry.id.startswith(KILLED)
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
@@ -163,7 +163,7 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
     ]
     for event in same_speaker:
         below = event.number - first.number
-        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id not in INTERRUPTED)
+        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.entry.id not in INTERRUPTED)
         if event.weight == 0 and is_near:
             return event
     for event in same_speaker:
@@ -232,6 +232,6 @@ def _more_specific(first: Event, candidates: list[Event]) -> Event:
     """An exception that only says that something failed gives way to what was said before it, in whatever words."""
     for event in candidates:
         before = event.source == first.source and event.number < first.number
-        if before and event.hit.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):
+        if before and event.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):
             return event
     return first

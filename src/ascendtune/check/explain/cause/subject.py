@@ -159,7 +159,7 @@ def remedies_of_unmatched(
     Args:
         of_device: where a device says more, of a failure that may be its own.
     """
-    is_of_value = event.hit.entry.id == _OF_VALUE
+    is_of_value = event.entry.id == _OF_VALUE
     own = own_advice(event)
     advice = advice_on_message(event, scans) if is_of_value or not event.remedies else own
     # Where the value comes from is said by the rule, or by the line that sets it.

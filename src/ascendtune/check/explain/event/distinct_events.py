@@ -100,7 +100,7 @@ class DistinctEvents:
         before = (event for event in self.events if event.speaker == speaker and event.last == number - 1)
         known = [event for event in before if event.is_known and event.trace is None and not event.weak]
         # Readings that depend on the rest of the log are decided when it is read.
-        return min(known, key=lambda event: event.hit.entry.is_conditional, default=None)
+        return min(known, key=lambda event: event.entry.is_conditional, default=None)
 
     def mark_survived(self, lines: int) -> None:
         """An error after which the log went on for thousands of lines did not end the job."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ascendtune.check.explain.facts import facts as facts_of
-from ascendtune.check.explain.knowledge.entries import IMPORTER, KINDS, OWN_CODE, OWNER, words_of
+from ascendtune.check.explain.knowledge.entries import IMPORTER, KINDS, OWN_CODE, OWNER, KnownFailure, words_of
 from ascendtune.check.explain.knowledge.matcher import Hit, filled
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.package.distributions import named_for_pip
@@ -126,6 +126,11 @@ class Event:
         return self.source == other.source and is_named
 
     @property
+    def entry(self) -> KnownFailure:
+        """What is known of it."""
+        return self.hit.entry
+
+    @property
     def where(self) -> str:
         file, number = self.place or (self.source, self.number)
         return f"{file}:{number}"
@@ -138,20 +143,18 @@ class Event:
 
     @property
     def meaning(self) -> str:
-        return without_stamp(filled(words_of(self.hit.entry).what, self.hit.names))
+        return without_stamp(filled(words_of(self.entry).what, self.hit.names))
 
     @property
     def causes(self) -> tuple[str, ...]:
-        causes = (_of_type(cause, self.hit.names) for cause in words_of(self.hit.entry).causes)
+        causes = (_of_type(cause, self.hit.names) for cause in words_of(self.entry).causes)
         return tuple(filled(cause, self._names) for cause in causes if cause)
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        remedies = [
-            _TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.hit.entry).remedies
-        ]
-        if self.hit.entry.by_owner and self._is_of_package and self.hit.names.get(OWNER) != say(OWN_CODE):
-            is_for_own = self.hit.entry.remedies[0].startswith(_FUNCTION) and OWNER in self.hit.names
+        remedies = [_TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.entry).remedies]
+        if self.entry.by_owner and self._is_of_package and self.hit.names.get(OWNER) != say(OWN_CODE):
+            is_for_own = self.entry.remedies[0].startswith(_FUNCTION) and OWNER in self.hit.names
             # Of a function of another package there is nothing of one's own to correct.
             remedies[:2] = remedies[1:2] if is_for_own else reversed(remedies[:2])
         return tuple(remedies)
@@ -191,12 +194,12 @@ class Event:
 
     @property
     def is_known(self) -> bool:
-        return self.hit.entry.kind != "unknown"
+        return self.entry.kind != "unknown"
 
     @property
     def is_cause(self) -> bool:
         """Known for what it is, in a line that does not only quote it."""
-        return self.weight == 0 and self.is_known and not (self.hit.entry.general or self.is_quoted)
+        return self.weight == 0 and self.is_known and not (self.entry.general or self.is_quoted)
 
     @property
     def is_raised(self) -> bool:
@@ -215,12 +218,12 @@ class Event:
     @property
     def says_little(self) -> bool:
         """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
-        return self.trace is not None and (not self.is_known or self.hit.entry.family == CODE)
+        return self.trace is not None and (not self.is_known or self.entry.family == CODE)
 
     @property
     def is_vague(self) -> bool:
         """In words of its own that name nothing: no number, no name, no value."""
-        if self.hit.entry.kind not in ("unknown", "detail"):
+        if self.entry.kind not in ("unknown", "detail"):
             return False
         said = self.trace.message if self.trace else self.text
         return bool(said) and _SPECIFIC.search(said) is None and len(said.split()) <= _FEW_WORDS
@@ -232,10 +235,10 @@ class Event:
             return len(KINDS)
         if not self.is_known and self.trace is not None and self.trace.type:
             return 0
-        return self.hit.entry.weight
+        return self.entry.weight
 
     def as_json(self) -> dict[str, Any]:
-        entry, trace = self.hit.entry, self.trace
+        entry, trace = self.entry, self.trace
         file, number = self.place or (self.source, self.number)
         return {
             "id": entry.id,

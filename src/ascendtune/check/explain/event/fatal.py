@@ -38,7 +38,7 @@ class Ends:
             if not was_logged(end):
                 self._uncaught[end.source].append(end)
         self._failures = [event for event in events if event.weight == 0 and _ended_a_process(event)]
-        waits = [event for event in events if event.hit.entry.waits]
+        waits = [event for event in events if event.entry.waits]
         self._waited = {_process_of(event): event.last for event in sorted(waits, key=lambda wait: wait.last)}
 
     def overrule(self, event: Event) -> bool:
@@ -74,9 +74,9 @@ class Ends:
             and (event.speaker == "" or event.is_of_process_of(end))
             # What a device reports is behind the crash.
             and (end.trace is not None or _OF_DEVICE.search(event.text) is None)
-            and event.hit.entry.id not in end.hit.entry.echo_of
+            and event.entry.id not in end.entry.echo_of
             # Of one family the later one may only say again what was logged.
-            and (end.hit.entry.family != event.hit.entry.family or _says_why(end))
+            and (end.entry.family != event.entry.family or _says_why(end))
         ]
         if any(_says_the_same(end, event) for end in ends):
             # What was logged was raised as well.
@@ -111,7 +111,7 @@ def _process_of(event: Event) -> tuple[str, str] | int:
 
 
 def _says_the_same(end: Event, event: Event) -> bool:
-    is_alike = end.hit.entry is event.hit.entry and end.hit.names == event.hit.names
+    is_alike = end.entry is event.entry and end.hit.names == event.hit.names
     return is_alike or end.message in event.text
 
 
@@ -133,7 +133,7 @@ def _is_crash(event: Event) -> bool:
 
 def _is_an_end(event: Event) -> bool:
     is_told = event.weight == 0 and (event.is_known or explains_itself(event))
-    is_aside = event.weak or event.is_of_clean_up or event.hit.entry.id in INTERRUPTED
+    is_aside = event.weak or event.is_of_clean_up or event.entry.id in INTERRUPTED
     return is_told and not is_aside and _OF_DEVICE.search(event.text) is None
 
 

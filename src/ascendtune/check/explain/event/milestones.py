@@ -180,18 +180,18 @@ def _is_done_without(event: Event, milestones: Milestones) -> bool:
 def is_followed(event: Event, events: Sequence[Event]) -> bool:
     """Whether anything failed after `event`."""
     later = (other for other in events if other.last > event.last and not (other.weak or other.survived))
-    return any(other.hit.entry.kind != "notice" for other in later)
+    return any(other.entry.kind != "notice" for other in later)
 
 
 def is_of_ranks(event: Event) -> bool:
     """Whether a complaint is of ranks that wait for each other."""
-    return event.hit.entry.waits or _OF_RANKS.search(event.text) is not None
+    return event.entry.waits or _OF_RANKS.search(event.text) is not None
 
 
 def is_in_passing(event: Event) -> bool:
     """Whether a line is a complaint that nothing is known of, or one that is printed without the level of an error; and
     neither the end of a process nor one of ranks, which others outlive for a while."""
-    is_grave = event.is_known and event.hit.entry.kind != "detail" and level.is_error(event.text, event.text)
+    is_grave = event.is_known and event.entry.kind != "detail" and level.is_error(event.text, event.text)
     return was_logged(event) and event.trace is None and not (is_grave or is_of_ranks(event))
 
 
@@ -209,4 +209,4 @@ def _said(row: str) -> str:
 
 def _is_unexplained_end(event: Event) -> bool:
     is_told = event.weight == 0 and event.trace is not None
-    return not (event.survived or event.weak or is_told) and (event.hit.entry.kind in _OF_END or not event.is_known)
+    return not (event.survived or event.weak or is_told) and (event.entry.kind in _OF_END or not event.is_known)

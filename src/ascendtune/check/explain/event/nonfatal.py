@@ -75,7 +75,7 @@ def mark_nonfatal(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
     for event in reversed(events):
         # A warning may say why what follows it failed; a figure that stays bad is not mended by the training's end.
         if not (event.weak and is_followed(event, events)):
-            good = went_on.without_ends if event.hit.entry.lasting else went_on.milestones
+            good = went_on.without_ends if event.entry.lasting else went_on.milestones
             is_overcome = was_overcome(event, good, events) or (event.weak and went_on.has_trained_on(event))
             event.survived = event.survived or is_overcome
 

@@ -87,7 +87,7 @@ def known_exception(matcher: Matcher, said: str, number: int) -> Trace | None:
 def look_up_unmatched(events: Iterable[Event]) -> None:
     """Use an entry of what packages raise where its message was logged as an error, without an exception."""
     for event in events:
-        is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")
+        is_error = event.trace is None and not (event.weak or event.is_heading or event.entry.kind == "notice")
         if is_error and (found := _hit_of_line(event.text)) is not None:
             event.hit = min(event.hit, found, key=rank)
 

@@ -268,7 +268,7 @@ class Scan:
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
             hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
-            announced.hit = announced.hit if announced.hit.entry.is_conditional else next(hits, announced.hit)
+            announced.hit = announced.hit if announced.entry.is_conditional else next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end
         is_cut_off = ends_there or posted.are_frames_of_failure(self.tail.splitlines(), trace, self.lines)
@@ -296,7 +296,7 @@ class Scan:
         """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
         number, last = self._last
         for event in self.events:
-            is_notice, is_conditional = event.hit.entry.kind == "notice", event.hit.entry.is_conditional
+            is_notice, is_conditional = event.entry.kind == "notice", event.entry.is_conditional
             # What holds under a condition may turn out not to.
             if event.last == number if is_notice else not (event.weak or is_conditional):
                 return

@@ -48,7 +48,7 @@ def is_of_script(event: Event) -> bool:
 def _tells_nothing(other: Event) -> bool:
     """Whether a failure is only that something else had failed: a known complaint of a command may be that."""
     is_exit = other.trace is not None and other.trace.type == "SystemExit"
-    return other.is_vague or is_exit or other.hit.entry.id == _REPORT_OF_COMMAND or other.hit.entry.kind == "wrapper"
+    return other.is_vague or is_exit or other.entry.id == _REPORT_OF_COMMAND or other.entry.kind == "wrapper"
 
 
 def gives_way(event: Event, others: Sequence[Event]) -> bool:
@@ -61,10 +61,10 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
     is_missing = found["command"] is not None or found["word"] is not None
     needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
     return any(
-        not (event.hit.entry.specific and _tells_nothing(other))
+        not (event.entry.specific and _tells_nothing(other))
         and (other.is_raised or (other.weight <= 1 and not is_of_script(other)))
         and other.source == event.source
-        and other.hit.entry.family not in _BUILDS
+        and other.entry.family not in _BUILDS
         and command not in other.text
         and not (is_missing and _NO_SUCH_COMMAND.search(other.text))
         and (needs_it is None or needs_it.search(other.text) is None)

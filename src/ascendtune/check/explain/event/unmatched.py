@@ -161,7 +161,7 @@ def _clauses(message: str) -> str:
 def meaning_of(event: Event) -> str:
     """The sentence of an event; of an exception that no entry of its own matches, with the package that raised it."""
     trace = event.trace
-    if trace is None or event.is_known or event.hit.entry.what != _EXCEPTION.what or not trace.message:
+    if trace is None or event.is_known or event.entry.what != _EXCEPTION.what or not trace.message:
         return event.meaning
     package = trace.package_that_failed or trace.package
     if not package:
@@ -209,7 +209,7 @@ def _beginning(sentence: str) -> str:
 
 def says_more_than(event: Event, meaning: str) -> bool:
     """Whether a message has words of its own: words that stand neither in the entry's example nor in its meaning."""
-    entry = event.hit.entry
+    entry = event.entry
     example = " ".join((entry.test, *(part for anchor in entry.anchors for part in anchor)))
     return len(_words(own_sentence(event)) - _words(f"{meaning} {example}")) >= _LEAST_NEW_WORDS
 
@@ -231,7 +231,7 @@ def advice_of(event: Event) -> str:
 
 def fits_in_words_only(event: Event, meaning: str) -> bool:
     """Whether the entry knows the line by one of many phrases, and the line says something else besides."""
-    entry = event.hit.entry
+    entry = event.entry
     if entry.specific or entry.conditions or "{" in entry.what or len(entry.anchors) < _MANY_PHRASES:
         return False
     message = without_stamp(event.trace.message if event.trace else without_logger(event.text))
@@ -278,7 +278,7 @@ def explains_itself(event: Event) -> bool:
     if event.is_heading or event.is_vague:
         return False
     if event.trace is not None:
-        if event.hit.entry is _CUT_OFF_IMPORT:
+        if event.entry is _CUT_OFF_IMPORT:
             return True
         return bool(event.trace.type and len(event.trace.message.split()) >= _LEAST_WORDS)
     names = event.hit.names

@@ -47,13 +47,13 @@ def waits_among(events: Sequence[Event]) -> list[Event]:
     A lost connection counts where no rank waited until a time-out: else it was lost to those that gave up, and the one
     that they had waited for loses it, too.
     """
-    waits = [event for event in events if event.hit.entry.waits]
+    waits = [event for event in events if event.entry.waits]
     return [event for event in waits if _tells_a_time_out(event)] or waits
 
 
 def is_one_of_several(wait: Event, events: Sequence[Event]) -> bool:
     """Whether `wait` was reported by one of several ranks that waited: none of them failed first."""
-    return wait.hit.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
+    return wait.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
 
 
 def awaited(first: Event, fatal: list[Event], ranks: Ranks) -> Missing | None:
@@ -62,7 +62,7 @@ def awaited(first: Event, fatal: list[Event], ranks: Ranks) -> Missing | None:
     cut_off = in_the_same_call(fatal, waits)
     if any(event is first for event in cut_off):
         return find_missing([*waits, *cut_off], ranks)
-    is_wait = first.hit.entry.waits
+    is_wait = first.entry.waits
     if not waits or (not is_wait and ((first.weight == 0 and first.is_known) or first.is_raised)):
         return None
     missing = find_missing(waits, ranks)
@@ -150,7 +150,7 @@ def _named(waits: Sequence[Event]) -> list[int]:
 
 def _tells_a_time_out(event: Event) -> bool:
     """Whether a rank waited as long as it may; its connection broke otherwise."""
-    return event.hit.entry.waits and (event.hit.entry.kind != "consequence" or "timed out" in event.text.lower())
+    return event.entry.waits and (event.entry.kind != "consequence" or "timed out" in event.text.lower())
 
 
 def _told_by_last_lines(missing: Missing, ranks: Ranks) -> Missing:

@@ -132,7 +132,7 @@ class Ranks:
     def __init__(self, scans: Sequence[Scan]) -> None:
         self.scans = scans
         self._logs: dict[str, _Log] = {}
-        if len(scans) > 1 and any(event.hit.entry.waits for scan in scans for event in scan.events):
+        if len(scans) > 1 and any(event.entry.waits for scan in scans for event in scan.events):
             self._name_logs()
         for scan in scans:
             labelled = [event for event in scan.events if _is_labelled(event)]
