@@ -19,7 +19,7 @@ from ascendtune.check.explain.cause.environment_notes import with_environment
 from ascendtune.check.explain.cause.stalled import Stall, stalled_at_start
 from ascendtune.check.explain.cause.subject import is_of_ranks, last_resort, names_cuda, remedies_of_unmatched
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.scan import Scan, texts_of
 from ascendtune.check.explain.event.unmatched import (
     direct_cause,
     innermost_reason,
@@ -264,7 +264,7 @@ class Explanation:
 
     def remedies(self) -> tuple[str, ...]:
         """What to do; what is to be tried first comes first."""
-        texts = [text for scan in self.scans for text in (scan.head, scan.tail)]
+        texts = texts_of(self.scans)
         remedies = with_environment(self._remedies(), self.verdict)
         if lacks_alone(self.verdict, self.scans):
             remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
@@ -335,7 +335,7 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     scans = tuple(scanned)
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
-    facts = facts_of.of_log(text for scan in scans for text in (scan.head, scan.tail))
+    facts = facts_of.of_log(texts_of(scans))
     found = weighed(diagnose(scans, facts), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))

@@ -98,12 +98,11 @@ def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
 
 def _kept_of_stdin(scan: Scan, failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
     """Its beginning, its end, and the line of each failure between them: it cannot be read again."""
-    head, tail = (text.removesuffix("\n").split("\n") for text in (scan.head, scan.tail))
+    last = scan.last_lines
     found = {each.number: each.text for each in failures}
-    found |= dict(enumerate(head, 1))
-    # Its first line may be cut, and have the end of a secret alone.
-    cut = len(tail) not in (1, scan.lines)
-    found |= dict(enumerate(tail[cut:], scan.lines - len(tail) + 1 + cut))
+    found |= dict(enumerate(scan.head.removesuffix("\n").split("\n"), 1))
+    # The first of the last lines may be cut, and have the end of a secret alone.
+    found |= dict(last[len(last) not in (1, scan.lines) :])
     yield from sorted(found.items())
 
 

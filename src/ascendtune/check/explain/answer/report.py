@@ -279,8 +279,7 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
 def _lines_that_sound_bad(scans: Iterable[Scan]) -> Iterator[tuple[str, str]]:
     """(place, line) of each line with words of trouble, in logs that are excerpts."""
     for scan in scans:
-        lines = scan.tail.splitlines() if scan.lines_read <= _EXCERPT else []
-        for number, line in enumerate(lines, scan.lines - len(lines) + 1):
+        for number, line in scan.last_lines if scan.lines_read <= _EXCERPT else ():
             if level.sounds_bad(line) and line.strip() != scan.last_words:
                 yield scan.parts.where(number), line
 

@@ -56,9 +56,7 @@ def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attemp
 
 def _of_one_log(found: Diagnosis, scan: Scan) -> Attempts | None:
     """The same of a log to which each attempt was appended."""
-    rows = scan.tail.removesuffix("\n").split("\n")
-    numbered = enumerate(rows, scan.lines - len(rows) + 1)
-    restarts = [number for number, row in numbered if _RESTARTS.search(row) is not None]
+    restarts = [number for number, row in scan.last_lines if _RESTARTS.search(row) is not None]
     failed = found.first.last if found.first is not None else 0
     if not failed or not restarts or restarts[-1] <= failed or not _has_finished(scan):
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ascendtune.check.explain.event.caller_and_library import name_mismatch
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.posted import asks_about_failure, went_on_after
-from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.scan import Scan, texts_of
 from ascendtune.check.explain.facts.facts import Facts, satisfied
 from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER
 from ascendtune.check.explain.knowledge.headers import name_package
@@ -90,7 +90,7 @@ def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
     """Entry -> where the logs hold its `beside`; None where they do not."""
     entries = {event.entry.id: event.entry for scan in scans for event in scan.events}
     # A scan decodes them each time.
-    texts = [text for scan in scans for text in (scan.head, scan.tail)]
+    texts = texts_of(scans)
     return {
         entry.id: next(filter(None, map(entry.beside.search, texts)), None)
         for entry in entries.values()

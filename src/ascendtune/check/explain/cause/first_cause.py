@@ -36,12 +36,8 @@ _CHECK_OF_RESULT = re.compile(
 
 def first_cause(fatal: list[Event], ends: Ends) -> Event:
     """The earliest of those that explain most; an exception that led to a known one gives way to it."""
-    overruled = set()
-    for event in fatal:
-        parent = event.trace.parent if event.trace and not event.says_little and event.weight == 0 else None
-        while parent is not None:
-            overruled.add(id(parent))
-            parent = parent.parent
+    known = (event.trace for event in fatal if event.trace and not event.says_little and event.weight == 0)
+    overruled = {id(parent) for trace in known for parent in trace.parents}
     own = without_echoes(fatal)
     candidates = [
         event
@@ -127,10 +123,7 @@ def _ends(event: Event, fatal: list[Event], ends: Ends) -> bool:
         return any(before) or any(_is_told_after(each, event) for each in fatal)
     if event.entry.id not in INTERRUPTED:
         return False
-    handled, parent = set(), event.trace.parent if event.trace else None
-    while parent is not None:
-        handled.add(id(parent))
-        parent = parent.parent
+    handled = {id(parent) for parent in event.trace.parents} if event.trace else ()
     return any(
         each.entry.kind in ("symptom", "detail") or (each.is_raised and not each.is_known)
         for each in fatal[: fatal.index(event)]
@@ -212,9 +205,7 @@ def _known_below(first: Event, candidates: list[Event]) -> Event | None:
 def _led_to(first: Event, event: Event) -> bool:
     """Whether `event` belongs to an exception that was raised while that of `first` was handled, or to that itself."""
     trace = event.trace or event.above
-    while trace is not None and trace is not first.trace:
-        trace = trace.parent
-    return trace is not None
+    return trace is not None and any(each is first.trace for each in (trace, *trace.parents))
 
 
 def _touches(event: Event, exception: Event) -> bool:

@@ -101,14 +101,11 @@ def _may_set(line: str) -> bool:
 
 def _lines_of(scan: Scan) -> Iterator[tuple[int, str]]:
     """The lines at the beginning and the end of the log, each with its number."""
-    tail = scan.tail.splitlines()
-    begin = scan.lines - len(tail) + 1
-    before = scan.lines - scan.lines_read
+    last = scan.last_lines
     # The last line of the beginning may be cut off.
-    for number, line in enumerate(scan.head.splitlines()[:-1], before + 1):
-        if number < begin:
-            yield number, line[:_LONGEST_LINE]
-    yield from ((number, line[:_LONGEST_LINE]) for number, line in enumerate(tail, begin))
+    first = enumerate(scan.head.split("\n")[:-1], scan.lines - scan.lines_read + 1)
+    for number, line in (*((number, line) for number, line in first if number < last[0][0]), *last):
+        yield number, line[:_LONGEST_LINE]
 
 
 def _fragment(line: str, start: int, end: int) -> str:

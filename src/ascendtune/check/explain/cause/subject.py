@@ -10,7 +10,7 @@ from ascendtune.check.explain.cause.set_in_log import place_of_setting
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.message_rule import turned_round
 from ascendtune.check.explain.event.plain_message import program_and_message
-from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.scan import Scan, texts_of
 from ascendtune.check.explain.event.unmatched import advice_of, explains_itself
 from ascendtune.check.explain.facts.facts import Facts, versions
 from ascendtune.check.explain.language import say
@@ -176,7 +176,7 @@ def is_of_ranks(event: Event | None, rank: int | None, facts: Facts) -> bool:
 
 def names_cuda(scans: Sequence[Scan]) -> bool:
     """Whether the logs have words of programs that use a card of NVIDIA."""
-    return any(_CUDA.search(text) for scan in scans for text in (scan.head, scan.tail))
+    return any(map(_CUDA.search, texts_of(scans)))
 
 
 def advice_on_message(event: Event, scans: Sequence[Scan]) -> tuple[str, ...]:

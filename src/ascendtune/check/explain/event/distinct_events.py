@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.knowledge.entries import KINDS
-from ascendtune.check.explain.knowledge.matcher import Hit
-from ascendtune.check.explain.traceback.trace import Trace
 
 _EVENTS_KEPT = 2000
 _TELLS_LITTLE = KINDS.index("detail")
@@ -34,52 +32,23 @@ class DistinctEvents:
         self._keys: list[tuple[str, str]] = []
         """Of each event its key in `_first`."""
 
-    def came_again(
-        self,
-        speaker: str,
-        kind: str,
-        said: str,
-        number: int,
-        hit: Hit,
-        *,
-        trace: Trace | None,
-        rank: int | None,
-        weak: bool,
-        quoted: bool,
-    ) -> bool:
-        """True if this speaker's first of the kind is there already and this line is counted with it."""
-        first = self._first.get((speaker, kind))
-        if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak or first.is_quoted > quoted:
-            return False
-        if first.trace is not None and trace is not None and first.trace.was_caught > trace.was_caught:
-            return False
-        has_frames = trace is not None and bool(trace.frames)
-        if has_frames and first.trace is not None and not first.trace.frames and first.text == said.strip():
-            # The exception stood above its traceback as well, without a frame.
-            first.trace, first.number = trace, number
-        first.count += 1
-        first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
-        first.last = number
-        if len(first.again) < _AGAIN_KEPT:
-            first.again.add(number)
-        if rank is not None and len(first.said_by) < _RANKS_KEPT:
-            first.said_by.setdefault(rank, said.strip()[:_WORDS_KEPT])
-        if number - first.number <= _BLOCK:
-            # Lines of one message: each names a part of what is known.
-            for name, value in hit.names.items():
-                first.hit.names.setdefault(name, value)
-        if _CODED.search(said) and number - first.number <= _BLOCK and not _CODED.search(first.text):
-            first.text, first.number = said.strip(), number
-        return True
+    def note(self, event: Event) -> None:
+        """Count the event with this speaker's first of its kind, or add it."""
+        first = self._first.get((event.speaker, _kind_of(event)))
+        if first is not None and _says_the_same(first, event):
+            _count(first, event)
+        else:
+            self.add(event)
 
-    def add(self, kind: str, event: Event) -> None:
+    def add(self, event: Event) -> None:
         if event.rank is not None:
             event.said_by[event.rank] = event.text[:_WORDS_KEPT]
         if len(self.events) == _EVENTS_KEPT:
             self._drop_one()
-        self._first[event.speaker, kind] = event
+        key = event.speaker, _kind_of(event)
+        self._first[key] = event
         self.events.append(event)
-        self._keys.append((event.speaker, kind))
+        self._keys.append(key)
 
     def _drop_one(self) -> None:
         """Make room for a later event: what ended the job may be the last one. The first half stays as it is."""
@@ -114,8 +83,35 @@ class DistinctEvents:
             event.survived = event.last < fatal_from
 
 
-def kind_of(hit: Hit, said: str, trace: Trace | None) -> str:
+def _kind_of(event: Event) -> str:
     """What is not known is one of a kind by its words."""
-    if hit.entry.kind != "unknown":
-        return hit.entry.id
-    return trace.text[:80] if trace else "?" + _DIGITS.sub("", said)[:60]
+    if event.is_known:
+        return event.entry.id
+    return event.trace.text[:80] if event.trace else "?" + _DIGITS.sub("", event.text)[:60]
+
+
+def _says_the_same(first: Event, event: Event) -> bool:
+    """Whether `event` tells no more than the first of its kind, and is not the end of a job that went on after that."""
+    if event.number - first.last > _SURVIVED_AFTER or first.weak > event.weak or first.is_quoted > event.is_quoted:
+        return False
+    return first.trace is None or event.trace is None or first.trace.was_caught <= event.trace.was_caught
+
+
+def _count(first: Event, event: Event) -> None:
+    number = event.number
+    if event.is_raised and first.trace is not None and not first.trace.frames and first.text == event.text:
+        # The exception stood above its traceback as well, without a frame.
+        first.trace, first.number = event.trace, number
+    first.count += 1
+    first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
+    first.last = number
+    if len(first.again) < _AGAIN_KEPT:
+        first.again.add(number)
+    if event.rank is not None and len(first.said_by) < _RANKS_KEPT:
+        first.said_by.setdefault(event.rank, event.text[:_WORDS_KEPT])
+    if number - first.number <= _BLOCK:
+        # Lines of one message: each names a part of what is known.
+        for name, value in event.hit.names.items():
+            first.hit.names.setdefault(name, value)
+        if _CODED.search(event.text) and not _CODED.search(first.text):
+            first.text, first.number = event.text, number

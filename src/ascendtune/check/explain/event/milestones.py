@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascendtune.check.explain.event import posted
 from ascendtune.check.explain.event.event import Event
@@ -123,30 +123,25 @@ class Milestones:
     ends_badly: bool = False
     """The last words of the log are those of a failure."""
 
+    def with_ends(self, ends: Sequence[int]) -> Milestones:
+        """With the lines in which a training says that it is done."""
+        return replace(self, all=sorted({*self.all, *ends}), runs=sorted({*self.runs, *ends}))
 
-def milestones_in(rows: Sequence[str], first: int, ends: Sequence[int]) -> Milestones:
-    """The milestones among the last lines of a log.
 
-    Args:
-        first: number of the first row.
-        ends: lines in which a training says that it is done.
-    """
-    may_be = ((number, _said(row)) for number, row in enumerate(rows, first) if _SIGN.search(row) is not None)
+def milestones_in(numbered: Sequence[tuple[int, str]]) -> Milestones:
+    """The milestones among the last lines of a log, each with its number."""
+    rows = [row for _, row in numbered]
+    may_be = ((number, _said(row)) for number, row in numbered if _SIGN.search(row) is not None)
     found = [(number, said) for number, said in may_be if _MILESTONE.match(said)]
-    runs = {number for number, said in found if _RUNS.match(said)}
-    last = [(number, lines_of.read(row).said) for number, row in enumerate(rows, first) if row.strip()][-_LAST:]
-    well = max((number for number, said in last if _ENDED_WELL.match(said)), default=0)
-    ends_badly = bool(last) and level.are_last_words(rows[last[-1][0] - first], last[-1][1])
-    numbers = {*ends, *(number for number, _ in found)}
-    installed = " ".join(each["names"] or each["name"] for row in rows if (each := _INSTALLED_BY_PIP.search(row)))
+    last = [(number, row, lines_of.read(row).said) for number, row in numbered if row.strip()][-_LAST:]
     return Milestones(
-        sorted(numbers),
-        sorted(runs.union(ends)),
-        well,
-        installed,
-        last[-1][0] if last else 0,
+        all=[number for number, _ in found],
+        runs=[number for number, said in found if _RUNS.match(said)],
+        well=max((number for number, _, said in last if _ENDED_WELL.match(said)), default=0),
+        installed=" ".join(each["names"] or each["name"] for row in rows if (each := _INSTALLED_BY_PIP.search(row))),
+        last=last[-1][0] if last else 0,
         is_post=posted.is_post(rows),
-        ends_badly=ends_badly,
+        ends_badly=bool(last) and level.are_last_words(*last[-1][1:]),
     )
 
 

@@ -55,27 +55,26 @@ _ANSWER = re.compile(r'"POST \S+ HTTP/[\d.]+" (?P<status>\d)\d\d\b')
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
-def mark_nonfatal(events: Sequence[Event], tail: str, lines: int, *, of_one_process: bool) -> None:
+def mark_nonfatal(events: Sequence[Event], last_lines: Sequence[tuple[int, str]], *, of_one_process: bool) -> None:
     """Mark the complaints after which the log shows that the job went on.
 
     An exception that was not caught may have ended one of several processes: the training's end has to follow it.
 
     Args:
-        tail: the last lines of the log.
-        lines: of the whole log.
+        last_lines: of the log, each with its number.
         of_one_process: the log is that of one rank.
     """
     if not events:
         return
     are_prefixed = any(event.is_raised and event.trace is not None and event.trace.rank is not None for event in events)
-    went_on = _GoneOn(tail, lines, of_one_process=of_one_process, are_prefixed=are_prefixed)
+    went_on = _GoneOn(last_lines, of_one_process=of_one_process, are_prefixed=are_prefixed)
     for event in events:
         event.survived = event.survived or went_on.after(event)
         event.next_loss = went_on.next_loss(event)
     for event in reversed(events):
         # A warning may say why what follows it failed; a figure that stays bad is not mended by the training's end.
         if not (event.weak and is_followed(event, events)):
-            good = went_on.without_ends if event.entry.lasting else went_on.milestones
+            good = went_on.milestones_of_others if event.entry.lasting else went_on.milestones
             is_overcome = was_overcome(event, good, events) or (event.weak and went_on.has_trained_on(event))
             event.survived = event.survived or is_overcome
 
@@ -83,23 +82,22 @@ def mark_nonfatal(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
 class _GoneOn:
     """Where the last lines of a log show that its job made steps."""
 
-    def __init__(self, tail: str, lines: int, *, of_one_process: bool, are_prefixed: bool) -> None:
+    def __init__(self, numbered: Sequence[tuple[int, str]], *, of_one_process: bool, are_prefixed: bool) -> None:
         self._of_one_process, self._are_prefixed = of_one_process, are_prefixed
-        rows = tail.removesuffix("\n").split("\n")
-        numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [
             (number, row[found.start() : found.end() + _LONGEST_FIGURE])
             for number, row in numbered
             for found in _PROGRESS.finditer(row)
         ]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
-        last = "\n".join(lines_of.read(row).said.strip() for row in rows[-_LAST:])
-        self._passed = max((lines - last.count("\n", found.end()) for found in _PASSED.finditer(last)), default=0)
+        last = "\n".join(lines_of.read(row).said.strip() for _, row in numbered[-_LAST:])
+        passed = (numbered[-1][0] - last.count("\n", found.end()) for found in _PASSED.finditer(last))
+        self._passed = max(passed, default=0)
         answers = ((number, _ANSWER.search(row)) for number, row in numbered if "HTTP/" in row)
         self._answers = [(number, match["status"]) for number, match in answers if match is not None]
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
-        self.milestones = milestones_in(rows, lines - len(rows) + 1, self._ends)
-        self.without_ends = milestones_in(rows, lines - len(rows) + 1, ())
+        self.milestones_of_others = milestones_in(numbered)
+        self.milestones = self.milestones_of_others.with_ends(self._ends)
 
     def after(self, event: Event) -> bool:
         if event.last < self._passed:
@@ -108,22 +106,19 @@ class _GoneOn:
             # torch puts the rank before each line of an exception that ends a process.
             is_unprefixed = self._are_prefixed and event.trace is not None and event.trace.rank is None
             return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
-        if is_of_script(event) and self.has_trained_on(event):
-            return True
         if is_of_request(event) and self._has_losses(event, _STEPS):
             return True
         if is_of_script(event):
-            return bool(self._ends and self._ends[0] < event.last)
+            return self.has_trained_on(event) or bool(self._ends and self._ends[0] < event.last)
         if _OF_TRACKER.search(event.text):
             return self._has_ended(event) or (bool(self._steps) and self._steps[-1][0] > event.last)
-        is_tried_again = _TRIED_AGAIN.search(event.text) is not None
-        goes_on = is_tried_again and (self._has_steps(event) or self._has_ended(event))
-        if is_in_passing(event):
-            # Steps of others say nothing of a process that a prefix names.
-            has_steps = not event.speaker and self._has_different_steps(event)
-            goes_on = goes_on or has_steps or self._has_losses(event, _OWN_LOSSES)
-        goes_on = goes_on or self._has_losses(event)
-        return goes_on or self._is_of_request(event)
+        if _TRIED_AGAIN.search(event.text) and (self._has_steps(event) or self._has_ended(event)):
+            return True
+        # Steps of others say nothing of a process that a prefix names.
+        has_steps = not event.speaker and self._has_different_steps(event)
+        if (has_steps or self._has_losses(event, _OWN_LOSSES)) and is_in_passing(event):
+            return True
+        return self._has_losses(event) or self._has_answered_others(event)
 
     def has_trained_on(self, event: Event) -> bool:
         return self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)
@@ -147,7 +142,7 @@ class _GoneOn:
     def _steps_after(self, event: Event) -> list[tuple[int, str]]:
         return self._steps[bisect(self._steps, event.last, key=lambda step: step[0]) :]
 
-    def _is_of_request(self, event: Event) -> bool:
+    def _has_answered_others(self, event: Event) -> bool:
         """Whether a server refused one request because of it, and answered later ones."""
         statuses = "".join(status for number, status in self._answers if number > event.last)
         return statuses.startswith("4") and "2" in statuses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ascendtune.check.explain.event.distinct_events import DistinctEvents, kind_of
+from ascendtune.check.explain.event.distinct_events import DistinctEvents
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.raised import hits_of, name_caller_and_library
 from ascendtune.check.explain.event.unmatched import unknown_exception, unknown_line
@@ -49,14 +49,15 @@ class NotedEvents:
         lines = [first_line, said.strip().removeprefix(first_line).lstrip(": ")] if said.strip() != first_line else []
         hits = self._matcher.confirmed_hits(said, below[:BELOW])
         weak = warned or level.is_warning_or_news(text, first_line) or level.is_warning(said)
-        if not hits and (weak or not level.is_error(text, said)):
-            return
         quoting = not level.is_error(text, said)
-        spare = unknown_line(said) if not (weak or quoting) or not hits else None
-        for hit in with_spare(best(hits), spare):
+        if not hits and (weak or quoting):
+            return
+        for hit in with_spare(best(hits), None if weak or quoting else unknown_line(said)):
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
-            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
+            event = self._event(line, said, number, hit, text=text)
+            event.weak, event.is_quoted, event.lines, event.reason = doubted, quoted, lines, reason
+            self.distinct.note(event)
 
     def note_words(self, line: Line, said: str, number: int, hit: Hit, text: str = "") -> None:
         """Words of failure that are no exception, as `hit` reads them.
@@ -64,7 +65,7 @@ class NotedEvents:
         Args:
             text: the whole line, where `said` is a part of it.
         """
-        self._note(line, text or said, said, number, hit, None)
+        self.distinct.note(self._event(line, said, number, hit, text=text))
 
     def note_exception(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
         """An exception: what is known about it, else that it was one."""
@@ -77,51 +78,27 @@ class NotedEvents:
         for hit in with_spare(best(known), unknown):
             name_caller_and_library(hit, trace)
             number = trace.last_line or trace.first_line
-            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=self._reason(said, below))
+            event = self._event(line, said, number, hit, trace)
+            event.weak, event.reason = trace.weak, self._reason(said, below)
+            self.distinct.note(event)
         number, words = trace.failure_above
         if words and not known and self.distinct.events[-1].is_vague:
             self.note_words(line, words, number, unknown_line(words))
 
-    def _note(
-        self,
-        line: Line,
-        text: str,
-        said: str,
-        number: int,
-        hit: Hit,
-        trace: Trace | None,
-        *,
-        weak: bool = False,
-        quoted: bool = False,
-        lines: list[str] | None = None,
-        reason: str = "",
-    ) -> None:
-        kind = kind_of(hit, said, trace)
-        rank = self._processes.rank_of(text, line.rank, trace.rank if trace else None, last=self._rank)
-        if self.distinct.came_again(
-            line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
-        ):
-            return
-        self.distinct.add(
-            kind,
-            Event(
-                text=said.strip(),
-                source=self._source,
-                number=number,
-                last=number,
-                speaker=line.speaker,
-                rank=rank,
-                device=lines_of.device_in(said),
-                host=line.host,
-                time=self.time,
-                hit=hit,
-                trace=trace,
-                above=self._traces.above(line.speaker, number),
-                is_quoted=quoted,
-                weak=weak,
-                lines=lines or [],
-                reason=reason,
-            ),
+    def _event(self, line: Line, said: str, number: int, hit: Hit, trace: Trace | None = None, text: str = "") -> Event:
+        return Event(
+            text=said.strip(),
+            source=self._source,
+            number=number,
+            last=number,
+            speaker=line.speaker,
+            rank=self._processes.rank_of(text or said, line.rank, trace.rank if trace else None, last=self._rank),
+            device=lines_of.device_in(said),
+            host=line.host,
+            time=self.time,
+            hit=hit,
+            trace=trace,
+            above=self._traces.above(line.speaker, number),
         )
 
     def _reason(self, said: str, below: Sequence[str]) -> str:

@@ -191,15 +191,14 @@ def _announced_reason(texts: Sequence[str], said: Sequence[str]) -> tuple[int, s
     return 0, ""
 
 
-def are_frames_of_failure(texts: Sequence[str], trace: Trace, lines: int) -> bool:
+def are_frames_of_failure(numbered: Sequence[tuple[int, str]], trace: Trace) -> bool:
     """Whether a person says above frames, of which neither heading nor exception is shown, that they are of an error.
 
     Args:
-        texts: the last lines of a log.
+        numbered: the last lines of a log, each with its number.
         trace: the frames.
-        lines: number of the last line.
     """
-    before = lines - len(texts)
+    texts, before = [text for _, text in numbered], numbered[0][0] - 1
     below = texts[max(trace.end - before, 0) :]
     if asks_about_failure(texts) and not went_on_after(below):
         return True

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ascendtune.check.explain.event import posted
-from ascendtune.check.explain.event.distinct_events import kind_of
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.nonfatal import mark_nonfatal
 from ascendtune.check.explain.event.noted import BELOW, NotedEvents
@@ -19,7 +18,7 @@ from ascendtune.check.explain.log.frame import frame_of, prefix_of_frame
 from ascendtune.check.explain.log.line import InnerPrefixes, Line
 from ascendtune.check.explain.log.line_times import LineTimes
 from ascendtune.check.explain.log.long_line import failure_at_end, without_endless_words
-from ascendtune.check.explain.log.message_lines import LONGEST_TEXT
+from ascendtune.check.explain.log.message_lines import LONGEST_TEXT, text_of
 from ascendtune.check.explain.log.report_of_tests import failed_test
 from ascendtune.check.explain.log.rotation import Parts
 from ascendtune.check.explain.log.source import lines_before
@@ -84,7 +83,7 @@ class Scan:
     @property
     def last_words(self) -> str:
         """The last line that is not blank."""
-        return self._last[1][:LONGEST_TEXT].decode(errors="replace").strip()
+        return text_of(self._last[1]).strip()
 
     @property
     def head(self) -> str:
@@ -95,6 +94,12 @@ class Scan:
     def tail(self) -> str:
         """The last lines, at most `_KEPT` bytes of them."""
         return self._tail.decode(errors="replace")
+
+    @property
+    def last_lines(self) -> list[tuple[int, str]]:
+        """The lines of `tail`, each with its number; the first may be cut off."""
+        lines = self.tail.removesuffix("\n").split("\n")
+        return list(enumerate(lines, self.lines - len(lines) + 1))
 
     def run(self) -> Scan:
         """Read to the end.
@@ -113,7 +118,7 @@ class Scan:
         self._note_last_words()
         look_up_unmatched(self.events)
         self._noted.distinct.mark_survived(self.lines)
-        mark_nonfatal(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
+        mark_nonfatal(self.events, self.last_lines, of_one_process=self.rank is not None)
         if self.events and all(event.survived or event.weak for event in self.events):
             self._note_last_line()
         for event in self.events:
@@ -153,7 +158,7 @@ class Scan:
             index += 1
 
     def _read_line(self, lines: list[bytes], index: int) -> None:
-        text = lines[index][:LONGEST_TEXT].decode(errors="replace")
+        text = text_of(lines[index])
         text = text.expandtabs(_TAB) if text[:1] == "\t" else text
         number = self.lines + index + 1
         if number <= self._passed or self._read_in_one_line(lines, index):
@@ -189,7 +194,7 @@ class Scan:
             return
         self._noted.time = self._times.time_of(lines, index)
         trace = trace or Traces.bare(said, number)
-        above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
+        above = text_of(lines[index - 1]) if index else ""
         if trace is not None:
             below = message_lines.below(lines, index, line, _BELOW_BLOCK)
             trace.read_below(below, above)
@@ -206,7 +211,7 @@ class Scan:
         """Read the traceback that a line holds; False if it holds none, or nothing in it is a failure."""
         if not (traceback := escaped.traceback_in(lines[index])):
             return False
-        inner, text = Scan(self.name, self._matcher), lines[index][:LONGEST_TEXT].decode(errors="replace")
+        inner, text = Scan(self.name, self._matcher), text_of(lines[index])
         inner._read_block("\n".join(traceback).encode())
         inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
@@ -216,14 +221,14 @@ class Scan:
             event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
             if event.trace is not None:
                 event.trace.first_line = event.trace.last_line = event.trace.end = number
-            self._noted.distinct.add(kind_of(event.hit, event.text, event.trace), event)
+            self._noted.distinct.add(event)
         return bool(inner.events)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
         """`said`, with the next line where only both together are a message that is known: it was broken there."""
         if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._matcher.known_length(said):
             return said
-        rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
+        rest = self._inner.without(lines_of.read(text_of(lines[index + 1])).said)
         if not message_lines.may_go_on(said, rest) or level.is_error(rest, rest):
             return said
         whole = self._matcher.known_together(said, rest)
@@ -271,7 +276,7 @@ class Scan:
             announced.hit = announced.hit if announced.entry.is_conditional else next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end
-        is_cut_off = ends_there or posted.are_frames_of_failure(self.tail.splitlines(), trace, self.lines)
+        is_cut_off = ends_there or posted.are_frames_of_failure(self.last_lines, trace)
         if not trace.headless or (is_cut_off and (len(trace.frames) > 1 or trace.is_of_notebook)):
             if ends_there:
                 trace.read_code()
@@ -300,8 +305,8 @@ class Scan:
             # What holds under a condition may turn out not to.
             if event.last == number if is_notice else not (event.weak or is_conditional):
                 return
-        line = lines_of.read(last[:LONGEST_TEXT].decode(errors="replace"))
-        lines = [each[:LONGEST_TEXT] for each in self.tail.splitlines()]
+        line = lines_of.read(text_of(last))
+        lines = [each[:LONGEST_TEXT] for _, each in self.last_lines]
         said = [lines_of.read(each).said for each in lines]
         first, words = failed_test(said, _LAST_WORDS)
         if words:
@@ -319,8 +324,13 @@ class Scan:
     def _note_last_line(self) -> bool:
         """Note the last line where it has words of failure: what was said before it may have ended nothing."""
         number, last = self._last
-        line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
+        line = lines_of.read(text := text_of(last))
         is_new = level.are_last_words(text, line.said) and all(event.last != number for event in self.events)
         if is_new:
             self._noted.note_words(line, line.said, number, unknown_line(line.said), text)
         return is_new
+
+
+def texts_of(scans: Iterable[Scan]) -> list[str]:
+    """The first lines and the last ones of each log."""
+    return [text for scan in scans for text in (scan.head, scan.tail)]

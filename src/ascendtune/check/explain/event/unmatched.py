@@ -85,7 +85,7 @@ def unknown_exception(trace: Trace) -> Hit:
     if not trace.type:
         return _cut_off(trace)
     function = trace.place[2] if trace.place else ""
-    names = {"type": trace.type, "message": _whole(trace.message)}
+    names = {"type": trace.type, "message": _shortened(trace.message, _LONGEST_WHOLE)}
     if function.isidentifier():
         names["function"] = function
     if trace.code and not trace.message:
@@ -99,14 +99,6 @@ def unknown_exception(trace: Trace) -> Hit:
     if trace.code.startswith("raise NotImplementedError") and not trace.message:
         return Hit(_NOT_IMPLEMENTED, 0, names)
     return Hit(_EXCEPTION if trace.message else _BARE_EXCEPTION, 0, names)
-
-
-def _whole(message: str) -> str:
-    """A message, of a very long one the whole sentences or clauses that have room."""
-    if len(message) <= _LONGEST_WHOLE:
-        return message
-    ends = [match.start() for match in _CLAUSE_OR_SENTENCE.finditer(message[:_LONGEST_WHOLE])]
-    return f"{message[: ends[-1]].rstrip(' ,;')} …" if ends else message[:_LONGEST_MESSAGE]
 
 
 def calling_place(trace: Trace) -> str:
@@ -145,17 +137,17 @@ def _cut_off(trace: Trace) -> Hit:
 def unknown_line(said: str) -> Hit:
     """For a line that calls itself an error."""
     program, message = program_and_message(said)
-    names = {"message": _clauses(message)}
+    names = {"message": _shortened(message, _LONGEST_MESSAGE)}
     return Hit(_LINE_OF_PROGRAM, 0, {**names, "program": program}) if program else Hit(_LINE, 0, names)
 
 
-def _clauses(message: str) -> str:
-    """A message, of a long one the whole sentences or clauses that have room."""
-    if len(message) <= _LONGEST_MESSAGE:
+def _shortened(message: str, longest: int) -> str:
+    """A message, of a longer one the whole sentences, clauses or words that have room."""
+    if len(message) <= longest:
         return message
-    ends = [match.start() for match in _CLAUSE_OR_SENTENCE.finditer(message[:_LONGEST_MESSAGE])]
-    end = ends[-1] if ends else message.rfind(" ", 0, _LONGEST_MESSAGE)
-    return f"{message[: end if end > 0 else _LONGEST_MESSAGE].rstrip(' ,;')} …"
+    ends = [match.start() for match in _CLAUSE_OR_SENTENCE.finditer(message[:longest])]
+    end = ends[-1] if ends else message.rfind(" ", 0, longest)
+    return f"{message[: end if end > 0 else longest].rstrip(' ,;')} …"
 
 
 def meaning_of(event: Event) -> str:
@@ -179,7 +171,7 @@ def own_sentence(event: Event) -> str:
     """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
     if event.trace is not None and not event.trace.type:
         return ""
-    message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
+    message = _message_of(event)
     if (quoted := _IN_FIELD.search(message)) is not None and _IS_RECORD.match(message):
         message = quoted["message"]
     message = ENDED.sub("", _TIME.sub("", without_stamp(message), count=1), count=1)
@@ -194,6 +186,11 @@ def own_sentence(event: Event) -> str:
         sentence = _beginning(sentence)
     is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",", "(")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
+
+
+def _message_of(event: Event) -> str:
+    """The message of an exception, or of a line without what a logger put before it."""
+    return event.message if event.trace is not None else without_logger(event.text)
 
 
 def _beginning(sentence: str) -> str:
@@ -216,7 +213,7 @@ def says_more_than(event: Event, meaning: str) -> bool:
 
 def advice_of(event: Event) -> str:
     """What the message itself advises, cut after a whole sentence; empty if it advises nothing."""
-    match = IN_MESSAGE.search(without_stamp(event.trace.message if event.trace else event.text))
+    match = IN_MESSAGE.search(without_stamp(event.message))
     words = match[0] if match is not None else event.trace.advice if event.trace is not None else ""
     shown = ""
     for sentence in _SENTENCE.findall(words):
@@ -234,7 +231,7 @@ def fits_in_words_only(event: Event, meaning: str) -> bool:
     entry = event.entry
     if entry.specific or entry.conditions or "{" in entry.what or len(entry.anchors) < _MANY_PHRASES:
         return False
-    message = without_stamp(event.trace.message if event.trace else without_logger(event.text))
+    message = without_stamp(_message_of(event))
     reasons = [part for part in _NESTED.split(message) if any(_holds(part, anchor) for anchor in entry.anchors)]
     message = _NAMES.sub(" ", reasons[-1] if reasons else message)
     example = " ".join((entry.test, meaning, *(part for anchor in entry.anchors for part in anchor)))
@@ -255,8 +252,7 @@ def _words(text: str) -> set[str]:
 
 def innermost_reason(event: Event) -> str:
     """The last of the reasons "X: Y: Z" of a message; empty if the message has no words of its own."""
-    message = event.trace.message if event.trace else without_logger(event.text)
-    parts = _NESTED.split(_TIME.sub("", without_stamp(message), count=1))
+    parts = _NESTED.split(_TIME.sub("", without_stamp(_message_of(event)), count=1))
     reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
     reason = reasons[-1].partition("\\n")[0].strip(" .,!") if reasons else ""
     if len(reasons) > 1 and _OF_ERRNO.fullmatch(reason):
@@ -266,11 +262,8 @@ def innermost_reason(event: Event) -> str:
 
 def direct_cause(event: Event) -> str:
     """The first exception of the chain that led to this one, as "TYPE: MESSAGE"; empty if it says nothing."""
-    trace = event.trace
-    while trace is not None and trace.parent is not None:
-        trace = trace.parent
-    is_cause = trace is not None and trace is not event.trace and len(trace.message.split()) >= _LEAST_WORDS
-    return trace.text[:_LONGEST_MESSAGE] if trace is not None and is_cause else ""
+    first = event.trace.parents[-1] if event.trace is not None and event.trace.parents else None
+    return first.text[:_LONGEST_MESSAGE] if first is not None and len(first.message.split()) >= _LEAST_WORDS else ""
 
 
 def explains_itself(event: Event) -> bool:

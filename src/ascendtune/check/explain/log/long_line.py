@@ -6,7 +6,7 @@ import re
 
 from ascendtune.check.explain.log import level
 from ascendtune.check.explain.log.line import without_colours
-from ascendtune.check.explain.log.message_lines import LONGEST_TEXT
+from ascendtune.check.explain.log.message_lines import LONGEST_TEXT, text_of
 
 _END = 1000
 """Bytes at the end of a long line that are read, besides those of its beginning."""
@@ -24,7 +24,7 @@ _IS_DATA = re.compile(r"[\"'`\]})]\s*[,\]})]|[\"'`]\s*[:,]\s|\\n|[\"}\]]$")
 
 def failure_at_end(line: bytes) -> str:
     """The failure that a long line ends with; empty if it ends with none, or is shorter."""
-    if len(line) <= LONGEST_TEXT or level.is_warning_or_news(line[:LONGEST_TEXT].decode(errors="replace")):
+    if len(line) <= LONGEST_TEXT or level.is_warning_or_news(text_of(line)):
         return ""
     text = without_colours(line[-_END:]).decode(errors="replace").rstrip()
     found = ""

@@ -52,6 +52,11 @@ _SPEAKERS = 64
 """Speakers whose lines may alternate, so that those below a line of one stand further down."""
 
 
+def text_of(line: bytes) -> str:
+    """What is read of a line."""
+    return line[:LONGEST_TEXT].decode(errors="replace")
+
+
 def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
     """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
     found = lines[index + 1 : index + 1 + count]
@@ -60,19 +65,19 @@ def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
         prefix = lines[index].removesuffix(said)
         of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
         found = [each.removeprefix(prefix) for each in of_speaker[:count]] or found
-    return [each[:LONGEST_TEXT].decode(errors="replace") for each in found]
+    return [text_of(each) for each in found]
 
 
 def above(lines: list[bytes], index: int, line: Line) -> str:
     """The line above the one at `index`; where a prefix names its speaker, the speaker's. Empty if there is none."""
     before, _ = _lines_above(lines, index, line)
-    return before[-1][:LONGEST_TEXT].decode(errors="replace") if before else ""
+    return text_of(before[-1]) if before else ""
 
 
 def code_above(lines: list[bytes], index: int, line: Line) -> list[str]:
     """The two lines above the one at `index` that are not empty, those of its speaker, without the prefix."""
     before, prefix = _lines_above(lines, index, line)
-    said = [each.removeprefix(prefix)[:LONGEST_TEXT].decode(errors="replace") for each in before]
+    said = [text_of(each.removeprefix(prefix)) for each in before]
     return [each for each in said if each.strip()][-2:]
 
 
@@ -85,7 +90,7 @@ def failure_above(lines: list[bytes], index: int, line: Line) -> tuple[int, str]
     found, prefix = (0, ""), _prefix(lines, index, line)
     for up in range(1, min(index, _FAILURES_ABOVE) + 1):
         row = lines[index - up]
-        said = row.removeprefix(prefix)[:LONGEST_TEXT].decode(errors="replace").strip()
+        said = text_of(row.removeprefix(prefix)).strip()
         if said and row.startswith(prefix):
             if not level.are_last_words(said, said):
                 break

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.scan import Scan, texts_of
 from ascendtune.check.explain.rank.collectives import are_of_subgroups, number_of, odd_ranks
 from ascendtune.check.explain.rank.missing_report import LastLine, Missing
 from ascendtune.check.explain.rank.rank_lines import Ranks
@@ -100,7 +100,7 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
         another = _in_another_collective(said, size, everyone)
         if another is not None:
             return another
-        are_of_one_group = not absent or are_of_subgroups(text for scan in scans for text in (scan.head, scan.tail))
+        are_of_one_group = not absent or are_of_subgroups(texts_of(scans))
         absent = ([] if absent else _gaps(everyone)) or (
             _enclosed(waiting, of_job=not absent) if are_of_one_group else []
         )
@@ -130,7 +130,7 @@ def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Ev
 
 def world_size(scans: Sequence[Scan]) -> int | None:
     """The number of ranks that the logs name; None where they name none, or contradict each other."""
-    texts = [text for scan in scans for text in (scan.head, scan.tail)]
+    texts = texts_of(scans)
     sizes = {
         int(found["size"]) if found["size"] else int(found["peers"]) + 1
         for text in texts
@@ -185,7 +185,7 @@ def _is_under_way(said: dict[int, str], scans: Sequence[Scan]) -> bool:
     numbers = [number for text in said.values() if (number := number_of(text)) is not None]
     if numbers:
         return max(numbers) > 1
-    return any(tells_a_step(text) for scan in scans for text in (scan.head, scan.tail))
+    return any(map(tells_a_step, texts_of(scans)))
 
 
 def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
@@ -209,7 +209,7 @@ def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
 
 def _connected(scans: Sequence[Scan]) -> set[int]:
     """The ranks that came to HCCL's root, by its list; empty where the logs have none."""
-    lists = [found["ranks"] for scan in scans for text in (scan.head, scan.tail) for found in _CONNECTED.finditer(text)]
+    lists = [found["ranks"] for text in texts_of(scans) for found in _CONNECTED.finditer(text)]
     return {int(rank) for ranks in lists for rank in _LIST.findall(ranks) if int(rank) < _MOST_RANKS}
 
 

@@ -88,9 +88,8 @@ class _Log:
     @cached_property
     def _lines(self) -> list[tuple[str, Line, int]]:
         """(text, the same parsed, line number)."""
-        head, tail = self.scan.head.splitlines(), self.scan.tail.splitlines()
-        first = max(1, self.scan.lines - len(tail) + 1)
-        numbered = [*enumerate(head[: first - 1], 1), *enumerate(tail, first)]
+        last = self.scan.last_lines
+        numbered = [*enumerate(self.scan.head.split("\n")[: last[0][0] - 1], 1), *last]
         # A bar of one rank does not end its line: that of another one stands behind it.
         parts = ((each, number) for number, text in numbered for each in (lines_of.bar_in(text), text) if each)
         return [(text, lines_of.read(text), number) for text, number in parts]
@@ -149,10 +148,9 @@ class Ranks:
         """(log, line number, text) of the last line of a rank before it was told to end; empty if it has none."""
         for scan in self.scans:
             if scan.rank == rank:
-                texts = scan.tail.splitlines()
-                mine = [(lines_of.read(text).said.strip(), number) for number, text in enumerate(texts, 1)]
+                mine = [(lines_of.read(text).said.strip(), number) for number, text in scan.last_lines]
                 if last := _last(mine):
-                    return scan.name, scan.lines - len(texts) + last[1], last[0]
+                    return scan.name, last[1], last[0]
         for log in self._shared:
             if last := _last(log.by_rank.get(rank, [])):
                 return log.scan.name, last[1], last[0]

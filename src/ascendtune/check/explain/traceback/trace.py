@@ -142,19 +142,26 @@ class Trace:
         return self.type in _OF_IMPORTS or is_of_library or any(map(is_of_build, files))
 
     @property
+    def parents(self) -> list[Trace]:
+        """The exceptions that led to this one, the last of them first."""
+        found, trace = list[Trace](), self.parent
+        while trace is not None:
+            found.append(trace)
+            trace = trace.parent
+        return found
+
+    @property
     def was_caught(self) -> bool:
         """Whether the program printed it itself, and may have gone on: an error that it logged, or an exception whose
         outermost frame is a function of its own. Of an exception that ends a program that frame is a module's code,
         of one that ends a thread or a process the library's that started it."""
-        chain = [self]
-        while chain[0].parent is not None:
-            chain.insert(0, chain[0].parent)
-        while chain[-1].child is not None:
-            chain.append(chain[-1].child)
-        if any(each.is_logged for each in chain):
+        last = self
+        while last.child is not None:
+            last = last.child
+        if any(each.is_logged for each in (last, *last.parents)):
             return True
-        file, _, function = next(iter(chain[-1].asking or chain[-1].frames), ("", 0, ""))
-        return bool(function) and is_own(file) and not (chain[-1].headless or function.startswith(code_of.OUTERMOST))
+        file, _, function = next(iter(last.asking or last.frames), ("", 0, ""))
+        return bool(function) and is_own(file) and not (last.headless or function.startswith(code_of.OUTERMOST))
 
     @property
     def place(self) -> tuple[str, int, str] | None:
