@@ -19,7 +19,7 @@ from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, table, width
 from ascendtune.core.errors import AscendtuneError, InputError
-from ascendtune.core.procfs import is_alive
+from ascendtune.core.procfs import boot_id, is_alive
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
@@ -175,7 +175,7 @@ class RunSummary:
     tokens_per_second: float | None
     """Median of the newest records: a single step, as the last one with what is left of the data, may differ widely."""
     age_seconds: float | None
-    """Time since the newest attempt started."""
+    """Time since the newest attempt started; None where only a clock tells that was set back since."""
 
     @classmethod
     def of(cls, run: RunDir) -> RunSummary:
@@ -188,8 +188,6 @@ class RunSummary:
         except OSError as error:
             warn(f"permission denied: {error.filename or run}")
             return cls._unknown(run, "unreadable")
-        attempts = record.get("attempts") or []
-        began = number(attempts[-1].get("started") if attempts else record.get("created"))
         return cls(
             name=run.path.name,
             path=str(run),
@@ -198,12 +196,21 @@ class RunSummary:
             total_steps=total_steps(record),
             loss=number(last.get("loss")),
             tokens_per_second=_speed(run),
-            age_seconds=time.time() - began if began is not None else None,
+            age_seconds=_age(record),
         )
 
     @classmethod
     def _unknown(cls, run: RunDir, state: str) -> RunSummary:
         return cls(run.path.name, str(run), state, None, None, None, None, None)
+
+
+def _age(record: Mapping[str, Any]) -> float | None:
+    newest = (record.get("attempts") or [{"started": record.get("created")}])[-1]
+    since_boot, began = number(newest.get("monotonic")), number(newest.get("started"))
+    if since_boot is not None and newest.get("boot_id") == boot_id():
+        return time.monotonic() - since_boot
+    age = time.time() - began if began is not None else -1.0
+    return age if age >= 0 else None
 
 
 def _speed(run: RunDir) -> float | None:

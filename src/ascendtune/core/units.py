@@ -29,14 +29,17 @@ def format_count(count: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """0.8 -> '0.8 s'; 75 -> '1:15'; 7300 -> '2:01:40'; None -> '-'."""
+    """0.8 -> '0.8 s'; 75 -> '1:15'; 7300 -> '2:01:40'; 180000 -> '2 d 2:00:00'; None -> '-'."""
     if seconds is None:
         return "-"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    if not hours:
+        return f"{minutes}:{rest:02d}"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours}:{minutes:02d}:{rest:02d}" if days else f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 def count_of(number: int, singular: str, plural: str | None = None) -> str:

@@ -41,7 +41,8 @@ def runs(tmp_path: Path) -> Path:
     gone = subprocess.Popen(["true"])
     gone.wait()
     dead = RunDir(tmp_path / "runs" / "b")
-    dead.update(attempts=[{**dead.read()["attempts"][-1], "started": time.time() - 100, "pid": gone.pid}])
+    began = {"started": time.time() - 100, "monotonic": time.monotonic() - 100, "pid": gone.pid}
+    dead.update(attempts=[{**dead.read()["attempts"][-1], **began}])
     return tmp_path / "runs"
 
 
@@ -53,6 +54,18 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
     first, second = json.loads(ascendtune("runs", "list", runs, "--json").stdout)
     assert (first["name"], first["step"], first["loss"]) == ("a", 30, 0.1)
     assert 99 < second["age_seconds"] < 200
+
+
+def test_age_is_right_and_never_negative_after_the_clock_was_set_back(ascendtune: Any, runs: Path) -> None:
+    run = RunDir(runs / "b")
+    newest = run.read()["attempts"][-1]
+    run.update(attempts=[{**newest, "started": time.time() + 7200}])
+    assert 99 < json.loads(ascendtune("runs", "list", runs, "--json").stdout)[1]["age_seconds"] < 200
+    # After a restart of the machine only the clock tells.
+    run.update(attempts=[{**newest, "started": time.time() + 7200, "boot_id": "another"}])
+    assert json.loads(ascendtune("runs", "list", runs, "--json").stdout)[1]["age_seconds"] is None
+    run.update(attempts=[{**newest, "started": time.time() - 300 * 86400, "boot_id": "another"}])
+    assert "  300 d 0:00:0" in ascendtune("runs", "list", runs).stdout
 
 
 def test_speed_is_not_that_of_a_last_step_with_few_tokens(ascendtune: Any, runs: Path) -> None:
