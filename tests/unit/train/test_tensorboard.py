@@ -72,6 +72,19 @@ def test_short_steps_are_written_together_with_the_times_at_which_they_were_reco
     writer.on_end()
 
 
+def test_an_attempt_after_the_clock_was_set_back_is_read_after_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = [9000.0]
+    monkeypatch.setattr("time.time", lambda: moment[0])
+    run = RunDir(tmp_path)
+    write(run, 1, 0, [3.0, 2.9, 2.8]).on_end()
+    moment[0] -= 3600
+    write(run, 2, 2, [2.7, 2.6]).on_end()
+    assert read(run, "train/loss") == [(1, 3.0), (2, 2.9), (3, 2.7), (4, 2.6)]
+    assert wall_times(run, "train/loss")[-1] == 5400.0
+
+
 def test_a_stages_own_numbers_are_drawn_too(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     writer = TensorBoardWriter(run)

@@ -22,7 +22,7 @@ _NO_CURVES = {
     "seconds",
 }
 """Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
-
+_PREFIX = "events.out.tfevents."
 
 _SECONDS_BETWEEN_WRITES = 1.0
 """An event costs half as much among others as between two short steps. A kill loses the events of this time; their
@@ -94,6 +94,16 @@ def _curve(kind: str, name: str, record: dict[str, Any]) -> str:
     return name if name.startswith(f"{kind}/") and name.removeprefix(f"{kind}/") not in record else f"{kind}/{name}"
 
 
+def _second(directory: Path) -> int:
+    """The second that a new event file is named after.
+
+    Readers take the files of a directory in the order of their names. The clock may have been set back since an earlier
+    attempt, whose files must still come first.
+    """
+    found = (path.name.removeprefix(_PREFIX).partition(".")[0] for path in directory.glob(f"{_PREFIX}*"))
+    return max([int(time.time()), *(int(each) + 1 for each in found if each.isdecimal())])
+
+
 class _Events:
     """One event file, readable while it grows; what an earlier attempt recorded after its checkpoint is purged."""
 
@@ -104,9 +114,8 @@ class _Events:
 
         self._event, self._summary = Event, Summary
         directory.mkdir(parents=True, exist_ok=True)
-        # Readers take the files of a directory in the order of their names: by time, as TensorBoard names them.
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{facts.attempt}"
-        self._file = (directory / name).open("wb", buffering=0)
+        name = f"{_second(directory):010d}.{socket.gethostname()}.{os.getpid()}.{facts.attempt}"
+        self._file = (directory / f"{_PREFIX}{name}").open("wb", buffering=0)
         self._writer = RecordWriter(self._file)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if facts.attempt > 1:
