@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,8 +18,8 @@ from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, table, width
 from ascendtune.core.errors import AscendtuneError, InputError
-from ascendtune.core.procfs import boot_id, is_alive
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.procfs import is_alive
+from ascendtune.core.rundir import RunDir, seconds_since
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
 
@@ -196,21 +195,12 @@ class RunSummary:
             total_steps=total_steps(record),
             loss=number(last.get("loss")),
             tokens_per_second=_speed(run),
-            age_seconds=_age(record),
+            age_seconds=seconds_since((record.get("attempts") or [{"started": record.get("created")}])[-1]),
         )
 
     @classmethod
     def _unknown(cls, run: RunDir, state: str) -> RunSummary:
         return cls(run.path.name, str(run), state, None, None, None, None, None)
-
-
-def _age(record: Mapping[str, Any]) -> float | None:
-    newest = (record.get("attempts") or [{"started": record.get("created")}])[-1]
-    since_boot, began = number(newest.get("monotonic")), number(newest.get("started"))
-    if since_boot is not None and newest.get("boot_id") == boot_id():
-        return time.monotonic() - since_boot
-    age = time.time() - began if began is not None else -1.0
-    return age if age >= 0 else None
 
 
 def _speed(run: RunDir) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ascendtune.core import procfs
 from ascendtune.core.errors import MachineError
+from ascendtune.core.foreign_json import is_number
 from ascendtune.core.rundir import RunDir
 
 _LAST_SECOND = 1e11
@@ -173,8 +174,11 @@ def _with_its_end(job: Job) -> Job:
     attempt = attempt_of(job, _record_of(job))
     if attempt is None or not _is_of(attempt.get("ended"), float):
         return job
-    code = attempt.get("exit_code")
-    return replace(job, ended=attempt["ended"], exit_code=code if _is_of(code, int) else None)
+    code, began, took = (attempt.get(name) for name in ("exit_code", "monotonic", "seconds"))
+    seconds = None
+    if job.started_monotonic is not None and is_number(began, 0) and is_number(took, 0):
+        seconds = began + took - job.started_monotonic
+    return replace(job, ended=attempt["ended"], seconds=seconds, exit_code=code if _is_of(code, int) else None)
 
 
 def _record_of(job: Job) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from ascendtune.core import rundir
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_json
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import RunDir, seconds_of_attempts, seconds_since
 
 
 @pytest.fixture
@@ -126,6 +127,23 @@ def test_the_end_of_an_attempt_has_room_on_a_full_disk(tmp_path: Path, monkeypat
     run.end_attempt("failed", {"what": "the disk is full", "exit_code": 3})
 
     assert run.read()["state"] == "failed" and list(run.path.iterdir()) == [run.run_json]
+
+
+@pytest.mark.parametrize("set_by_seconds", [-7200, 7200])
+def test_an_attempt_takes_as_long_as_it_took_where_the_clock_was_set_meanwhile(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, set_by_seconds: float
+) -> None:
+    run.begin_attempt({})
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + set_by_seconds)
+    run.end_attempt("finished")
+    took = seconds_of_attempts(run.read()["attempts"])
+    assert took is not None and 0 <= took < 600
+
+
+def test_time_since_a_start_on_another_machine_is_unknown_where_the_clock_was_set_back() -> None:
+    assert seconds_since({"monotonic": 5.0, "boot_id": "another", "started": time.time() + 60}) is None
+    assert 60 <= (seconds_since({"monotonic": 5.0, "boot_id": "another", "started": time.time() - 60}) or 0) < 600
 
 
 def test_room_is_kept_while_an_attempt_runs_alone(tmp_path: Path) -> None:

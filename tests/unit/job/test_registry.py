@@ -120,7 +120,9 @@ def test_clock_that_is_set_while_a_worker_runs_does_not_hide_its_end(
         run.begin_attempt({})
         run.end_attempt("finished")
     _noted(replace(job, boot_id="before"), state)
-    assert (state_of(registry.find(job.id)), registry.find(job.id).exit_code) == ("ended", 0)
+    ended = registry.find(job.id)
+    assert (state_of(ended), ended.exit_code) == ("ended", 0)
+    assert ended.seconds is not None and 0 <= ended.seconds < 600
 
 
 def test_later_process_with_the_same_pid_does_not_tell_the_end_of_a_worker_that_was_killed(

@@ -17,7 +17,7 @@ def lines_of(path: Path, name: str, records: list[dict[str, Any]]) -> None:
 def made(path: Path, steps: int, **others: Any) -> RunDir:
     run = RunDir(path)
     run.create("", {}, {})
-    run.update(attempts=[{"started": 100.0, "ended": 130.0}, {"started": 200.0, "ended": 245.0}])
+    run.update(attempts=[{"seconds": 30.0}, {"seconds": 45.0}])
     records = [
         {
             "step": step,
@@ -50,7 +50,7 @@ def test_summary_names_steps_losses_and_times(tmp_path: Path) -> None:
 
 def test_time_of_a_run_with_a_killed_attempt_is_that_of_its_steps(tmp_path: Path) -> None:
     run = made(tmp_path, 20)
-    run.update(attempts=[{"started": 100.0}, {"started": 200.0, "ended": 205.0}])
+    run.update(attempts=[{"started": 100.0}, {"seconds": 5.0}])
     assert dict(summary_lines(run))["time"] == "40.0 s in steps"
 
 

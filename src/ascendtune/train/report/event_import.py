@@ -171,6 +171,7 @@ def _write(run: RunDir, found: ImportedRun, source: str) -> None:
     records_of_both = (*found.training.values(), *found.evaluation.values())
     times = [record["time"] for record in records_of_both if record["time"]]
     began, ended = min(times, default=None), max(times, default=None)
+    seconds = None if began is None or ended is None else ended - began
     write_json(
         run.run_json,
         {
@@ -178,7 +179,7 @@ def _write(run: RunDir, found: ImportedRun, source: str) -> None:
             "state": "imported",
             "imported": {"from": source, "points": found.points, "at": time.time(), "damaged": found.damaged,
                          "unfinished": found.unfinished, "tags": {tag: name for tag, (_, name) in found.names.items()}},
-            "attempts": [{"attempt": 1, "started": began, "ended": ended}],
+            "attempts": [{"attempt": 1, "started": began, "ended": ended, "seconds": seconds}],
             "created": began,
         },
     )  # fmt: skip

@@ -17,7 +17,7 @@ import yaml
 from ascendtune.core.document import read_document
 from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.mask import without_secrets
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import RunDir, seconds_of_attempts
 from ascendtune.core.units import format_count, format_duration
 from ascendtune.hub.download import split_hub
 from ascendtune.hub.model_directories import is_reward_model
@@ -214,9 +214,7 @@ def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[
     device = resolved.get("device")
     if isinstance(device, dict):
         yield ["devices", f"{_shown(device.get('world_size'))} × {_code(device.get('name'))}"]
-    attempts = [each for each in record.get("attempts") or [] if is_number(each.get("ended"))]
-    took = sum(each["ended"] - each["started"] for each in attempts if is_number(each.get("started")))
-    if took > 0:
+    if (took := seconds_of_attempts(record.get("attempts") or [])) is not None:
         yield ["time", format_duration(took)]
 
 

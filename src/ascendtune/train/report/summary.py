@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import RunDir, seconds_of_attempts
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
 from ascendtune.hub.model_directories import is_reward_model
 
@@ -61,12 +61,10 @@ def _cost(records: list[dict[str, Any]], facts: dict[str, Any]) -> Iterator[tupl
     seconds = sum(record["seconds"]["step"] for record in records)
     speed = f", {sum(record['tokens'] for record in records) / seconds:,.0f} tokens/s" if seconds else ""
     yield "tokens", f"{format_count(records[-1]['tokens_seen'])}{speed}"
-    attempts = facts.get("attempts") or []
-    if any("ended" not in each for each in attempts):
-        # An attempt that was killed could not note its end, and its steps are among those that were recorded.
-        yield "time", f"{format_duration(seconds)} in steps"
-    elif took := sum(each["ended"] - each["started"] for each in attempts):
-        yield "time", f"{format_duration(took)} ({format_duration(seconds)} in steps)"
+    # An attempt that was killed could not note what it took, and its steps are among those that were recorded.
+    took = seconds_of_attempts(facts.get("attempts") or [])
+    in_steps = f"{format_duration(seconds)} in steps"
+    yield "time", in_steps if took is None else f"{format_duration(took)} ({in_steps})"
     if peak := max(record.get("memory_peak_bytes") or 0 for record in records):
         planned = (facts.get("plan") or {}).get("expected_bytes")
         expected = f", {format_bytes(planned)} expected" if planned else ""
