@@ -33,11 +33,12 @@ _ENVIRONMENT = {
     "HCCL_WHITELIST_DISABLE": "1",
 }
 
-_HCCS_LINK = 56e9
-"""Bytes per second between two 910B of a server in which each is linked to each. Not a figure of Huawei's: it is the
-one-to-one maximum in arthurchiao.art, "GPU Performance (Data Sheets) Quick Reference" (one to seven: 392), which does
-not say whether both directions are counted."""
-_HCCS_CHIP = "910B"
+_HCCS_LINK = 28e9
+"""Bytes per second in one direction between two 910B of a server in which each is linked to each. Not a figure of
+Huawei's: 56 GB/s is the one-to-one maximum in arthurchiao.art, "GPU Performance (Data Sheets) Quick Reference" (one to
+seven: 392), which counts both directions: a public measurement on Atlas A2 has 26.2 GB/s in one, and 50.8 in both."""
+_HCCS_CHIPS = ("910B1", "910B2", "910B3", "910B4")
+"""A 910B without a digit is of the first generation."""
 
 _SET_ENV = "/usr/local/Ascend/ascend-toolkit/set_env.sh"
 
@@ -115,7 +116,7 @@ class NpuVendor(Vendor):
         npus = [topology.npus[number] for number in wanted]
         ways = sorted({topology.links.get(pair, "NA") for pair in combinations(npus, 2)})
         chips = {device.name for device in smi.info().devices}
-        if ways == ["HCCS"] and chips and all(name and name.startswith(_HCCS_CHIP) for name in chips):
+        if ways == ["HCCS"] and chips and all(name and name.startswith(_HCCS_CHIPS) for name in chips):
             return Peak(_HCCS_LINK, "HCCS of the 910B, as reported in public")
         return Peak(None, f"no published speed of {', '.join(ways)} between these NPUs is known here")
 
