@@ -14,11 +14,14 @@ import torch
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.device import Device, StepProfiler, require_index
 
-# Dense bf16 FLOP/s per device of torch, of an A3 one of two dies. Sources: train/plan/devices.toml. No figure of the
-# 910B1 and 910B4 is public.
-_PEAK_FLOPS = {"Ascend910B2": 354e12, "Ascend910B3": 313e12, "Ascend910_93": 376e12}
-# Chips without bf16: 910A ("Ascend910", "Ascend910ProB") and the 310 inference family.
-_WITHOUT_BF16 = ("Ascend910A", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA", "Ascend310")
+# Dense bf16 FLOP/s per device of torch, of an A3 one of two dies. Sources: train/plan/devices.toml.
+_PEAK_FLOPS = {
+    "Ascend910B1": 374e12,
+    "Ascend910B2": 354e12,
+    "Ascend910B3": 295e12,
+    "Ascend910B4": 246e12,
+    "Ascend910_93": 354e12,
+}
 
 _JIT_COMPILE = "ASCENDTUNE_JIT_COMPILE"
 """1: compile operators at first use; with packed rows of one length they can be faster."""
@@ -68,7 +71,7 @@ class NpuDevice(Device):
 
     @property
     def _has_fused_operators(self) -> bool:
-        """CANN has them from the 910B on, the first with bf16 (pages of npu_fusion_attention and aclnnApplyAdamWV2)."""
+        """CANN has them from the 910B1 on, as it has bf16 (pages of npu_fusion_attention and aclnnApplyAdamWV2)."""
         return self.supports_bf16
 
     @property
@@ -103,7 +106,8 @@ class NpuDevice(Device):
 
     @property
     def supports_bf16(self) -> bool:
-        return not self.name.startswith(_WITHOUT_BF16) and self.name != "Ascend910"
+        # torch_npu answers by the order of its list of chips, in which the 310B, made for inference, follow the 910B.
+        return bool(self._npu.is_bf16_supported()) and not self.name.startswith("Ascend310")
 
     @property
     def supports_fp16(self) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from ascendtune.core.errors import InputError
-from ascendtune.train.plan.device_table import bytes_of, known_name, named_target, speed_of, table
+from ascendtune.train.plan.device_table import bytes_of, computes_bf16, known_name, named_target, speed_of, table
 
 
 def test_names_are_unique_and_every_figure_has_a_source() -> None:
@@ -76,7 +76,9 @@ def test_every_figure_of_speed_has_a_source_and_a_unit() -> None:
         ("Ascend910_9392", "one die of Ascend 910C (Atlas A3)"), ("910B3", "Ascend 910B3 (Atlas A2)"),
         ("NVIDIA H100 NVL", "NVIDIA H100 NVL"),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
-        ("NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 D"), ("Ascend910ProB", "Ascend910ProB"),
+        ("NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 D"), ("Ascend910", "one die of Ascend 910C (Atlas A3)"),
+        ("Ascend910A", "Ascend 910A"), ("910A", "Ascend 910A"), ("Ascend910B1", "Ascend 910B1 (Atlas A2)"),
+        ("Ascend310P3", "Ascend310P3"),
     ],
 )  # fmt: skip
 def test_a_reported_name_leads_to_the_device_of_the_table(reported: str, title: str) -> None:
@@ -85,6 +87,18 @@ def test_a_reported_name_leads_to_the_device_of_the_table(reported: str, title: 
 
 def test_an_unpublished_figure_is_none() -> None:
     assert speed_of("NVIDIA H200", "bf16").flops == 989e12
-    assert speed_of("Ascend910B4", "bf16").flops is None
+    assert speed_of("Ascend910ProB", "bf16").flops is None
     mesh = speed_of("Ascend910B3", "bf16")
     assert mesh.memory is None and mesh.link_among(8) == 7 * 28e9
+
+
+@pytest.mark.parametrize(
+    ("reported", "has_bf16"),
+    [
+        ("Ascend910", True), ("Ascend910_9382", True), ("910B1", True), ("Ascend910B4-1", True), ("910A", False),
+        ("910B", False), ("Ascend910B", False), ("910ProB", False), ("Ascend910ProA", False),
+    ],
+)  # fmt: skip
+def test_chips_of_the_first_generation_have_no_bf16(reported: str, has_bf16: bool) -> None:
+    """npu-smi's Ascend910 is an A3, its 910B without a digit the first generation."""
+    assert computes_bf16(reported) is has_bf16
