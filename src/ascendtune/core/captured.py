@@ -1,4 +1,4 @@
-"""Output of a program, as far as it comes in time and fits: a server behind it, or a broken tool, may never end."""
+"""Output of a program, limited in time and size: a server in the background, or a broken tool, may never close it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 MOST_BYTES = 256 << 20
-"""Of all streams together."""
+"""The limit for all streams together."""
 _PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Captured:
-    """The content of each stream; all of it, unless one of the limits was reached before."""
+    """The content of each stream; incomplete if one of the limits was reached."""
 
     contents: tuple[bytes, ...]
     is_late: bool = False

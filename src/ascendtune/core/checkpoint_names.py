@@ -1,4 +1,4 @@
-"""Names of checkpoints: `run@120`, `run@best`, `run@last`; and the one that an attempt goes on from."""
+"""Names of checkpoints: `run@120`, `run@best`, `run@last`; and the checkpoint that an attempt resumes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def split_checkpoint_name(text: str) -> tuple[str, str | None]:
-    """The run, and which of its checkpoints, None where the name does not say; an existing path stands for itself."""
+    """Split `RUN@CHECKPOINT`; the second part is None where the name has none. The name of an existing path is not
+    split."""
     run, at, which = text.rpartition("@")
     is_checkpoint = which in ("best", "last") or (which.isascii() and which.isdecimal())
     if not at or not run or not is_checkpoint or Path(text).exists():
@@ -38,10 +39,10 @@ def named_checkpoint(run: RunDir, which: str) -> Path:
 
 
 def named_weights(run: RunDir, which: str) -> Path:
-    """`named_checkpoint`, or the final weights of the run where the name means their step.
+    """`named_checkpoint`, or the final weights of the run if the name means their step.
 
     Raises:
-        InputError: the run has neither; the remedy lists what it has.
+        InputError: the run has neither; the remedy lists the names that exist.
     """
     steps, final = run.checkpoint_steps(), _exported_step(run)
     known = steps if final is None else sorted({*steps, final})
@@ -54,14 +55,14 @@ def named_weights(run: RunDir, which: str) -> Path:
 
 
 def checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
-    """The checkpoint that the next attempt in `run` goes on from; None where it begins with step 1.
+    """The checkpoint that the next attempt in `run` resumes from; None if it starts at step 1.
 
     Args:
         record: run.json.
     """
     named, steps = record.get("resume_from"), run.checkpoint_steps()
     newest = run.checkpoint(steps[-1]) if steps else None
-    # Of another run until there is one of its own: a restart before that must not begin anew.
+    # A run that was started from another run's checkpoint uses it until it has its own: a restart must not lose it.
     return Path(named) if named and (newest is None or is_checkpoint_of(run, Path(named))) else newest
 
 
@@ -70,14 +71,14 @@ def is_checkpoint_of(run: RunDir, checkpoint: Path) -> bool:
 
 
 def weight_names(run: RunDir) -> list[str]:
-    """What may stand behind `RUN@`, the newest first."""
+    """Valid names after `RUN@`, newest first."""
     final = _exported_step(run)
     steps = sorted({*run.checkpoint_steps(), *(() if final is None else (final,))}, reverse=True)
     return [*map(str, steps), *(("best", "last") if steps else ())]
 
 
 def _exported_step(run: RunDir) -> int | None:
-    """The step whose weights are in `RUN/model`; None where there are none, or the record does not say."""
+    """The step whose weights are in `RUN/model`; None if there are none, or run.json does not record the step."""
     step = run.read().get("exported_step")
     return step if isinstance(step, int) and run.model.is_dir() else None
 

@@ -43,15 +43,15 @@ class Claim:
     """The right of this process, and of processes that it forks or becomes, to write in `directory`.
 
     Attributes:
-        start_id: the worker gets it, and refuses to train if another start has claimed the directory.
+        start_id: is passed to the worker, which refuses to train if another start has claimed the directory.
     """
 
-    def __init__(self, directory: Path, descriptor: int, start_id: str, made: Sequence[Path] = ()) -> None:
+    def __init__(self, directory: Path, descriptor: int, start_id: str, created: Sequence[Path] = ()) -> None:
         self.directory = directory
         self.start_id = start_id
         self._descriptor = descriptor
-        self._made = tuple(made)
-        """Directories above that were made for it, the nearest first."""
+        self._created = tuple(created)
+        """Parent directories that were created for the claim, the nearest first."""
         self._held_by = 0
         self._stop = threading.Event()
         self._close = weakref.finalize(self, _close, descriptor, self._stop)
@@ -73,13 +73,13 @@ class Claim:
             except BaseException:
                 os.close(descriptor)
                 raise
-            claim = cls(directory, descriptor, secrets.token_hex(8), made=missing)
+            claim = cls(directory, descriptor, secrets.token_hex(8), created=missing)
             claim.hold()
             return claim
 
     @classmethod
     def inherited(cls, directory: Path, start_id: str) -> Self | None:
-        """The claim of the start in the program that it was handed over to; None if the parent process keeps it.
+        """The claim that the parent process handed over to this program; None if the parent process keeps it.
 
         Raises:
             MachineError: another start has claimed the directory meanwhile.
@@ -141,7 +141,7 @@ class Claim:
             if is_ours and is_opened_from(self.directory / CLAIM_FILE, self._descriptor):
                 if [each.name for each in self.directory.iterdir()] == [CLAIM_FILE]:
                     (self.directory / CLAIM_FILE).unlink()
-                    for path in (self.directory, *self._made):
+                    for path in (self.directory, *self._created):
                         path.rmdir()
                 else:
                     os.ftruncate(self._descriptor, 0)
@@ -164,7 +164,7 @@ def is_unfinished_start(directory: Path) -> bool:
 def _locked(directory: Path) -> int:
     """A descriptor of the claim file, locked."""
     while True:
-        # Only the user may write here, whatever the umask: the recipe decides what is trained.
+        # Only the user may write here, whatever the umask: the recipe in it decides what is trained.
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(0o755, exist_ok=True)
         try:
@@ -202,7 +202,7 @@ def _is_touched(directory: Path, record: dict[str, Any]) -> bool:
 
 
 def _touched_at(directory: Path) -> float:
-    # Opened: NFS asks the server again only then.
+    # The file is opened because NFS asks the server for its times only then.
     with (directory / CLAIM_FILE).open("rb") as file:
         return os.fstat(file.fileno()).st_mtime
 

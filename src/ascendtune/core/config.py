@@ -28,7 +28,7 @@ from ascendtune.core.yaml_faults import FULL_WIDTH_COLON
 Model = TypeVar("Model", bound=BaseModel)
 
 MOST = 1_000_000_000
-"""The upper bound of a count that has no other: larger values are typing errors and would overflow."""
+"""Upper bound of counts without another one: larger values are typing errors and would overflow."""
 
 _UNKNOWN_KEY = "unknown-recipe-key"
 
@@ -41,7 +41,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     unsupported_keys: ClassVar[Mapping[str, str]] = {}
-    """For the outermost section: unsupported keys, at any level, and the remedy for each."""
+    """Of the outermost section: unsupported keys, at any level, and the remedy for each."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -72,7 +72,7 @@ def validate(model: type[Model], document: Document) -> Model:
     except ValidationError as error:
         items = _without_other_kinds(error.errors(include_url=False))
     items.sort(key=lambda item: line_of(document.place(_existing_path(document.values, item["loc"]))))
-    # Looking for a similar key takes half a millisecond: only for those that are shown.
+    # The search for a similar key takes half a millisecond, so it is done only for errors that are shown.
     complaints = [_complaint(model, document, item) for item in items[:MOST_TOGETHER]]
     complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
     errors = [RecipeError(item.what, code=item.code, remedy=item.remedy, where=item.where) for item in complaints]
@@ -155,7 +155,7 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
 
 
 class Contradiction(ValueError):
-    """Raised by a model's validator: values that are valid alone but not together, or not supported in this version."""
+    """Raised by a validator: values that are valid separately but not together, or not supported in this version."""
 
     def __init__(self, what: str, *, code: str, remedy: str, path: Path_ = ()) -> None:
         super().__init__(what)
@@ -221,7 +221,7 @@ def _kinds_in(annotation: Any) -> set[Any]:
 
 
 def _nested(path: Path_, model: type[BaseModel]) -> Path_ | None:
-    """The path that the dots of its last key stand for, as on the command line; None if they lead into no section."""
+    """The path that a last key with dots means, as on the command line; None if it leads into no section."""
     nested = (*path[:-1], *str(path[-1]).split("."))
     return nested if len(nested) > len(path) and keys_of(model, nested[:-1]) else None
 
@@ -236,7 +236,7 @@ def _remedy_for_dots(nested: Path_, model: type[BaseModel]) -> str:
 
 
 def _remedy_for_name(path: Path_, model: type[BaseModel]) -> str | None:
-    """The remedy for an unknown key, by what is known of its name or by a similar valid key; None without either."""
+    """The remedy for an unknown key: a known one for its name, or the most similar valid key; None without either."""
     key, *parent = str(path[-1]), *path[:-1]
     if issubclass(model, Section) and (remedy := model.unsupported_keys.get(key.lower())):
         return remedy
@@ -251,7 +251,7 @@ def _remedy_for_name(path: Path_, model: type[BaseModel]) -> str | None:
 
 
 _KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text"}
-"""The beginning of pydantic's names for values of another kind -> what should stand there."""
+"""The beginning of pydantic's names of type errors -> the expected kind of value."""
 
 
 def _expectation(item: Mapping[str, Any]) -> str:
@@ -275,12 +275,12 @@ def _expectation(item: Mapping[str, Any]) -> str:
 
 
 def _in_quotes(given: Any) -> str:
-    """How a value that YAML reads as something else is written as text."""
+    """How to quote a value that YAML would read as another type than text."""
     if isinstance(given, dict | list):
         return "; in quotes if it begins with { or ["
     if type(given) not in (int, float):
         return ""
-    # The shell removes the outer quotes. What was written of a float, as 1e5, is not known here.
+    # The shell removes the outer quotes. The spelling of a float, such as 1e5, is not known here.
     shown = _short(given) if isinstance(given, int) else "…"
     return f""", in quotes: "{shown}" (on the command line: '"{shown}"')"""
 

@@ -1,7 +1,7 @@
-"""Which files belong to a subset and split of a data set, as the header of its README.md names them.
+"""The files of a subset and split of a data set, according to the header of its README.md.
 
 `datasets` reads the same header: without it, the subsets of a repository could not be told apart, and rows that two of
-them hold would be trained on twice.
+them share would be trained on twice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CARD = "README.md"
 _LARGEST_HEADER = 4 << 20
 _DEEPEST = 64
 _LARGEST_NUMBER = 1 << 64
-"""Of a name: one of thousands of digits cannot be written out."""
+"""Limit for names that are numbers: one of thousands of digits cannot be printed."""
 _DEFAULT = "default"
 _MOST_DEEP = 2
-"""How often `**` may stand in a pattern: each multiplies the time that a path may take."""
+"""How often a pattern may contain `**`: each multiplies the time that the match of a path may take."""
 _ANY = ""
-"""In place of a split, where a card names a directory only."""
+"""Stands for the split where a card names a directory only."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class ChosenFiles:
 
     subset: str
     split: str | None
-    """None where the patterns are of all splits: names of files tell them apart."""
+    """None if the patterns are those of all splits, which file names tell apart."""
     patterns: tuple[str, ...]
-    """Of paths below the directory; `*` stays within a directory, `**` does not."""
+    """Patterns of paths below the directory; `*` stays within a directory, `**` does not."""
     other_subsets: tuple[str, ...]
     is_guess: bool
-    """Neither the caller nor the card says which of several subsets: it is the first."""
+    """Whether neither the caller nor the card chose one of several subsets: then it is the first."""
 
     def hold(self, path: str) -> bool:
-        """Whether the file at `path`, below the directory, is one of them."""
+        """Whether the file at `path`, relative to the directory, belongs to this subset and split."""
         return self._expression.fullmatch(path) is not None
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        """Of all patterns at once: a card may name a thousand files, each with a pattern of its own."""
+        """One expression for all patterns: a card may list a thousand files, each with its own pattern."""
         return re.compile("|".join(map(_expression_of, self.patterns)))
 
 
@@ -57,10 +57,10 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
     """The files of a subset, by default of the one that the card calls the default, or its first one.
 
     Args:
-        subset, split: names; a split that is not given is `train`, or the first with this word in its name, or all.
+        subset, split: names; the default of `split` is `train`, else the first with this word in its name, else all.
 
     Returns:
-        None where the card does not name the files of this subset and split.
+        None if the card does not list files of this subset and split.
     """
     configs = _configs_in(_header_of(directory / CARD))
     subsets = _subsets_of(configs)
@@ -98,7 +98,7 @@ def _header_of(card: Path) -> dict[str, Any]:
     return _header_in(card, state.st_mtime_ns, state.st_size)
 
 
-# A header of a thousand subsets takes a second, and is asked for several times for each data set of a recipe.
+# A header of a thousand subsets takes a second, and is needed several times for each data set of a recipe.
 @lru_cache(maxsize=4)
 def _header_in(card: Path, modified: int, size: int) -> dict[str, Any]:
     import yaml
@@ -113,7 +113,7 @@ def _header_in(card: Path, modified: int, size: int) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-    """What YAML says, in a time that its length bounds.
+    """The values of a YAML text, in a time that its length bounds.
 
     Raises:
         yaml.YAMLError: not YAML, nested too deeply, or with `<<`: merges of merges double a mapping at each line.
@@ -122,7 +122,7 @@ def _loaded(text: str) -> Any:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
-    # libyaml's events come one after the other; what it loads is composed by recursion in C, which overflows the stack.
+    # libyaml reports events one after the other, but composes values by recursion in C, which overflows the stack.
     for event in yaml.parse(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST or (isinstance(event, yaml.ScalarEvent) and event.value == "<<"):
@@ -131,7 +131,7 @@ def _loaded(text: str) -> Any:
 
 
 def _configs_in(header: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the header says of each subset, the default first."""
+    """The header's entries for subsets, the default first."""
     configs = header.get("configs")
     found = [each for each in configs if _is_named(each, "config_name")] if isinstance(configs, list) else []
     return sorted(found, key=lambda each: (each.get("default") is not True, each.get("config_name") != _DEFAULT))
@@ -159,14 +159,14 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_named(value: Any, key: str) -> TypeGuard[dict[str, Any]]:
-    """Whether it is a mapping whose name can be written out: not a tree of aliases, nor a number without bounds."""
+    """Whether `value` is a mapping with a name that can be printed: not a tree of aliases, nor an unbounded number."""
     name = value.get(key) if isinstance(value, dict) else {}
     return not isinstance(name, dict | list) and not (isinstance(name, int) and abs(name) > _LARGEST_NUMBER)
 
 
 def _expression_of(pattern: str) -> str:
-    """A regular expression that takes no longer for hostile patterns: of several `*` in a name each but the last takes
-    as little as it can, and is not tried again."""
+    """A regular expression whose matching time does not grow for hostile patterns: of several `*` in a name each but
+    the last matches as little as possible, without backtracking."""
     wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
     first, *rest = re.split(r"(\*\*/|\*\*|\*)", pattern)
     found = [_literal(first)]

@@ -1,4 +1,4 @@
-"""The directories beside run directories that are written: where they are, and how entries are built in them."""
+"""Directories besides run directories that ascendtune writes: where they are, and how entries are built in them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def state_directory() -> Path:
 
 
 def require_writable_place(directory: Path, variable: str) -> None:
-    """Raise unless `directory` is there, or can be made, and can be written.
+    """Raise unless `directory` exists or can be created, and is writable.
 
     Raises:
-        MachineError: the remedy names the variable that puts it elsewhere.
+        MachineError: the remedy names the variable that moves it elsewhere.
     """
     try:
         require_writable(directory)
@@ -51,10 +51,10 @@ def require_free_space(directory: Path, needed: int, what: str, *, remedy: str, 
 
     Args:
         what: the beginning of the message, such as "the merged model needs 14.9 GiB".
-        free: bytes that were free when the caller looked; None: look now.
+        free: free bytes, if the caller has determined them; None: determine them now.
 
     Raises:
-        MachineError: there is less.
+        MachineError: less is free.
     """
     if free is None:
         free = shutil.disk_usage(directory).free
@@ -105,7 +105,7 @@ def abandoned(directory: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(building: Path) -> bool:
-    """Remove what `abandoned` found; False if another process has begun to build it since."""
+    """Remove a directory that `abandoned` returned; False if another process has begun to build it since."""
     with file_lock(_lock_for(building), wait=False) as is_free:
         if is_free:
             shutil.rmtree(building, ignore_errors=True)

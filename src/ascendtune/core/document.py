@@ -1,9 +1,10 @@
 """A YAML or JSON file as plain values with their places.
 
-YAML is read with positions: `1e-4` is a number, a duplicate key is an error, and each value keeps the place that it
-came from, for error messages and for `origins.json`, which tells default, file and override apart.
+YAML is read with positions: `1e-4` is a number, a duplicate key is an error, and the origin of each value is kept, for
+error messages and for `origins.json`, which distinguishes default, file and override.
 
-Size, depth and number of values are bounded, including what aliases repeat: any file is read or refused in a second.
+Size, depth and number of values are bounded, including values that aliases repeat: any file is read or refused within
+a second.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Document:
     notes: list[str] = field(default_factory=list)
     """Notes for the user, where the values were translated from another format."""
     ignored: list[str] = field(default_factory=list)
-    """Those of the notes that name keys which change nothing."""
+    """The notes about keys that have no effect."""
     other_names: dict[str, str] = field(default_factory=dict)
     """Key -> its name in the file, where the values were translated from another format."""
 
@@ -120,11 +121,11 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
     """Read a YAML or JSON file.
 
     Args:
-        what: how messages call it.
+        what: the kind of document, for messages.
 
     Raises:
-        RecipeError: missing, not YAML, not a mapping, or a key that is given twice.
-        MachineError: it may not be read.
+        RecipeError: the file is missing, not YAML, not a mapping, or contains a key twice.
+        MachineError: no permission to read it.
     """
     text = _text_of(path, what)
     # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
@@ -140,7 +141,7 @@ def _text_of(path: Path, what: str) -> str:
                 remedy=f"write the {what} into a file",
                 where=path,
             )
-        # A pipe of the shell has no size, and a file may grow.
+        # A pipe of the shell has no size, and a file may grow while it is read.
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
@@ -205,7 +206,7 @@ def _values_of(text: str, source: str, what: str) -> Document:
 
 
 class _PlainValues:
-    """From composed nodes to dict, list, str, int, float, bool and None; aliases are expanded, within limits."""
+    """Converts composed nodes to dict, list, str, int, float, bool and None; aliases are expanded, within limits."""
 
     def __init__(self, loader: _Loader, document: Document) -> None:
         self._loader = loader
@@ -215,8 +216,8 @@ class _PlainValues:
 
     def of(self, node: yaml.Node, path: Path_) -> Any:
         """Raises:
-        RecipeError: a key that is not text or is given twice, a value that is not what it looks like, an alias that
-            stands for itself or for too much.
+        RecipeError: a key that is not text or occurs twice, a value whose type is not the apparent one, an alias that
+            refers to itself or expands to too many values.
         """
         self._document.places.setdefault(path, self._where(node))
         self._add(1, node)
@@ -224,11 +225,11 @@ class _PlainValues:
             return self._scalar(node)
         self._enter(node)
         if isinstance(node, yaml.MappingNode):
-            made: Any = self._mapping(node, path)
+            plain: Any = self._mapping(node, path)
         else:
-            made = [self.of(item, (*path, index)) for index, item in enumerate(node.value)]
+            plain = [self.of(item, (*path, index)) for index, item in enumerate(node.value)]
         self._around.pop()
-        return made
+        return plain
 
     def _add(self, values: int, node: yaml.Node) -> None:
         self._count += values
@@ -253,7 +254,7 @@ class _PlainValues:
         return result
 
     def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """The keys of a mapping and those that `<<: *name` adds; its own win, then those that were merged first."""
+        """The keys of a mapping and those that `<<: *name` adds; own keys take precedence, then earlier merged ones."""
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, value_node in node.value:
@@ -345,17 +346,17 @@ def _missing_file_remedy(path: Path, what: str) -> str:
         else []
     )
     found = closest(path.name, names)
-    # An equal suffix alone makes names similar.
+    # An equal suffix does not suffice to make names similar.
     if found and (len(path.stem) < 3 or closest(path.stem, [Path(found).stem])):
         return f"did you mean '{folder / found}'?"
     return "check the path" + ("; `ascendtune init` writes a recipe" if what == _RECIPE else "")
 
 
 def require_no_secrets(document: Document, remedy: str) -> None:
-    """Raise if a key has the name of a secret, or a value is one: recipes are copied into files.
+    """Raise if a key has the name of a secret, or a value looks like one: recipes are copied into other files.
 
     Raises:
-        RecipeError: names the key, never the value.
+        RecipeError: it contains the key, never the value.
     """
     waiting: list[tuple[Path_, Any]] = [((), document.values)]
     seen: set[int] = set()
@@ -370,7 +371,7 @@ def require_no_secrets(document: Document, remedy: str) -> None:
                 remedy=remedy,
                 where=document.place(path),
             )
-        # An alias may refer to a value around it.
+        # An alias may refer to a value that contains it.
         if id(value) not in seen and isinstance(value, dict | list):
             seen.add(id(value))
             inner = value.items() if isinstance(value, dict) else enumerate(value)
@@ -381,7 +382,7 @@ def parse_value(text: str, where: str) -> Any:
     """A single value, read as in a file.
 
     Raises:
-        RecipeError: invalid YAML, or a value that a file may not hold.
+        RecipeError: invalid YAML, or a value that is not allowed in a file.
     """
     try:
         loader = _Loader(text, where)

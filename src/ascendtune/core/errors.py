@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Every error says what happened and what to do; the class fixes the exit code.
+"""All errors, as one tree. Every error says what happened and what to do; its class fixes the exit code.
 
 AscendtuneError
 ├── InputError (2)             usage, recipe or data
@@ -31,9 +31,9 @@ class AscendtuneError(Exception):
 
     Args:
         what: what happened, one sentence. Its wording may change; `code` does not.
-        code: the stable name of the cause, such as `unknown-recipe-key`: what programs and tests decide on.
-        remedy: what to do about it. Required: an error without a remedy is half an error.
-        where: the place to look at, as `file:line` or a path.
+        code: the stable name of the cause, such as `unknown-recipe-key`, for programs and tests.
+        remedy: what the user can do. Required: an error without a remedy is half an error.
+        where: the place of the error, as `file:line` or a path.
         further: other errors of the same check, so that a user corrects them all at once.
     """
 
@@ -56,7 +56,7 @@ class AscendtuneError(Exception):
         self.further = tuple(further)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle all attributes: by default an exception is rebuilt from its first argument alone."""
+        """Pickle all attributes: by default an exception is rebuilt from its first argument only."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
@@ -116,14 +116,14 @@ def error_of_json(content: Mapping[str, Any]) -> AscendtuneError:
 
 
 MOST_TOGETHER = 50
-"""Nobody reads more, and they fill the terminal."""
+"""Further errors would fill the terminal, unread."""
 
 
 def combined_error(errors: Sequence[Error], *, left_out: int = 0, where: str | None = None) -> Error:
-    """The first of several errors of one check, with the others as `further`; of very many the first ones.
+    """The first of several errors of one check, with the others as `further`; very many are truncated.
 
     Args:
-        left_out: how many errors there are besides.
+        left_out: number of further errors that `errors` does not contain.
         where: the file that all are in.
     """
     first, *others = errors[:MOST_TOGETHER]
@@ -136,19 +136,19 @@ def combined_error(errors: Sequence[Error], *, left_out: int = 0, where: str | N
 
 @contextmanager
 def errors_as_ours(translated: Callable[[Exception], AscendtuneError | None]) -> Iterator[None]:
-    """Context in which errors of a library are raised as ours.
+    """Context in which errors of a library are raised as errors of ascendtune.
 
     Args:
-        translated: our error for one of the library's; None for what is not the library's, which stays as it is.
+        translated: our error for an exception of the library; None for other exceptions, which are raised unchanged.
     """
     try:
         yield
     except AscendtuneError:
         raise
     except Exception as error:
-        if (ours := translated(error)) is None:
+        if (translation := translated(error)) is None:
             raise
-        raise ours from error
+        raise translation from error
 
 
 _DOTTED_KEY = re.compile(r"\b[a-z]\w*(?:\.[a-z]\w*)+\b")
@@ -218,19 +218,19 @@ _WRONG_PATHS = {
 
 
 def translated_disk_errors(path: str | Path, doing: str = "") -> AbstractContextManager[None]:
-    """Turn the operating system's answer into a MachineError that names the path and the remedy.
+    """Translate errors of the operating system into a MachineError that contains the path and a remedy.
 
     Args:
         path: the file or directory that is being written.
-        doing: the action for the message, as in "writing the checkpoint"; none where nothing has begun.
+        doing: the action for the message, as in "writing the checkpoint"; empty if nothing has begun.
     """
     return errors_as_ours(partial(disk_fault, path=path, doing=doing))
 
 
 def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineError | None:
-    """The MachineError for `error`, or None when it is not a fault of disk or permission.
+    """The MachineError for `error`, or None if it is not a fault of disk or permission.
 
-    Writing often reads other files: a file that cannot be read is named instead of `path`.
+    A write often reads other files: a file that cannot be read is named instead of `path`.
     """
     if not isinstance(error, OSError) or error.errno is None:
         return None
@@ -247,7 +247,7 @@ def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineErr
 
 
 def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
-    """The MachineError for a file that could not be read, or None when it is not a fault of disk or permission."""
+    """The MachineError for a file that could not be read, or None if `error` is not a fault of disk or permission."""
     number = getattr(error, "errno", None)
     if number not in _READ_FAULTS:
         return None
@@ -256,8 +256,8 @@ def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
 
 
 def uncaught_os_error(error: OSError) -> AscendtuneError | None:
-    """Our error for an OSError that no caller translated: the code that writes files translates its own, so a file was
-    being read, or standard output written."""
+    """Our error for an OSError that no caller translated. Code that writes files translates its own errors, so a file
+    was being read, or standard output written."""
     if error.filename is None:
         return _lost_working_directory(error) or disk_fault(error, "standard output", "writing")
     path = os.fsdecode(error.filename)
@@ -269,7 +269,7 @@ def uncaught_os_error(error: OSError) -> AscendtuneError | None:
 
 
 def _lost_working_directory(error: OSError) -> InputError | None:
-    """The error for a working directory that was deleted while a shell stands in it; None for other faults."""
+    """The error for a working directory that was deleted while a shell uses it; None for other faults."""
     if not isinstance(error, FileNotFoundError):
         return None
     try:
@@ -284,7 +284,8 @@ def _lost_working_directory(error: OSError) -> InputError | None:
 
 
 def out_of_host_memory(error: MemoryError) -> MachineError:
-    """The MachineError for a MemoryError: the host, or the limit of the user or the container, gives no more."""
+    """The MachineError for a MemoryError: the host is out of memory, or a limit of the user or the container is
+    reached."""
     words = " ".join(str(error).split())
     return MachineError(
         f"out of host memory: {words}" if words else "out of host memory",
@@ -295,7 +296,7 @@ def out_of_host_memory(error: MemoryError) -> MachineError:
 
 
 def _is_unreadable(path: Path) -> bool:
-    """Whether `path` exists, or lies in a directory without permission to enter, and cannot be read."""
+    """Whether `path` exists, or lies in a directory that may not be entered, and cannot be read."""
     try:
         path.stat()
     except PermissionError:

@@ -1,4 +1,4 @@
-"""How an attempt ended, as run.json has it: fields to decide on, sentences to show."""
+"""The end of an attempt as run.json records it: fields for programs, sentences for people."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def exit_cause(
     signal_name: str | None = None,
     exception: str | None = None,
 ) -> dict[str, Any]:
-    """`exit_cause` of run.json: fields to decide on, and the sentence and remedy to show.
+    """`exit_cause` of run.json: fields for programs, and the sentence and remedy for people.
 
     Args:
-        rank, host: where it happened; None where that is not known.
-        signal_name: of the signal that ended the process, such as SIGKILL.
+        rank, host: where it happened; None if unknown.
+        signal_name: the signal that ended the process, such as SIGKILL.
         exception: class and message of an exception that other software raised and that has no code of its own.
     """
     return {

@@ -1,7 +1,7 @@
 """The docstrings below the fields of a pydantic model.
 
-Read when they are asked for: pydantic's `use_attribute_docstrings` reads them where each class is defined, which is a
-third of that time, in every command that reads a recipe.
+They are read on demand: pydantic's `use_attribute_docstrings` reads them when a class is defined, which takes a third
+of that time, in every command that reads a recipe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, which is optional: imported when one is drawn."""
+"""Pictures by matplotlib, which is optional and imported only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WIDE_FONTS = ("CJK", "Source Han", "WenQuanYi", "YaHei", "SimHei", "PingFang", 
 
 
 def import_matplotlib() -> Any:
-    """The package, with `matplotlib.figure` in it; it draws without a display.
+    """The package matplotlib, with `matplotlib.figure` imported; it draws without a display.
 
     Raises:
-        MachineError: it is not installed.
+        MachineError: matplotlib is not installed.
     """
-    # It writes a font cache, which belongs into ours.
+    # matplotlib writes a font cache, which is kept in our cache directory.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
     try:
         importlib.import_module("matplotlib.figure")
@@ -37,10 +37,10 @@ def import_matplotlib() -> Any:
 
 @contextmanager
 def figure_style(matplotlib: Any, text: str, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Context that draws in the style of matplotlib with `settings`, whatever style the user's files or program set.
+    """Context that draws in matplotlib's default style with `settings`, whatever style the user or program has set.
 
     Args:
-        text: what the fonts should have letters for.
+        text: the text to be drawn, for the choice of fonts.
     """
     # "$" in a name does not begin a formula. Text of an SVG stays text, drawn by the viewer's fonts.
     own = {"font.sans-serif": fonts_for(text), "font.size": 9, "svg.fonttype": "none", "text.parse_math": False}
@@ -52,7 +52,8 @@ def figure_style(matplotlib: Any, text: str, settings: Mapping[str, Any]) -> Ite
 
 
 def fonts_for(text: str) -> list[str]:
-    """For `font.sans-serif`: matplotlib's font, and where `text` has other letters those here that may have them."""
+    """Values for `font.sans-serif`: matplotlib's font, and if `text` is not ASCII, installed fonts that may have its
+    letters."""
     own = ["DejaVu Sans"]
     if text.isascii():
         return own

@@ -24,17 +24,17 @@ _RECORD_BYTES = 64 << 20
 
 
 class NotRegular(MachineError):
-    """What should be a regular file is something else, or belongs to another user."""
+    """A path that should be a regular file is something else, or belongs to another user."""
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """`path.open("rb")` for a regular file.
 
     Raises:
-        OSError: it is not there, or may not be read.
+        OSError: it does not exist, or may not be read.
         MachineError: it is a pipe, a socket, a device or a directory; or a link, where links are not followed.
     """
-    # O_NONBLOCK: to open a pipe waits for a writer otherwise. It means nothing to a regular file.
+    # O_NONBLOCK: otherwise opening a pipe waits for a writer. It has no effect on a regular file.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
@@ -57,7 +57,7 @@ def read_record(path: Path, *, own: bool = False) -> bytes:
         own: whether it must belong to this user.
 
     Raises:
-        OSError: it is not there, or may not be read.
+        OSError: it does not exist, or may not be read.
         MachineError: it is not a regular file, too large, or another user's.
     """
     with open_regular(path, follow_links=False) as file:
@@ -78,16 +78,16 @@ def _not_a_file(path: Path, reason: str) -> NotRegular:
     )
 
 
-# A failed writer leaves less free space than this.
+# Less free space than this is what a failed writer leaves.
 _PROBE_BYTES = 1 << 20
 _LONGEST_LINE = 64 << 20
 _MOST_DIGITS = 40
-"""Of an integer in a record: more than any that ascendtune writes."""
+"""Most digits of an integer in a record: more than ascendtune ever writes."""
 _MANY_DIGITS = re.compile(rb"\d{%d}" % (_MOST_DIGITS + 1))
 
 
 def write_atomically(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
-    """Write, fsync, rename: a reader sees the old file or the new one, never a part.
+    """Write, fsync, rename: a reader sees the old file or the new one, never a partial one.
 
     Args:
         mode: permission bits of the file (default: 0o666 without the umask).
@@ -95,15 +95,15 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int | None = Non
     Raises:
         MachineError: the disk is full, read-only or not permitted.
     """
-    # A file name that is not UTF-8 reaches us as half surrogate pairs; JSON and YAML can escape them.
+    # A file name that is not UTF-8 is decoded to lone surrogates; JSON and YAML can escape them.
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with translated_disk_errors(path, "writing a file"):
         if not path.name:
-            # '' and '/': a temporary file cannot have its name from them.
+            # '' and '/': no name for a temporary file can be derived from them.
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            # A killed process of the same number left it; or another user put a link there, to a file of this user.
+            # Left by a killed process with the same pid; or another user put a link there, to a file of this user.
             temporary.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else mode & 0o600), "wb") as file:
@@ -121,7 +121,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int | None = Non
 
 
 def text_of(path: str | Path) -> str:
-    """The content of a file of the system; empty if it cannot be read."""
+    """The content of a file of the operating system; empty if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -164,28 +164,28 @@ def expanded(path: str | Path) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Raise unless `path`, or the directory in which it would be made, can be written. Leaves nothing there.
+    """Raise unless `path`, or the directory in which it would be created, is writable. Leaves no file behind.
 
     Raises:
         MachineError: read-only, not permitted, below a file, or in a file system like /proc.
     """
-    there = path.absolute()
-    while not there.exists():
-        there = there.parent
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
     with translated_disk_errors(path):
-        if not there.is_dir():
+        if not existing.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(there, os.W_OK):
-            read_only = os.statvfs(there).f_flag & os.ST_RDONLY
+        if not os.access(existing, os.W_OK):
+            read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
             raise OSError(errno.EROFS if read_only else errno.EACCES, "")
-        tempfile.TemporaryFile(dir=there).close()  # /proc, for one, tells root that it can be written
+        tempfile.TemporaryFile(dir=existing).close()  # /proc, for one, tells root that it can be written
 
 
 def require_place_for(file: Path) -> None:
-    """Raise unless a file can be written as `file`, in a directory that is there. Leaves nothing there.
+    """Raise unless a file can be written as `file`, in a directory that exists. Leaves no file behind.
 
     Raises:
-        MachineError: no such directory, read-only, not permitted, or a directory of that name.
+        MachineError: the directory does not exist, is read-only or not permitted, or `file` is a directory.
     """
     with translated_disk_errors(file):
         if file.is_dir():
@@ -196,7 +196,7 @@ def require_place_for(file: Path) -> None:
 
 
 def ask_disk(directory: Path) -> None:
-    """Write 1 MiB and remove it: finds the disk's error after a library failed to write without reporting it.
+    """Write 1 MiB and remove it, to find the disk's error after a library failed to write without reporting it.
 
     Raises:
         OSError: the error of the disk.
@@ -209,7 +209,7 @@ def ask_disk(directory: Path) -> None:
 
 @contextmanager
 def removed_on_failure(directory: Path) -> Iterator[None]:
-    """Remove `directory` when the block fails: a half-written directory would only take disk space."""
+    """Remove `directory` if the block fails: a partial directory would only use disk space."""
     try:
         yield
     except BaseException:
@@ -219,16 +219,16 @@ def removed_on_failure(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def appearing(target: Path, building: Path, *, replace: bool = False) -> Iterator[None]:
-    """The block makes the directory `building`, which is then flushed and takes the name `target`.
+    """Context whose block creates the directory `building`, which is then flushed and renamed to `target`.
 
-    Killed at any moment, `target` is absent or whole.
+    If the process is killed at any moment, `target` is absent or complete.
 
     Args:
-        building: beside `target`; what a killed process left there is removed.
-        replace: remove the directory that has the name, once the new one is on the disk.
+        building: a path in the same directory as `target`; leftovers of a killed process there are removed.
+        replace: whether to remove an existing `target`, once the new directory is on the disk.
 
     Raises:
-        OSError: the disk, or a directory has the name and `replace` is not given.
+        OSError: a fault of the disk, or `target` exists and `replace` is not given.
     """
     shutil.rmtree(building, ignore_errors=True)
     with removed_on_failure(building):
@@ -241,7 +241,7 @@ def appearing(target: Path, building: Path, *, replace: bool = False) -> Iterato
 
 
 def remove_directory(path: Path) -> None:
-    """Take its name from a directory, then delete it: half of it never stands under the name of a whole one."""
+    """Rename a directory, then delete it: a partially deleted directory never has the name of a complete one."""
     doomed = path.with_name(f".{path.name}.removing")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -254,7 +254,7 @@ def unfinished_files(directory: Path) -> list[Path]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """`write_atomically` for JSON: indented, UTF-8, keys in the order given."""
+    """`write_atomically` for JSON: indented, UTF-8, keys in their order."""
     write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -280,13 +280,13 @@ def sync_tree(path: Path) -> None:
 
 
 def walk(directory: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """`os.walk` for a directory of any depth, which os.walk of Python 3.11 ends with a RecursionError.
+    """`os.walk` for a directory of any depth; os.walk of Python 3.11 raises RecursionError for deep ones.
 
-    Directories that cannot be listed are passed over. The caller may sort the names of directories, or remove some.
+    Directories that cannot be listed are skipped. The caller may sort the names of directories, or remove some.
 
     Returns:
-        Of each directory its path, the names of the directories in it, and the names of its other entries, links to
-        directories among them: links are not followed.
+        For each directory its path, the names of the directories in it, and the names of its other entries, among them
+        links to directories: links are not followed.
     """
     waiting = [directory]
     while waiting:
@@ -309,7 +309,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of an append-only file. A last line without newline is an incomplete write: it is ignored.
 
     Raises:
-        MachineError: another line is damaged, or it is not a regular file.
+        MachineError: another line is damaged, or the path is not a regular file.
     """
     if not path.exists():
         return
@@ -344,7 +344,7 @@ def parsed_record(
 
 
 def _integer(digits: str) -> int:
-    """Raises ValueError for an integer that does not fit into a float."""
+    """The integer; raises ValueError if it does not fit into a float."""
     if len(digits) > _MOST_DIGITS:
         raise ValueError(f"it has a number of {len(digits):,} digits")
     return int(digits)
@@ -356,7 +356,7 @@ def _damaged(where: str | Path, reason: str, remedy: str) -> MachineError:
 
 
 class LineWriter:
-    """Appends JSON lines. Each `write` passes one whole line to the operating system; `close` makes them durable."""
+    """Appends JSON lines. `write` passes one whole line to the operating system; `close` makes the lines durable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

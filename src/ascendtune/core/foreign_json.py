@@ -14,7 +14,7 @@ from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import NotRegular, open_regular
 
 LFS_POINTER = b"version https://git-"
-"""A file in a clone of a hub's repository begins so where Git LFS did not bring its content."""
+"""Beginning of a file in a clone of a hub's repository whose content Git LFS has not downloaded."""
 _MOST_BYTES = 32 << 20
 _DEEPEST = 64
 _LARGEST = sys.float_info.max
@@ -23,7 +23,7 @@ _SHOWN_NAMES = 3
 
 
 class _Unfit(ValueError):
-    """Valid JSON that such a file must not contain."""
+    """Valid JSON with content that such a file must not contain."""
 
 
 @contextmanager
@@ -136,18 +136,18 @@ def parsed_json(content: bytes, path: Path) -> Any:
 
 
 def remedy_for_damaged(path: Path, otherwise: str = "copy or download it again") -> str:
-    """For a file whose content is wrong. Hugging Face's cache keeps contents beside its links: it would link the same
-    one again."""
+    """The remedy for a file with wrong content. Hugging Face's cache links to stored contents, so a new download would
+    link to the same content again."""
     if path.is_symlink() and path.parent.parent.name == "snapshots":
         return f"remove {path.resolve()}, and give the same command again: it is then downloaded anew"
     return otherwise
 
 
 def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = "") -> RecipeError:
-    """The error for a field that holds what it cannot hold.
+    """The error for a field with an invalid value.
 
     Args:
-        expected: what the field may hold, as in "a whole number above 0".
+        expected: the valid values, as in "a whole number above 0".
     """
     return RecipeError(
         f"{path.name}: {key} is {shown_value(value)}, and must be {expected}",
@@ -176,7 +176,7 @@ def shown_names(names: Iterable[str]) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What JSON calls the type of a value, with its article."""
+    """JSON's name for the type of a value, with its article."""
     if value is None:
         return "null"
     kinds = {
@@ -213,7 +213,7 @@ def is_text_list(value: object) -> bool:
 
 
 class FieldRule(NamedTuple):
-    """What a field of a JSON object may hold: a test of its value, and words for the message."""
+    """Valid values of a field of a JSON object: a test of the value, and words for the message."""
 
     accepts: Callable[[Any], bool]
     expected: str
@@ -232,7 +232,7 @@ def check_fields(
     *,
     never_null: str,
 ) -> None:
-    """Raise RecipeError for a field that its rule does not accept; a field without a rule may hold anything.
+    """Raise RecipeError for a field whose value its rule does not accept; a field without a rule may have any value.
 
     Args:
         rules: rule -> names of fields.
@@ -254,7 +254,7 @@ def first_line(error: BaseException) -> str:
     if lines[0].endswith(":") and len(lines) > 1:
         # A heading, as huggingface_hub writes it above the error of a field's validator.
         return re.sub(r"^\w+Error: ", "", lines[1].strip())
-    # A KeyError says the key alone.
+    # The text of a KeyError is the key only.
     return f"{type(error).__name__}: {lines[0]}" if isinstance(error, LookupError) else lines[0]
 
 

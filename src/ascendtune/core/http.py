@@ -19,12 +19,12 @@ from ascendtune import __version__
 from ascendtune.core.threads import run_in_daemon_thread
 
 _ANSWER_SECONDS = 20.0
-"""A server that sends nothing for so long counts as dead."""
+"""A server that sends nothing for so long counts as down."""
 _OPENING_SECONDS = 90.0
 """Until the body of an answer begins, redirects and a slow proxy included."""
 _MOST_JSON_BYTES = 64 << 20
 _MOST_JSON_SECONDS = 120.0
-"""For one answer of JSON, however slowly it arrives."""
+"""Limit for one JSON answer, however slowly it arrives."""
 _MOST_ERROR_BYTES = 1 << 16
 _MOST_ERROR_CHARACTERS = 300
 _MOST_WAIT_SECONDS = 60.0
@@ -34,8 +34,8 @@ class Fault(Exception):
     """A request failed; another try, or another mirror, may succeed.
 
     Attributes:
-        status: of the answer; None where none came.
-        wait_seconds: how long the server asks to wait (Retry-After), bounded.
+        status: of the answer; None if there was no answer.
+        wait_seconds: the wait that the server requests (Retry-After), bounded.
     """
 
     def __init__(self, what: str, status: int | None = None, wait_seconds: float | None = None) -> None:
@@ -46,10 +46,10 @@ class Fault(Exception):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, as hubs send them to their storage, without the token, and never from https to http."""
+    """Follows redirects, as hubs use them for their storage, without the token, and never from https to http."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        # urllib reads the body of a redirect, however long it is, unless it is closed.
+        # Unless the body of a redirect is closed, urllib reads it, however long it is.
         fp.close()
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme != "https"):
@@ -62,21 +62,21 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @cache
 def _opener() -> urllib.request.OpenerDirector:
-    """Made at the first request: it reads the proxies from the environment."""
+    """Created at the first request, because it reads the proxies from the environment."""
     return urllib.request.build_opener(_Redirects)
 
 
 def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.client.HTTPResponse:
-    """The answer to GET, from byte `offset` on where the server can; its status is 200 or 206.
+    """The answer to GET, from byte `offset` on if the server supports that; its status is 200 or 206.
 
     Raises:
         Fault: no connection, an error status, or a redirect that is not followed.
     """
-    asked = {"Accept-Encoding": "identity", **headers}
+    request_headers = {"Accept-Encoding": "identity", **headers}
     if offset:
-        asked["Range"] = f"bytes={offset}-"
-    request = urllib.request.Request(url, headers=asked)
-    # A header that comes letter by letter, or "100 Continue" again and again, keeps urllib waiting for ever.
+        request_headers["Range"] = f"bytes={offset}-"
+    request = urllib.request.Request(url, headers=request_headers)
+    # A header that arrives letter by letter, or a repeated "100 Continue", would block urllib for ever.
     opening = run_in_daemon_thread(lambda: _answer(_opener(), request, _ANSWER_SECONDS))
     try:
         return opening.result(_OPENING_SECONDS)
@@ -93,10 +93,10 @@ def _close(opening: Future[http.client.HTTPResponse]) -> None:
 def _answer(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float, *, is_quoted: bool = False
 ) -> http.client.HTTPResponse:
-    """The answer of the server; `is_quoted`: a fault quotes what the server says of an error, not its status alone."""
+    """The answer of the server; `is_quoted`: a fault quotes the server's error message, not its status only."""
     request.add_header("User-Agent", f"ascendtune/{__version__}")
     for name, value in request.header_items():
-        # http.client would refuse it, too, and show the value, which may be a token.
+        # http.client would also refuse it, with the value in the message, which may be a token.
         if not (value.isascii() and value.isprintable()):
             raise Fault(f"the value of {name} contains the end of a line, or a character that is not ASCII")
     try:
@@ -116,12 +116,12 @@ def _answer(
 def _quoted(error: urllib.error.HTTPError) -> str:
     """The message of an error in JSON, as servers with OpenAI's API send it; empty if there is none."""
     try:
-        said = json.loads(error.read(_MOST_ERROR_BYTES))
+        message = json.loads(error.read(_MOST_ERROR_BYTES))
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return ""
-    said = said.get("error", said) if isinstance(said, dict) else None
-    said = said.get("message") if isinstance(said, dict) else said
-    return f": {' '.join(said.split())[:_MOST_ERROR_CHARACTERS]}" if isinstance(said, str) else ""
+    message = message.get("error", message) if isinstance(message, dict) else None
+    message = message.get("message") if isinstance(message, dict) else message
+    return f": {' '.join(message.split())[:_MOST_ERROR_CHARACTERS]}" if isinstance(message, str) else ""
 
 
 def translated(error: Exception) -> Fault:
@@ -142,16 +142,16 @@ def get_json(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, st
 
 
 def exchange_json(url: str, headers: Mapping[str, str], question: Any = None, *, seconds: float) -> Any:
-    """The JSON that the server of `url`, and no other, answers to GET, or to POST of `question` as JSON.
+    """The JSON that `url` answers to GET, or to POST of `question` as JSON.
 
-    Redirects are not followed, and a server on this machine is reached without the proxies of the environment: what is
-    sent may be private.
+    Redirects are not followed, and a server on this machine is reached without the proxies of the environment: the
+    question may be private.
 
     Raises:
         Fault: the request failed or was redirected, or the answer is not JSON, is too large, or takes longer than
             `seconds`.
     """
-    # A server that sends a header letter by letter keeps urllib waiting, whatever its timeout.
+    # A server that sends a header letter by letter blocks urllib, whatever its timeout.
     answer = run_in_daemon_thread(lambda: _exchange(url, headers, question, seconds))
     try:
         return answer.result(seconds)
@@ -162,8 +162,8 @@ def exchange_json(url: str, headers: Mapping[str, str], question: Any = None, *,
 def _exchange(url: str, headers: Mapping[str, str], question: Any, seconds: float) -> Any:
     deadline = time.monotonic() + seconds
     body = None if question is None else json.dumps(question).encode()
-    asked = {**headers, **({} if body is None else {"Content-Type": "application/json"})}
-    opener, request = _opener_without_redirects(url), urllib.request.Request(url, body, asked)
+    request_headers = {**headers, **({} if body is None else {"Content-Type": "application/json"})}
+    opener, request = _opener_without_redirects(url), urllib.request.Request(url, body, request_headers)
     with _answer(opener, request, seconds, is_quoted=True) as answer:
         return _json_of(answer, deadline)
 
@@ -173,7 +173,7 @@ def is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
         address = ip_address(host)
-        # 0.0.0.0 is what servers say that they listen on.
+        # Servers report that they listen on 0.0.0.0.
         return address.is_loopback or address.is_unspecified
     except ValueError:
         return host == "localhost"

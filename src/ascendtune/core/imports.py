@@ -1,4 +1,4 @@
-"""Imports of large packages, such as torch and transformers, and other things that are made once and stay."""
+"""Imports of large packages, such as torch and transformers, and of other objects that live until the end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SCANNER = "transformers.utils.import_utils"
 
 @contextmanager
 def uncollected_imports() -> Iterator[None]:
-    """Import in here without garbage collection.
+    """Import in this context without garbage collection.
 
-    Imports make hundreds of thousands of objects and hardly any garbage; to traverse them again and again takes a fifth
-    of their time. These objects live until the end: the collector never traverses them again.
+    Imports create hundreds of thousands of objects and hardly any garbage; repeated traversal takes a fifth of their
+    time. These objects live until the end: the collector never traverses them again.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -32,10 +32,11 @@ def uncollected_imports() -> Iterator[None]:
 
 
 def scan_models_once() -> None:
-    """Let transformers, where it is imported from now on, look through the source of its models once, and faster.
+    """Make transformers, if imported from now on, scan the source of its models once, and faster.
 
-    It does so for itself and again for `transformers.models`, each time a quarter of a second of CPU time: it caches
-    128 directories, and there are 549 (`create_import_structure_from_path`, 5.23). Half of that time goes into the
+    By default it scans them for itself and again for `transformers.models`, each time a quarter of a second of CPU
+    time: it caches 128 directories, and there are 549 (`create_import_structure_from_path`, 5.23). Half of that time
+    goes into the
     lines above `__all__` (`fetch__all__`).
     """
     if _SCANNER not in sys.modules and not any(isinstance(each, _MendsScanner) for each in sys.meta_path):

@@ -1,6 +1,6 @@
-"""The language of what a command prints: English, or Chinese with `--lang zh` or a Chinese locale.
+"""The language of a command's output: English, or Chinese with `--lang zh` or a Chinese locale.
 
-A room that answers in both languages has a file `phrases.zh.toml` beside its modules and one `Phrases` object, in
+A room with output in both languages has a file `phrases.zh.toml` beside its modules and one `Phrases` object, in
 `language.py` where several modules use it:
 
     say = Phrases(__package__)
@@ -34,22 +34,22 @@ def current() -> Language:
 
 
 def choose(option: str | None, environment: Mapping[str, str], encoding: str | None) -> Language:
-    """The language that a command answers in: that of `--lang`, else of the locale. To be used with `using`.
+    """The language of a command's output: that of `--lang`, else of the locale. To be used with `using`.
 
     Args:
         option: the value of `--lang`; None if it is absent.
-        environment: of LC_ALL, LC_MESSAGES and LANG the first that is set decides; unless it is C, LANGUAGE, a list,
-            has the first word, as in gettext.
-        encoding: of the stream that is printed to; a Chinese locale counts only if it can write Chinese.
+        environment: of LC_ALL, LC_MESSAGES and LANG the first that is set decides; unless it is C, the first language
+            of LANGUAGE, a list, takes precedence, as in gettext.
+        encoding: of the output stream; a Chinese locale counts only if the stream can encode Chinese.
 
     Raises:
         InputError: `option` is not a known language.
     """
     if option is not None:
-        asked = next((each for each in LANGUAGES if each == option), None)
-        if asked is None:
+        language = next((each for each in LANGUAGES if each == option), None)
+        if language is None:
             raise InputError(f"--lang {option} is not valid", code="invalid-value", remedy="choose en or zh")
-        return asked
+        return language
     locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "C")
     is_c = locale.partition(".")[0] in ("C", "POSIX")
     names = [locale] if is_c else [*environment.get("LANGUAGE", "").split(":"), locale]
@@ -69,7 +69,7 @@ def using(language: Language) -> Iterator[None]:
 
 
 def in_each(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
-    """The answer of `sentence`, asked once in each language."""
+    """The results of `sentence`, called once in each language."""
     found = dict[Language, Answer]()
     for each in LANGUAGES:
         with using(each):
@@ -81,7 +81,7 @@ class Phrases:
     """The sentences of one room.
 
     Args:
-        package: the room, whose folder holds `phrases.zh.toml`.
+        package: the room whose folder contains `phrases.zh.toml`.
     """
 
     def __init__(self, package: str) -> None:

@@ -14,7 +14,7 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive lock on `path`; the kernel releases it when the process ends, for whatever reason.
+    """Hold an exclusive lock on `path`; the kernel releases it when the process ends, for any reason.
 
     Args:
         path: the lock file; it is created, in a directory that exists, and stays.
@@ -34,7 +34,7 @@ def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def is_opened_from(path: Path, descriptor: int) -> bool:
-    """Whether the file of `descriptor` still is the one at `path`."""
+    """Whether the file of `descriptor` is still the file at `path`."""
     try:
         opened, named = os.fstat(descriptor), path.stat()
     except OSError:
@@ -43,10 +43,10 @@ def is_opened_from(path: Path, descriptor: int) -> bool:
 
 
 def try_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
-    """Lock an open file for this open file description; False where another one has the lock.
+    """Lock an open file for this open file description; False if another one has the lock.
 
     Raises:
-        MachineError: the file system of `path` has no locks.
+        MachineError: the file system of `path` does not support locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Messages for people, on stderr: one line each, with a prefix of the rank if there are several."""
+"""Messages for people, on stderr: one line each, with the rank as prefix if there are several ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ascendtune.core.terminal_text import safe, terminal_width, wrapped
 
 _logger = logging.getLogger("ascendtune")
 displays: list[Callable[[], AbstractContextManager[None]]] = []
-"""Of what is on the line of the terminal on which a message would begin: hides it while the message is written."""
+"""Contexts that hide a display on the terminal's current line, such as a progress bar, while a message is written."""
 
 
 class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        # A scheduler may set one of the two alone: then this process is not a rank.
+        # A scheduler may set only one of the two: then this process is not a rank.
         rank, is_alone = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1") == "1"
         label = "" if rank is None or is_alone else f"[rank {rank}] "
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
@@ -40,11 +40,11 @@ _VERBOSITY = "ASCENDTUNE_VERBOSITY"
 
 
 def set_up(*, quiet: bool | None = None, verbose: bool = False) -> None:
-    """Send our messages to stderr. Libraries' own loggers are left alone.
+    """Send our messages to stderr. Loggers of libraries are not changed.
 
     Args:
-        quiet: only warnings and errors, no notices, progress or closing lines, here and in workers; None takes what
-            the process that started this one was told.
+        quiet: only warnings and errors, no notices, progress or closing lines, here and in workers; None inherits the
+            setting of the process that started this one.
         verbose: notices in full.
     """
     if quiet is not None:
@@ -79,7 +79,7 @@ def say_in_handler(message: str) -> None:
     try:
         say(message)
     except RuntimeError:
-        # The signal came while this thread was writing to the stream, which takes no second write within the first.
+        # The signal arrived while this thread was writing to the stream, which does not allow a nested write.
         os.write(2, f"{message}\n".encode())
 
 

@@ -31,20 +31,20 @@ _SECRET_NAME = (
     r"|proxy|registry|docker|git|vpn|key|cert|keystore)[_.-]?pass(?![\w.-]))"
 )
 _WEAK_NAME = r"(?>(?:[\w.-]*[_.-])?(?:auth|creds?|cookies?|pw)(?![\w.-])|pass(?=[\"']?=|[\"']\s*:))"
-"""Of secrets, and of settings: `use_auth: true`, `pw=12.5`."""
+"""Names of secrets, and also of settings: `use_auth: true`, `pw=12.5`."""
 _NO_SECRET = r"""(?!["']?(?:true|false|none|null|yes|no|on|off|\d{1,3}(?:\.\d+)?)(?![\w.-]))"""
 _QUOTE = r"""(?:\\*["'])"""
-"""Of text within JSON within JSON, too."""
+"""Also matches JSON within JSON."""
 _VALUE = (
     r"""(?:\*{3}(?![^\s"',;)}\]])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?\\+\2"""
     rf"""|{_QUOTE}?(?:[^\s"',;}}\]]|[,;](?=[^\s"'}}\]]))+)"""
 )
 _SIGN = rf"""{_QUOTE}?\]?\s*(?:==|=>|[=:：])\s*[\[(]?(?:[a-z]\w{{,30}}\(?(?=\\*["']|\*{{3}}))?"""
-"""As in `{"token": `, `environ["TOKEN"] = ` and `token=str(`."""
+"""An assignment, as in `{"token": `, `environ["TOKEN"] = ` and `token=str(`."""
 _ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_SECRET_NAME}{_SIGN}){_VALUE}")
 _WEAKLY_ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_WEAK_NAME}{_SIGN}){_NO_SECRET}{_VALUE}")
 _WORKING_DIRECTORY = re.compile(rf"""(?i)((?<![\w.-])-{{0,2}}pwd{_SIGN})(?!["'\\]*[/~.$]){_VALUE}""")
-"""A password that is called pwd; PWD=/path is a directory."""
+"""A password named pwd; PWD=/path is a directory."""
 _VARIABLE = re.compile(
     rf"((?<![\w.-])[A-Z][A-Z0-9_]*_(?:PASS|PW|AUTH|CREDS?|COOKIES?|KEY|PAT|JWT)=){_NO_SECRET}{_VALUE}"
 )
@@ -57,13 +57,13 @@ _LISTED = re.compile(
     rf"(?i)(\bname{_QUOTE}?:[ \t]*{_QUOTE}?{_SECRET_NAME}{_QUOTE}?,?[ \t]*\n?[^\n]{{0,40}}?\bvalue{_QUOTE}?:[ \t]*)"
     rf"{_VALUE}"
 )
-"""As Kubernetes and others list variables: a name, and its value beside it or in the next line."""
+"""Variables as Kubernetes and others list them: a name, and its value beside it or in the next line."""
 _DECLARED = re.compile(
     rf"(?i)((?:(?<![\w.-])(?-i:ENV|setenv)[ \t]+{_SECRET_NAME}[ \t]+"
     rf"|\({_QUOTE}{_SECRET_NAME}{_QUOTE},[ \t]*(?={_QUOTE})"
     rf"|[|│┃║][ \t]*{_SECRET_NAME}[ \t]*[|│┃║][ \t]*(?![|│┃║]))){_NO_SECRET}{_VALUE}"
 )
-"""In a Dockerfile and in csh, as a pair of Python, in a row of a table."""
+"""Assignments in a Dockerfile and in csh, as a pair in Python, and in a row of a table."""
 _SAID = re.compile(r"((?:密码|口令|密钥|令牌)(?:是|为)\s*)[!-~]{4,}")
 _OPTION = re.compile(rf"(?i)((?<![\w.-])--?(?=[a-z]){_SECRET_NAME}(?:{_QUOTE},)?[ \t]+(?!{_QUOTE}?-)){_VALUE}")
 """`--token VALUE`, and the same in a list of Python."""
@@ -89,24 +89,24 @@ _IN_COMMAND = re.compile(
     r"|\becho[ \t]+(?=[^\n|]{1,80}\|[ \t]*(?:sudo|passwd|chpasswd)\b))"
     rf"{_VALUE}"
 )
-"""Passwords that commands take without a name."""
+"""Passwords as arguments of commands, without a name."""
 _HOOK = re.compile(
     r"(?i)(://(?:hooks\.slack\.com/services|[\w.-]{1,80}/open-apis/bot/v2/hook|[\w.]{0,20}discord(?:app)?\.com/api/webhooks"
     r"|[\w.-]{1,80}webhook\.office\.com|api\.telegram\.org|api\.day\.app|sc(?:tapi)?\.ftqq\.com"
     r"|[\w.-]{1,80}(?:/[\w.-]{1,40}){0,4}/(?:web)?hooks?)/)[^\s\"'<>*][^\s\"'<>]*"
 )
-"""Who has such a link may write into the group's chat."""
+"""Webhooks: whoever has such a link may write to the group's chat."""
 _NAMED_HEX = re.compile(
     r"(?i)(\b(?:wandb|swanlab|login|api)\b(?:(?!commit|sha|hash|rev|git|snapshots|blob|\b[0-9a-f]{40}\b)[^\n]){0,40})"
     r"(?<![0-9a-f])[0-9a-f]{40}\b"
 )
-"""The key of wandb has the form of a git commit: what stands before tells them apart."""
+"""The key of wandb has the form of a git commit: the text before it distinguishes them."""
 # A password may hold '@': the last one before the path ends it.
 _IN_URL = re.compile(r"""(://)[^/\s:@]*(?::[^/\s"'<>]*)?@""")
 _IN_PATH = re.compile(r"(://[^/\s]+/t/)[^/\s]+(?=/)")
 """The token of a conda channel."""
 _IN_QUERY = re.compile(r"""(?i)([?&](?:[\w-]*sig(?:nature)?|key|code)=)[^&\s"'<>]+""")
-"""Of a link that lets everybody in who has it."""
+"""Parameters of a link that give access to anybody who has it."""
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*")
 _KEY = re.compile(
     r"\b(?:(?:hf_(?![a-z]+_[a-z_]+(?![\w-]))|sk-|gh[oprsu]_|github_pat_|glpat-|A[KS]IA|AIza|nvapi-|xox[bp]-|ms-(?=[0-9a-f]{8}-))"
@@ -148,7 +148,7 @@ _HARMLESS_VARIABLE = re.compile(
     r"|\w*(?:_VISIBLE_DEVICES|_HOME|PATH|_ROOT|_DIR|_CACHE|_CA_BUNDLE|_CERT|_CERTS|_CAINFO|_CERTS_FILE|CERTS_FILE_PATH"
     r"|_CERT_FILE|_LOG_LEVEL|_NUM_THREADS)"
 )
-"""What diagnosis needs; the values of other variables are masked."""
+"""Variables that diagnosis needs; the values of other variables are masked."""
 _HARMLESS_VALUE = re.compile(r"(?i)[01]?|true|false|yes|no|on|off|none")
 _SURE_KEY = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:[\w]+-)*[A-Za-z0-9]{20,}|gh[po]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
@@ -163,7 +163,7 @@ def without_secrets(text: str) -> str:
     text = _IN_PATH.sub(r"\1***", text)
     text = _IN_QUERY.sub(r"\1***", text)
     text = _PRIVATE_KEY.sub(r"\1***", text)
-    # First what has a word between its name and the secret: `Authorization: Basic SECRET`, `token: Bearer SECRET`.
+    # First the names with a word before the secret: `Authorization: Basic SECRET`, `token: Bearer SECRET`.
     text = _BEARER.sub(r"\1 ***", text)
     for pattern in _PATTERNS:
         text = pattern.sub(r"\1***", text)
@@ -184,7 +184,7 @@ def holds_secret(text: str) -> bool:
 
 
 def command_without_secrets(argv: Sequence[str]) -> list[str]:
-    """The same for a command, where a secret may also follow its option: `--token VALUE`."""
+    """`without_secrets` for a command, in which a secret may also follow its option: `--token VALUE`."""
     return [
         "***" if _IS_SECRET_OPTION.fullmatch(before) and not argument.startswith("-") else without_secrets(argument)
         for before, argument in zip(["", *argv], argv, strict=False)
@@ -192,10 +192,10 @@ def command_without_secrets(argv: Sequence[str]) -> list[str]:
 
 
 class Mask:
-    """The same thing gets the same mask throughout, so that a reader can still tell two machines apart."""
+    """Masks each name or address by the same placeholder throughout, so two machines can still be told apart."""
 
     def __init__(self, *, users: Iterable[str] = (), hosts: Iterable[str] = (), versions: Iterable[str] = ()) -> None:
-        """`versions` are numbers that look like addresses (driver 23.0.2.1) and stay as they are."""
+        """`versions` are numbers that look like addresses (driver 23.0.2.1) and are not masked."""
         names = [(each, "user") for each in users] + [(each, "host") for each in hosts]
         self._names = {name: kind for name, kind in names if len(name) > 2 and name.lower() not in _TOO_COMMON}
         self._kept = frozenset(versions)
@@ -223,7 +223,7 @@ class Mask:
         return text
 
     def environment(self, env: Mapping[str, str]) -> str:
-        """NAME=value lines, sorted; values are left only where the variable is known to hold no secret."""
+        """NAME=value lines, sorted; values are shown only if the variable is known not to contain a secret."""
         lines = (
             self.text(f"{name}={value}")
             if _HARMLESS_VALUE.fullmatch(value)
@@ -246,7 +246,7 @@ class Mask:
         return self._named("host", found[0]) if is_node else found[0]
 
     def _v6(self, text: str) -> str:
-        """`text` may end with a sentence, or with the colon before a message."""
+        """`text` may end with a full stop, or with the colon before a message."""
         address = text.rstrip(".")
         address = address if address.endswith("::") else address.rstrip(":")
         return self._address(address) + text[len(address) :]

@@ -1,4 +1,4 @@
-"""Words of the command line, `a.b=c`, that change a document."""
+"""Arguments `a.b=c` of the command line, which change a document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Set `a.b=c` words in place; the value is read as YAML.
+    """Apply `a.b=c` arguments in place; the value is read as YAML.
 
     Raises:
         RecipeError: a word without `=` or value, or a path through something that is not a section.
@@ -31,7 +31,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 where=where,
             )
         if not text.strip():
-            # A shell variable that is not set; the key's default would be taken in silence.
+            # A shell variable that is not set; otherwise the default would be used silently.
             raise RecipeError(
                 f"'{dotted}' has no value",
                 code="invalid-override",
@@ -54,7 +54,8 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
 
 
 def _set(target: Any, path: Path_, value: Any) -> bool:
-    """Set the value at `path` below `target`, making sections on the way; False where the path leads to no key."""
+    """Set the value at `path` below `target`, creating sections on the way; False if the path does not lead to a
+    key."""
     part, *rest = path
     if isinstance(target, list):
         if not isinstance(part, int) or part >= len(target):
@@ -70,7 +71,7 @@ def _set(target: Any, path: Path_, value: Any) -> bool:
 
 
 def _dead_end(values: Any, path: Sequence[str | int]) -> str:
-    """Where a path ends before its last part, and what stands there."""
+    """Describe where a path ends before its last part, and the value there."""
     for length, part in enumerate(path):
         place = ".".join(map(str, path[:length])) or "the document"
         if isinstance(values, list):

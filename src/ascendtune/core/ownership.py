@@ -1,7 +1,8 @@
-"""Checks of ownership and permissions, as ssh's StrictModes, before a run resumes from files.
+"""Checks of ownership and permissions, like ssh's StrictModes, before a run resumes from files.
 
-Files that other users put into a run directory run no code, but they are trained on. A parent directory may be writable
-by all users, as `/data` often is: a run directory that another user puts there belongs to that user, and is refused.
+Files that other users put into a run directory cannot run code, but the run would train on them. A parent directory may
+be writable by all users, as `/data` often is: a run directory that another user puts there belongs to that user, and is
+refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def restrict_umask() -> None:
-    """From now on, files that this process and its children create are writable by the user alone."""
+    """From now on, only the user may write files that this process and its children create."""
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
 
 
@@ -39,7 +40,7 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
     """Raise unless `directory` and `parts` belong to this user or root, and no other user may write them.
 
     Args:
-        parts: in `directory`: files, or directories with all that is in them. Those that do not exist are left out.
+        parts: files in `directory`, or directories with their whole content. Missing ones are skipped.
         remedy: an alternative to changing the owner.
 
     Raises:
@@ -67,9 +68,9 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
 
 
 def _as_made_here(directory: Path) -> tuple[set[int], bool]:
-    """The owners of files that this user creates in `directory`, and whether modes are kept.
+    """The owners of files that this user creates in `directory`, and whether their modes are kept.
 
-    A file server may give every file to one user, and file systems of other operating systems show one mode for all.
+    A file server may assign every file to one user, and file systems of other operating systems have one mode for all.
     """
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -77,6 +78,6 @@ def _as_made_here(directory: Path) -> tuple[set[int], bool]:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
-        # Nothing can be made here: a mount that only reads shows owners and modes as they are.
+        # No file can be created here: a read-only mount shows owners and modes as they are.
         return {0, os.geteuid()}, True
     return {0, os.geteuid(), facts.st_uid}, not facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO)

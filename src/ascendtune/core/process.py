@@ -25,7 +25,7 @@ from ascendtune.core.terminal_text import decoded
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that has ended. `exit_code` is negative for a signal, 127 when the program does not exist."""
+    """A program that has ended. `exit_code` is negative for a signal, 127 if the program does not exist."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -40,8 +40,8 @@ _running: set[subprocess.Popen[bytes]] = set()
 
 @contextmanager
 def programs_end_with_us() -> Iterator[None]:
-    """Context of the main thread that ends what `run` waits for, in any thread, when it is left by an exception such
-    as Ctrl-C, and before SIGTERM or SIGHUP ends this process. A signal with a handler, or ignored, is left alone.
+    """Context of the main thread that ends the programs that `run` waits for, in any thread, when an exception such as
+    Ctrl-C leaves it, and before SIGTERM or SIGHUP ends this process. Signals that are handled or ignored stay so.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -71,13 +71,13 @@ def _kill_running() -> None:
 
 
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, str] | None = None) -> Finished:
-    """Run to the end and collect the output. Never raises for what the program does; look at `exit_code`.
+    """Run a program to its end and collect its output. Its failure raises no error; see `exit_code`.
 
-    A program that does not end in time is killed, and with it every process of its session and their children: vendor
-    tools are often scripts, whose own children would keep hanging. One that not even SIGKILL ends, because it hangs
-    within a driver, is left behind, and one in another session whose parent has ended. The same holds when SIGTERM or
-    SIGHUP ends this process (beside other threads: within `programs_end_with_us`); when SIGKILL does, the program gets
-    SIGTERM, unless this process has other threads.
+    A program that does not end in time is killed, with every process of its session and their children: vendor tools
+    are often scripts, whose own children would keep hanging. Left behind are a program that even SIGKILL does not end,
+    because it hangs within a driver, and one in another session whose parent has ended. The same holds when SIGTERM or
+    SIGHUP ends this process (if it has other threads: within `programs_end_with_us`); when SIGKILL does, the program
+    gets SIGTERM, unless this process has other threads.
     """
     with programs_end_with_us():
         return _run(argv, timeout_seconds, env)
@@ -85,7 +85,7 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
 
 def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | None) -> Finished:
     pipe = subprocess.PIPE
-    # Beside threads no Python code may run between fork and exec.
+    # With other threads, no Python code may run between fork and exec.
     begin = partial(end_with_parent, os.getpid()) if threading.active_count() == 1 else None
     try:
         process = subprocess.Popen(
@@ -117,7 +117,7 @@ def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | N
 
 
 def _code(process: subprocess.Popen[bytes], seconds: float | None) -> int | None:
-    """The exit code, or None when the program still runs after `seconds`."""
+    """The exit code, or None if the program still runs after `seconds`."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -137,7 +137,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def _started_by(pid: int) -> list[int]:
-    """Processes of the session `pid`, and their children, as far as the parents live."""
+    """Processes of the session `pid`, and their children as long as their parents live."""
     left, found = list(stats()), {pid}
     while more := [each for each in left if each.session == pid or each.parent in found]:
         found.update(each.pid for each in more)
@@ -159,7 +159,7 @@ def _not_started(argv: Sequence[str], error: OSError, remedy: str = "check that 
 
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Become another program: same pid, same terminal, no parent left behind to wait."""
+    """Replace this process by another program: same pid, same terminal, and no parent that waits."""
     try:
         os.execve(argv[0], list(argv), dict(env))
     except OSError as error:
@@ -167,9 +167,9 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run to the end with our terminal, as a shell does, and return the exit code: 128 + N after signal N.
+    """Run a program to its end with our terminal, as a shell does, and return the exit code: 128 + N after signal N.
 
-    The terminal sends its SIGINT to the child, too: it is left to the child. SIGTERM and SIGHUP are passed on.
+    The terminal also sends SIGINT to the child, which handles it. SIGTERM and SIGHUP are passed on.
 
     Raises:
         MachineError: it cannot be started.
@@ -191,13 +191,13 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
 @contextmanager
 def commands_changed(change: Callable[[list[str]], list[str] | None], added: Mapping[str, str]) -> Iterator[None]:
-    """Context in which commands that code of others starts by `subprocess` or `os.exec*` are passed through `change`.
+    """Context in which commands that other code starts by `subprocess` or `os.exec*` are passed through `change`.
 
-    Commands for a shell are left alone.
+    Commands for a shell are not changed.
 
     Args:
-        change: from a command to the one that is started instead; None leaves it as it is.
-        added: variables that the changed command gets, where it has an environment of its own.
+        change: returns the command to start instead; None keeps the command.
+        added: variables for the changed command, if it has an environment of its own.
     """
     start, exec_with = subprocess.Popen.__init__, os.execve
 
@@ -225,7 +225,7 @@ def commands_changed(change: Callable[[list[str]], list[str] | None], added: Map
 
 
 def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Start a child for what this process becomes: in a session and a directory of its own; it has our stderr alone.
+    """Start a child of the program that this process becomes: in its own session and directory, with our stderr only.
 
     Raises:
         MachineError: it cannot be started.
@@ -234,11 +234,11 @@ def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 class _InASession:
-    """A child in a session of its own: the terminal's Ctrl-C reaches us alone.
+    """A child in its own session: Ctrl-C of the terminal reaches only this process.
 
     Args:
-        remedy: where it cannot be started.
-        how: as of Popen.
+        remedy: for the error, if it cannot be started.
+        how: arguments of Popen.
 
     Raises:
         MachineError: it cannot be started.
@@ -256,14 +256,14 @@ class _InASession:
         return self._process.pid
 
     def wait(self, timeout_seconds: float | None = None) -> int | None:
-        """The exit code, or None when the child still runs after `timeout_seconds`."""
+        """The exit code, or None if the child still runs after `timeout_seconds`."""
         return _code(self._process, timeout_seconds)
 
 
 class Guard(_InASession):
     """A child that outlives this process, to clean up after it: its stdin closes when this process ends for any reason.
 
-    It is in a directory of its own, and has no output: an open stream would block readers of ours.
+    It has its own directory and no output: an open stream would block readers of ours.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -271,7 +271,7 @@ class Guard(_InASession):
         super().__init__(argv, env=env, cwd="/", stdin=subprocess.PIPE, stdout=nothing, stderr=nothing)
 
     def dismiss(self) -> None:
-        """End it: nothing is left to clean up."""
+        """End it: there is nothing to clean up."""
         self._process.kill()
         self._process.communicate()
 
@@ -291,8 +291,8 @@ class Child(_InASession):
         """
         Args:
             stdin: a descriptor for the child's descriptor 0 (default: /dev/null).
-            stdout: a descriptor (default: ours).
-            stderr: a file that the child's stderr is appended to (default: ours).
+            stdout: a descriptor (default: our stdout).
+            stderr: a file to which the child's stderr is appended (default: our stderr).
         """
         with stderr.open("ab") if stderr else nullcontext() as sink:
             super().__init__(
@@ -311,7 +311,7 @@ class Child(_InASession):
 
 
 class LoggedChild(_InASession):
-    """A child beside threads of this process: no Python code runs between fork and exec.
+    """A child for a process with threads: no Python code runs between fork and exec.
 
     The child's stdin ends when `hang_up` is called or this process ends for any reason.
     """
@@ -319,13 +319,13 @@ class LoggedChild(_InASession):
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, output: Path) -> None:
         """
         Args:
-            output: the file that its stdout and stderr are appended to.
+            output: the file to which its stdout and stderr are appended.
         """
         with translated_disk_errors(output, "opening a log"), output.open("ab") as sink:
             super().__init__(argv, env=env, stdin=subprocess.PIPE, stdout=sink, stderr=sink)
 
     def hang_up(self, timeout_seconds: float) -> None:
-        """Close its stdin, and wait until it has ended; kill it when it has not in time."""
+        """Close its stdin and wait until it has ended; kill it after the timeout."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self.wait(timeout_seconds) is None:
@@ -343,7 +343,7 @@ class PipedChild(_InASession):
         )
 
     def send_line(self, line: str) -> bool:
-        """Send a line; False if the child does not read any more."""
+        """Send a line; False if the child no longer reads."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
@@ -367,7 +367,7 @@ class PipedChild(_InASession):
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """End it, and what it has started: ssh leaves behind the one that it goes through another host with."""
+        """End it and the processes that it has started: ssh would leave behind the ssh of its ProxyJump."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -381,14 +381,14 @@ class PipedChild(_InASession):
 
 
 _LONGEST_LINE = 16 << 20
-"""Bytes; of a longer one, as another host may send without end, each piece is a line."""
+"""Bytes; longer lines, which another host may send without end, are split at this length."""
 _KILL_SECONDS = 1.0
 """Seconds that a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel send this process SIGTERM when its parent ends, for whatever reason; end if it has ended."""
+    """Let the kernel send this process SIGTERM when its parent ends, for any reason; exit if it has ended already."""
     _terminate_with_parent()
     if os.getppid() != parent:
         os._exit(128 + signal.SIGTERM)

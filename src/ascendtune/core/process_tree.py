@@ -1,4 +1,4 @@
-"""The processes below another one: found, signalled, waited for."""
+"""Find, signal and wait for the descendants of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """From here on, a process below us whose parent ends becomes our child, so that it can be found and waited for."""
+    """From now on, orphaned descendants become children of this process, so they can be found and waited for."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -41,12 +41,12 @@ class Stat:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """The process `pid`, or None when there is none. A zombie counts as none: it has ended."""
+    """The process `pid`, or None if there is none. A zombie counts as ended."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The name may hold spaces and parentheses; the last one closes it.
+    # The name may contain spaces and parentheses; the last parenthesis closes it.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     if fields[0] in "ZX":
@@ -63,13 +63,13 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def is_alive(pid: int, start_ticks: int, *, boot: str, namespace: str, host: str) -> bool | None:
-    """Whether a process that was recorded still runs; None where its pid means nothing here: another machine, another
+    """Whether a recorded process still runs; None if its pid has no meaning here: on another machine, in another
     container.
 
     Args:
-        boot: `boot_id` where it runs. It identifies the machine, too: a host's name may change while it runs.
+        boot: `boot_id` of its machine. It identifies the machine, too: the name of a host may change at any time.
         namespace: its `pid_namespace`.
-        host: the name of its machine, which decides where this machine has been started again since, or is another.
+        host: the name of its machine, which distinguishes a restart of this machine from another machine.
     """
     if boot != boot_id():
         return None if host != socket.gethostname() else False
@@ -88,7 +88,7 @@ def stats() -> Iterator[Stat]:
 
 def owner_of(pid: int) -> int | None:
     """The user id of a process; None when it has ended, or its effective user is not its real user."""
-    # The owner of /proc/PID would not do: it is root for every process that has changed its user.
+    # The owner of /proc/PID does not suffice: it is root for every process that has changed its user.
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
         if found := re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE):
@@ -97,7 +97,7 @@ def owner_of(pid: int) -> int | None:
 
 
 def user_name(uid: int | None) -> str:
-    """The name of a user; the number if it has no name."""
+    """The name of a user; the number if the user has no name."""
     if uid is None:
         return "another user"
     try:
@@ -107,7 +107,7 @@ def user_name(uid: int | None) -> str:
 
 
 def command_of(pid: int) -> str:
-    """The command line on one line, words joined by spaces; the name in brackets where there is none."""
+    """The command line on one line, words joined by spaces; the name in brackets if there is none."""
     with suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
         return _shown(words) or f"[{_shown((_PROC / str(pid) / 'comm').read_bytes().decode(errors='replace'))}]"
@@ -115,7 +115,8 @@ def command_of(pid: int) -> str:
 
 
 def _shown(words: str) -> str:
-    """Without control characters, which would reach the terminal: other users choose the words of their commands."""
+    """`words` without control characters, which would reach the terminal: commands of other users are arbitrary
+    text."""
     return " ".join("".join(each if each.isprintable() else " " for each in words).split())
 
 
@@ -128,7 +129,7 @@ def memory_of(pid: int) -> int | None:
 
 
 def environment_of(pid: int) -> Mapping[str, str]:
-    """The environment with which a process was started; empty where this user may not read it."""
+    """The environment with which a process was started; empty without permission to read it."""
     try:
         content = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -138,7 +139,7 @@ def environment_of(pid: int) -> Mapping[str, str]:
 
 
 def open_files(pid: int) -> frozenset[str]:
-    """What the file descriptors of a process lead to; empty where this user may not look."""
+    """Targets of the file descriptors of a process; empty without permission to read them."""
     found = set()
     with suppress(OSError):
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
@@ -148,7 +149,7 @@ def open_files(pid: int) -> frozenset[str]:
 
 
 def is_service(pid: int) -> bool:
-    """Whether systemd keeps the process as a service of the machine: its parent is not gone, it never had another."""
+    """Whether systemd runs the process as a service of the machine: then it is not an orphan."""
     with suppress(OSError):
         return "/system.slice/" in (_PROC / str(pid) / "cgroup").read_text(errors="replace")
     return False
@@ -160,7 +161,7 @@ def boot_id() -> str:
 
 
 def namespace(kind: str) -> str:
-    """The one that this process is in: of the network ("net"), of mounted files ("mnt"), of processes ("pid")."""
+    """The namespace of this process: of the network ("net"), of mounts ("mnt"), of processes ("pid")."""
     return str((_PROC / "self/ns" / kind).readlink())
 
 
@@ -175,7 +176,7 @@ def is_first_pid_namespace() -> bool:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for the signal `number`; without one many signals end it."""
+    """Whether a process has a handler for the signal `number`; many signals end a process without one."""
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
         if found := re.search(r"^SigCgt:\s+([0-9a-f]+)", status, re.MULTILINE):
@@ -184,7 +185,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def waits_in(pid: int) -> str | None:
-    """The kernel's function in which a process sleeps; None where it does not sleep or this user may not know."""
+    """The kernel's function in which a process sleeps; None if it does not sleep, or without permission to read it."""
     with suppress(OSError):
         name = (_PROC / str(pid) / "wchan").read_text()
         return name if name not in ("", "0") else None

@@ -1,6 +1,6 @@
-"""Progress after two seconds: a bar on one line of a terminal; elsewhere a line then, and another every ten seconds.
+"""Progress after two seconds: a bar on one line of a terminal; elsewhere a line, and another one every ten seconds.
 
-Work that reports nothing for longer, such as importing torch, is shown again with the seconds that it takes.
+Work that reports no progress for longer, such as importing torch, is shown with its elapsed seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SILENT_SECONDS = 2.0
 _REFRESH_SECONDS = 0.1
 _REPEAT_SECONDS = 0.5
 _LINE_SECONDS = 10.0
-"""Between two lines where there is no terminal."""
+"""Between two lines if the output is not a terminal."""
 _BAR = 24
 _writing = threading.RLock()
-"""Held while a display writes, and during a fork: a child would wait for ever for a lock that another thread holds."""
+"""Locked while a display writes, and during a fork: a child would wait for ever for a lock of another thread."""
 os.register_at_fork(before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release)
 
 
@@ -32,7 +32,7 @@ class ProgressBar:
     """A context manager; the line is erased at the end. Shows nothing after --quiet.
 
     Args:
-        on_terminals_only: shows nothing where `stream` is not a terminal.
+        on_terminals_only: whether to show nothing if `stream` is not a terminal.
     """
 
     def __init__(self, stream: TextIO, *, on_terminals_only: bool = False) -> None:
@@ -62,9 +62,9 @@ class ProgressBar:
         self._erase()
 
     def show(self, what: str, done: int = 0, total: int = 0, parts: str = "") -> None:
-        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown. `parts` stands at its end.
+        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown. `parts` is appended.
 
-        With neither, the line tells the seconds since `what` began.
+        Without both, the line shows the seconds since `what` began.
         """
         if self._is_off:
             return
@@ -77,7 +77,7 @@ class ProgressBar:
             if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
                 return
             self._last, self._pause = now, _LINE_SECONDS
-            # The work goes on where the terminal or the reader is gone, or the disk is full.
+            # The work continues when the terminal or the reader has gone, or the disk is full.
             with suppress(OSError):
                 if self._watched:
                     self._shown = True
@@ -113,7 +113,7 @@ class ProgressBar:
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
-        """Nothing is on the screen, and nothing comes, so that another can write."""
+        """Context in which the line is erased and not redrawn, so that other output can be written."""
         with _writing:
             self._erase()
             yield
@@ -132,12 +132,12 @@ class ProgressBar:
             line = f"{what} {done:,}" if done else f"{what} {format_duration(waited)}"
         else:
             filled = round(_BAR * done / total)
-            # What was done before, such as bytes of an earlier fetch, says nothing about the speed.
+            # Earlier progress, such as bytes of a previous fetch, does not count for the speed.
             now = done - self._first
             left = f", {format_duration(waited / now * (total - done))} left" if now > 0 else ""
             line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}{left}"
         line += f"; {parts}" if parts else ""
-        # COLUMNS, if it is set, does not change with the window: a line that is too long could not be erased.
+        # COLUMNS, if set, does not follow the window's size: a line that is too long could not be erased.
         columns = os.get_terminal_size(self._stream.fileno()).columns or USUAL_COLUMNS
         return cut_lines([line], max(columns - 1, 1))[0]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Context in which these attributes of a module or a class are others."""
+    """Context in which attributes of a module or a class are replaced."""
     before = {name: getattr(owner, name) for name in attributes}
     for name, value in attributes.items():
         setattr(owner, name, value)

@@ -31,19 +31,19 @@ from ascendtune.core.suggest import run_suggestion
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
 JOB_MARK = "ASCENDTUNE_JOB"
-"""Carries the job's id into every process that the job starts, so that none is lost when its parents are gone."""
+"""Environment variable with the job's id in every process of the job: processes are found when their parents end."""
 STACKS_SIGNAL = signal.SIGUSR1
-"""Asks a worker for its Python stacks. Unused by torch, torchrun, DeepSpeed and torch_npu, as is the next."""
+"""Makes a worker write its Python stacks. Not used by torch, torchrun, DeepSpeed and torch_npu, like the next one."""
 FORCED_STACKS_SIGNAL = signal.SIGUSR2
-"""Asks a worker that has not answered to STACKS_SIGNAL."""
+"""For a worker that has not answered STACKS_SIGNAL."""
 _TAIL_BYTES = 64 * 1024
 _RESERVED_BYTES = 128 * 1024
 """Several times a run.json."""
-# As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
+# The form that `checkpoint` writes; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 _LONGEST_STATE = 32
 _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "plan": dict, "data_hash": str, "recipe_hash": str}
-"""Of run.json, where they are there."""
+"""Optional keys of run.json and their types."""
 
 
 def hash_of_recipe(recipe_yaml: str) -> str:
@@ -68,7 +68,7 @@ def seconds_of_attempts(attempts: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def _fault_of(record: dict[str, Any]) -> str | None:
-    """What is wrong with the content of a run.json; None where nothing is."""
+    """The fault in the content of a run.json; None if it is valid."""
     state, attempts = record.get("state"), record.get("attempts") or []
     if not isinstance(state, str) or len(state) > _LONGEST_STATE:
         return "it has no state"
@@ -79,7 +79,7 @@ def _fault_of(record: dict[str, Any]) -> str | None:
 
 
 class RunDir:
-    """Paths and records of one run. Holds no open file; any number of readers may look at a live run."""
+    """Paths and records of one run. It keeps no file open; any number of readers may read a live run."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -123,12 +123,13 @@ class RunDir:
 
     @property
     def dumps(self) -> Path:
-        """Of single steps, for `ascendtune align`: `step-0000003/rank_0.jsonl`."""
+        """Dumps of single steps, for `ascendtune align`: `step-0000003/rank_0.jsonl`."""
         return self.path / "dump"
 
     @property
     def profile(self) -> Path:
-        """Of the steps in the recipe's `profile.steps`: traces, `rank_N.trace.json.gz`, and what was made of them."""
+        """Profiles of the steps in the recipe's `profile.steps`: traces, `rank_N.trace.json.gz`, and their
+        summaries."""
         return self.path / "profile"
 
     @property
@@ -224,7 +225,7 @@ class RunDir:
         return record
 
     def read_data_report(self) -> dict[str, Any] | None:
-        """data.json, or None where there is none yet.
+        """data.json, or None if it does not exist yet.
 
         Raises:
             MachineError: the file is damaged.
@@ -247,7 +248,7 @@ class RunDir:
             )
 
     def require_started_for(self, start_id: str, record: dict[str, Any]) -> None:
-        """Raise unless recipe.yaml is the one that the start wrote (see `Claim.start_id`).
+        """Raise unless recipe.yaml is the recipe that the start wrote (see `Claim.start_id`).
 
         Args:
             record: run.json.
@@ -269,11 +270,11 @@ class RunDir:
         return self.path / ".reserved"
 
     def update(self, **changes: Any) -> None:
-        """Replace top-level keys of run.json. Only one process writes: rank 0, or the command that holds the lock."""
+        """Replace top-level keys of run.json. Only one process writes: rank 0, or the command that has the lock."""
         write_json(self.run_json, {**self.read(), **changes})
 
     def begin_attempt(self, facts: dict[str, Any]) -> int:
-        """Note a new attempt in run.json, state `running`; returns its number, from 1."""
+        """Record a new attempt in run.json, state `running`; returns its number, from 1."""
         record = self.read()
         number = len(record["attempts"]) + 1
         this = procfs.stat_of(os.getpid())
@@ -290,11 +291,11 @@ class RunDir:
         return number
 
     def end_attempt(self, state: State, cause: dict[str, Any] | None = None, **changes: Any) -> None:
-        """Close the newest attempt.
+        """Record the end of the newest attempt.
 
         Args:
             cause: why it did not finish, see `exit_cause`.
-            changes: other top-level keys of run.json that change with it.
+            changes: other top-level keys of run.json to change.
         """
         record = self.read()
         if record["attempts"]:
@@ -313,7 +314,7 @@ class RunDir:
         self._reserved.unlink(missing_ok=True)
 
     def _reserve(self) -> None:
-        """Take the room on the disk that the attempt's end needs: where the disk is full then, that is the cause."""
+        """Reserve the disk space that the end of the attempt needs: a full disk can then be recorded as the cause."""
         with suppress(OSError), self._reserved.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVED_BYTES)
 
@@ -326,17 +327,17 @@ class RunDir:
         return next(iter(self.newest_metrics(1)), None)
 
     def newest_metrics(self, count: int) -> list[dict[str, Any]]:
-        """At most so many of the newest whole lines of metrics.jsonl, the oldest first, without reading the rest.
+        """At most `count` of the newest complete lines of metrics.jsonl, oldest first, without reading the others.
 
         Raises:
-            MachineError: one is damaged.
+            MachineError: a line is damaged.
         """
         if not self.metrics.is_file():
             return []
         with open_regular(self.metrics) as file:
             begin = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
             file.seek(begin)
-            # A line is not whole where the reading begins in it, nor where no newline ends it.
+            # The first line is incomplete if the reading begins within it, the last one without a newline.
             lines = file.read().split(b"\n")[1 if begin else 0 : -1]
         return [parsed_record(line, self.metrics) for line in lines[-count:]]
 
@@ -355,7 +356,7 @@ class RunDir:
         return read_json_lines(self.evaluations)
 
     def comparable_evaluations(self) -> list[dict[str, Any]]:
-        """Those on the rows that the newest one is of: a resumed run may have other evaluation data."""
+        """Evaluations on the same rows as the newest one: a resumed run may have other evaluation data."""
         found = list(self.read_evaluations())
         return [each for each in found if each.get("data_hash") == found[-1].get("data_hash")]
 
@@ -363,13 +364,13 @@ class RunDir:
         """Drop records after `step`, so that no step is recorded twice after a resume.
 
         Args:
-            evaluated_step: the last evaluation that the checkpoint knows of; later ones are repeated.
+            evaluated_step: the last evaluation before the checkpoint; later ones are repeated.
         """
         for path, last in ((self.metrics, step), (self.evaluations, evaluated_step)):
             if path.exists():
                 with open_regular(path) as file:
                     content = file.read()
-                # In the order of steps: of hundreds of thousands of records only the last ones are parsed.
+                # Records are in the order of steps: of hundreds of thousands only the last ones are parsed.
                 lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
                 while lines and parsed_record(lines[-1], path)["step"] > last:
                     lines.pop()

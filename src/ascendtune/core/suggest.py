@@ -62,7 +62,7 @@ def known_names(text: str, known: Collection[str], what: str) -> list[str]:
 
 
 def closest_path(missing: Path) -> Path | None:
-    """The entry that is meant by a path that does not exist, or None.
+    """The existing path that was probably meant by a path that does not exist, or None.
 
     It is the same path in a directory above or below the working directory; else the entry most similar to the first
     part of `missing` that does not exist.
@@ -78,17 +78,18 @@ def closest_path(missing: Path) -> Path | None:
         names = [entry.name for entry in part.parent.iterdir()]
     except OSError:
         return None
-    # A forgotten suffix is the most common mistake, and a short name with a suffix is not similar by its letters.
+    # A missing suffix is the most common mistake, and a short name with a suffix has few letters in common.
     same_stem = sorted(name for name in names if name.split(".")[0] == part.name.split(".")[0])
     found = same_stem[0] if same_stem else closest(part.name, names)
-    # An equal suffix alone makes names similar: nothing.yaml is not dpo.yaml.
+    # An equal suffix does not suffice to make names similar: nothing.yaml is not dpo.yaml.
     if found and (len(part.stem) < 3 or closest(part.stem, [Path(found).stem], cutoff=0.5)):
         return part.parent / found
     return None
 
 
 def same_path_elsewhere(missing: Path) -> Path | None:
-    """A relative path as it is from here, that was written for another working directory, such as the recipe's."""
+    """The path, relative to the working directory, of a file whose path was written for another one, such as the
+    recipe's."""
     if missing.is_absolute() or not missing.parts:
         return None
     # From further up, a path that leads up would leave the project.
@@ -104,13 +105,13 @@ def same_path_elsewhere(missing: Path) -> Path | None:
 
 
 def _directories_in(place: Path) -> Iterator[Path]:
-    """None where it cannot be read, as `lost+found` in the root of a disk."""
+    """Directories in `place`; none if it cannot be read, such as `lost+found` in the root of a disk."""
     with suppress(OSError), os.scandir(place) as entries:
         yield from (Path(each.path) for each in islice(entries, _MOST_LOOKED_AT) if _is_sure(each.is_dir))
 
 
 def _is_sure(question: Callable[[], bool]) -> bool:
-    """The answer of the file system; no where it gives none."""
+    """The answer of the file system; False if it fails."""
     try:
         return question()
     except OSError:
@@ -118,7 +119,7 @@ def _is_sure(question: Callable[[], bool]) -> bool:
 
 
 def run_suggestion(missing: Path, otherwise: str) -> str:
-    """`path_suggestion`, where a name alone may be that of a run below `runs/`."""
+    """`path_suggestion`, also for a name without a directory that may be a run in `runs/`."""
     if missing.parent == Path():
         found = closest(missing.name, [each.parent.name for each in Path("runs").glob("*/run.json")])
         if found:

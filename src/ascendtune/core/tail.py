@@ -34,7 +34,7 @@ class Tail:
             return []
         read = self._read()
         if self._was_replaced() and self._open():
-            # What the old file still had has just been read.
+            # The rest of the old file has just been read.
             self._position = 0
             read += self._read()
         *complete, rest = (self._rest + read).split(b"\n")
@@ -44,7 +44,7 @@ class Tail:
         return [_text(line) for line in complete]
 
     def bar(self) -> str:
-        """The state of a progress bar, if the incomplete last line is one that overwrites itself; otherwise empty."""
+        """The state of a progress bar, if the incomplete last line is one; otherwise empty."""
         return _text(self._rest) if self._is_bar else ""
 
     def rest(self) -> list[str]:
@@ -77,10 +77,10 @@ class Tail:
     def _was_replaced(self) -> bool:
         assert self._file is not None
         try:
-            there = self._path.stat()
+            current = self._path.stat()
         except OSError:
             return False
-        return not os.path.samestat(there, os.fstat(self._file.fileno()))
+        return not os.path.samestat(current, os.fstat(self._file.fileno()))
 
 
 def begin_of_last(path: Path, count: int, first: int = 0) -> int:
@@ -103,7 +103,7 @@ def begin_of_last(path: Path, count: int, first: int = 0) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Size of a file in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -111,7 +111,7 @@ def size_of(path: Path) -> int:
 
 
 def _last_state(line: bytes) -> int:
-    """Where the last state of a progress bar begins that overwrites itself, as a terminal shows it."""
+    """Index at which the last state of a progress bar begins, as a terminal shows it."""
     return line.rstrip(b"\r").rfind(b"\r") + 1
 
 

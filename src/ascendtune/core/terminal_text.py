@@ -1,4 +1,4 @@
-"""Text for a terminal: control characters of others are escaped, long lines are wrapped.
+"""Text for a terminal: control characters from other sources are escaped, long lines are wrapped.
 
 Logs, rows, recipes, names, messages of templates and libraries, other hosts and models contain arbitrary text. An
 escape sequence in it may write to the clipboard, rename the window or hide a line; a direction override changes what
@@ -39,7 +39,7 @@ _PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
 
 
 def decoded(printed: bytes) -> str:
-    """What a program printed, as text whose lines end with a newline.
+    """The output of a program, as text whose lines end with a newline.
 
     Tools such as git print UTF-8 whatever the locale; others print in its encoding, GB18030 on some Chinese hosts.
     """
@@ -55,7 +55,7 @@ def safe(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     if _BYTES.search(text):
-        # Bytes of a file name may together be a character that is not safe.
+        # Consecutive bytes of a file name may form a character that is not safe.
         text = _BYTES.sub(_joined, text)
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -68,10 +68,10 @@ def plain(text: str) -> str:
 
 
 def control(sequence: str, stream: TextIO) -> str:
-    """An escape sequence of this program, in the form that `stream` passes.
+    """An escape sequence of this program, in the form that `stream` does not escape.
 
     Args:
-        sequence: what stands behind the escape character, as in "[1m".
+        sequence: the part after the escape character, as in "[1m".
     """
     return (_OURS if isinstance(stream, SafeStream) else "\x1b") + sequence
 
@@ -124,10 +124,10 @@ _HANDLER = "ascendtune.stand_in"
 
 
 def make_streams_safe() -> None:
-    """Let a closed stream be /dev/null, show control characters, and let ASCII stand for what cannot be encoded.
+    """Replace closed streams by /dev/null, escape control characters, and replace characters that cannot be encoded.
 
-    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. Bytes of stdin that are not
-    UTF-8 become halves of surrogate pairs, as on the command line. To be called first: a file that is opened earlier
+    Characters without an ASCII replacement become JSON's escapes, so that printed JSON stays JSON. Bytes of stdin that
+    are not UTF-8 become lone surrogates, as on the command line. Must be called first: a file that is opened earlier
     could get the descriptor of a closed stream, and be written to.
     """
     codecs.register_error(_HANDLER, _stand_in)
@@ -161,7 +161,7 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
         raise error
     character, end = error.object[error.start], error.start + 1
     if ord(character) in _ESCAPED_BYTES:
-        # Of a file name that is not text: the bytes on the disk.
+        # A byte of a file name that is not valid text: written as it is on the disk.
         return bytes([ord(character) - _ESCAPED_BYTES.start + 0x80]), end
     return _STAND_INS.get(character) or json.dumps(character)[1:-1], end
 
@@ -188,13 +188,13 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def wrapped(text: str, columns: int | None, indent: int | None = None) -> str:
-    """`text`, its long lines broken between words; a path or an option stays whole, to be copied.
+    """`text` with long lines broken between words; a path or an option is not broken, so it can be copied.
 
     Args:
-        columns: as `terminal_width` says; None breaks nothing.
+        columns: from `terminal_width`; None breaks no lines.
         indent: of continuation lines (default: behind a label as in `warning: …`).
 
-    A line `where: …` is one place, and never broken.
+    A line `where: …` is one path, and never broken.
     """
     if columns is None:
         return text
@@ -214,7 +214,7 @@ def wrap_words(text: str, columns: int, first: str = "", rest: str = "") -> list
     """Lines of at most `columns` columns, broken at blanks and between Chinese characters, which take two columns each.
 
     Args:
-        first: stands before the first line, and counts.
+        first: prefix of the first line, included in its width.
         rest: the same for the other lines.
     """
     if (first + text).isascii() or not any(map(_is_wide, first + text)):

@@ -18,12 +18,12 @@ def table_lines(
     """The header and the rows, two spaces between columns.
 
     Args:
-        limit: columns of the terminal; None where nothing is cut.
+        limit: columns of the terminal; None to cut nothing.
         right: headers of right-aligned columns.
         spare: headers of columns that are dropped, in this order, until the others fit; these are then never cut.
             Without `spare` the first column is shortened.
     """
-    # A file name may hold a newline: its second half would pass for a line of its own.
+    # A file name may contain a newline: its second half would look like a row.
     one_line = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
     columns = list(zip(header, *one_line, strict=True))
     for name in spare:
@@ -50,13 +50,13 @@ def indented_table(
     right: Sequence[str],
     spare: Sequence[str] = (),
 ) -> list[str]:
-    """`table_lines`, two columns to the right; lines that are still longer than `columns` are cut at their end."""
+    """`table_lines`, indented by two columns; lines that are still longer than `columns` are cut at their end."""
     lines = table_lines(header, rows, limit=columns - 2 if spare else None, right=right, spare=spare)
     return cut_lines(["  " + line for line in lines], columns)
 
 
 def cut_lines(lines: Sequence[str], limit: int) -> list[str]:
-    """Lines of at most `limit` columns; what is cut off at the end is shown as `…`."""
+    """Lines of at most `limit` columns; a cut end is shown as `…`."""
     found = []
     for line in lines:
         kept = line

@@ -1,4 +1,4 @@
-"""Work that may never end: done in a thread that the process leaves behind when it ends."""
+"""Work that may never end: done in a thread that does not prevent the process from ending."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def run_in_daemon_thread(work: Callable[[], _T]) -> Future[_T]:
-    """What `work` will return or raise. Unlike the threads of an executor, this one keeps no process from ending."""
+    """The result or error of `work`, as a future. Unlike an executor's threads, its thread lets the process end."""
     outcome = Future[_T]()
 
     def run() -> None:

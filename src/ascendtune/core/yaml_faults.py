@@ -25,9 +25,9 @@ def syntax_fault(error: yaml.YAMLError, text: str, source: str) -> RecipeError:
     if isinstance(error, ReaderError):
         return _fault_of_character(error, text, source, language)
     if not isinstance(error, yaml.MarkedYAMLError):
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         remedy = "check the file for stray characters"
-        return RecipeError(f"not valid {language}: {said}", code="invalid-yaml", remedy=remedy, where=source)
+        return RecipeError(f"not valid {language}: {reason}", code="invalid-yaml", remedy=remedy, where=source)
     mark = error.problem_mark or error.context_mark
     line = mark.line if mark else None
     problem = error.problem or error.context or ""
@@ -59,7 +59,7 @@ def _remedy(problem: str, text: str, line: int | None) -> str:
     if "second document" in problem:
         return "keep one document in a file, and remove the line `---`"
     lines = text.splitlines()
-    # A key without its colon is noticed at the following line.
+    # A key without its colon is reported at the following line.
     around = lines[max(0, line - 1) : line + 1] if line is not None else []
     if any(map(_KEY_WITH_FULL_WIDTH_COLON.match, around)):
         return FULL_WIDTH_COLON
@@ -67,7 +67,7 @@ def _remedy(problem: str, text: str, line: int | None) -> str:
 
 
 def fault_of_text(text: str) -> str | None:
-    """What a value may not contain and does contain, or None."""
+    """Text that a value must not contain: a description of the first that is found, or None."""
     if found := _CONTROL_CHARACTERS.search(text):
         return f"the control character U+{ord(found.group()):04X}"
     if found := _SURROGATES.search(text):
@@ -76,5 +76,5 @@ def fault_of_text(text: str) -> str | None:
 
 
 def tag_as_written(tag: str) -> str:
-    """`!!int` for `tag:yaml.org,2002:int`, which YAML makes of it."""
+    """`!!int` for `tag:yaml.org,2002:int`, as PyYAML expands it."""
     return tag.replace(_TAGS_OF_YAML, "!!", 1) if tag.startswith(_TAGS_OF_YAML) else tag
