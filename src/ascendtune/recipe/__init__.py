@@ -1,1 +1,1 @@
-"""What is asked for? The recipe: what to train and how, read, checked and translated. Free of torch."""
+"""What should be trained, and how? The recipe: read, checked and translated. Free of torch."""

@@ -1,4 +1,4 @@
-"""Which recipe keys may change when a run is resumed, and the errors for the others."""
+"""Checks which recipe keys may change when a run is resumed, and raises errors for the others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.recipe import Recipe
 
-# Keys that decide which weights and which optimizer state exist, and what those of an adapter stand for: a checkpoint
-# cannot be loaded under others, or would be another model.
+# Keys that decide which weights and optimizer states exist, and how an adapter's weights are applied: a checkpoint
+# cannot be loaded with other values, or would become another model.
 _FIXED = (
     "model.init",
     "model.quantization",
@@ -48,7 +48,7 @@ _FIXED = (
     "method.freeze.extra",
     "optim.optimizer",
 )
-# Keys that may always differ: they change where files go and how fast, not the training.
+# Keys that may always differ: they change where files go and how fast training is, not its result.
 _FREE_TO_CHANGE = (
     "name",
     "run_dir",
@@ -67,29 +67,29 @@ _START_OVER = "start over: checkpoint.resume=never"
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What the user accepts of the run, or of the checkpoint, that a start goes on from."""
+    """Deviations from the run, or from the checkpoint, that a resuming start accepts."""
 
     allow_change: Sequence[str] = ()
     """Dotted keys, or `data`, that may differ from the run."""
     trust_checkpoint: bool = False
     """Load a checkpoint that another user has written, or may write."""
     in_python: bool = False
-    """Given as arguments of `fit`; else as options of `ascendtune train`."""
+    """Whether they are arguments of `fit`, not options of `ascendtune train`."""
 
     def changing(self, *keys: str) -> str:
-        """How to accept `keys`, too."""
+        """The option or argument that also accepts changes of `keys`."""
         if self.in_python:
             return f"allow_change={[*self.allow_change, *keys]}"
         return " ".join(f"--allow-change {key}" for key in keys)
 
     @property
     def trusting(self) -> str:
-        """How to trust the checkpoint."""
+        """The option or argument to trust the checkpoint."""
         return "trust_checkpoint=True" if self.in_python else "--trust-checkpoint"
 
 
 def require_known(resume_options: ResumeOptions, recipe: Recipe) -> None:
-    """Raise where a key that may change is none."""
+    """Raise if `allow_change` contains an unknown key."""
     leaves = [key.split(".") for key in leaves_of(recipe.model_dump(mode="json"))]
     known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
     for key in resume_options.allow_change:
@@ -102,16 +102,16 @@ def require_known(resume_options: ResumeOptions, recipe: Recipe) -> None:
 
 
 def require_same_recipe(run: RunDir, recipe: Recipe, resume_options: ResumeOptions) -> None:
-    """Raise where `recipe` differs from that of the run in what changes the training."""
+    """Raise if `recipe` differs from the run's recipe in a key that changes the training."""
     before, after = (
         leaves_of(each.model_dump(mode="json")) | _alpha(each) for each in (Recipe.load(run.recipe), recipe)
     )
     if run.read().get("model_directory") == str(expanded(recipe.model.path).resolve()):
-        # The same directory, written otherwise or seen from another one.
+        # The same directory, written differently or relative to another directory.
         after["model.path"] = before["model.path"]
     if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
         raise RecipeError(
-            f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
+            f"{fixed[0]} cannot change within a run ({_shown(before.get(fixed[0]))} -> {_shown(after.get(fixed[0]))}): "
             "its checkpoints hold other weights",
             code="recipe-changed",
             remedy=f"undo the change; or {_START_OVER}",
@@ -133,15 +133,15 @@ def require_same_recipe(run: RunDir, recipe: Recipe, resume_options: ResumeOptio
 
 
 def require_same_adapter(owner: RunDir, other: Recipe, recipe: Recipe, checkpoint: Path) -> None:
-    """Raise where the tensors of an adapter in `checkpoint` would stand for another change of the model.
+    """Raise if the adapter's tensors in `checkpoint` would change the model differently with `recipe`.
 
     Args:
-        owner: the run of the checkpoint, another one.
+        owner: the run that wrote the checkpoint, not the run to be resumed.
         other: its recipe.
     """
     before, after = _meaning_of_adapter(other), _meaning_of_adapter(recipe)
     if changed := [key for key in before if before[key] != after.get(key, before[key])]:
-        listed = "; ".join(f"{key}: {_word(before[key])} -> {_word(after[key])}" for key in changed)
+        listed = "; ".join(f"{key}: {_shown(before[key])} -> {_shown(after[key])}" for key in changed)
         raise RecipeError(
             f"checkpoint.resume: the checkpoint is of a run whose adapter changes the model in another way: {listed}",
             code="recipe-changed",
@@ -152,7 +152,7 @@ def require_same_adapter(owner: RunDir, other: Recipe, recipe: Recipe, checkpoin
 
 
 def _meaning_of_adapter(recipe: Recipe) -> dict[str, Any]:
-    """Keys, with their values, that decide what the tensors of an adapter stand for; none where its files decide it."""
+    """Keys and values that decide how the tensors of an adapter are applied; empty if the adapter's files decide it."""
     method = recipe.method
     if method.adapter is None or method.start_from:
         return {}
@@ -168,7 +168,7 @@ def _alpha(recipe: Recipe) -> dict[str, Any]:
 
 
 def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, resume_options: ResumeOptions) -> None:
-    """Raise where the tokens are not those that the run was trained on.
+    """Raise if the tokens differ from those that the run was trained on.
 
     Args:
         record: run.json.
@@ -186,23 +186,23 @@ def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, res
 
 
 def _differences(key: str, before: Any, after: Any) -> list[str]:
-    """`data.train[0].path: a.jsonl -> b.jsonl`: of sections in lists only what differs in them."""
+    """`data.train[0].path: a.jsonl -> b.jsonl`: of sections in lists only the keys that differ."""
     if _are_sections(before) and _are_sections(after) and len(before) == len(after):
         return [
-            f"{key}[{number}].{name}: {_word(old.get(name))} -> {_word(new.get(name))}"
+            f"{key}[{number}].{name}: {_shown(old.get(name))} -> {_shown(new.get(name))}"
             for number, (old, new) in enumerate(zip(before, after, strict=True))
             for name in {**old, **new}
             if old.get(name) != new.get(name)
         ]
-    return [f"{key}: {_word(before)} -> {_word(after)}"]
+    return [f"{key}: {_shown(before)} -> {_shown(after)}"]
 
 
 def _are_sections(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
-def _word(value: Any) -> str:
-    """As it would stand in a recipe; data sets by their paths."""
+def _shown(value: Any) -> str:
+    """`value` as it is written in a recipe; data sets as their paths."""
     if _are_sections(value):
         value = [each.get("path") for each in value]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -221,10 +221,10 @@ def leaves_of(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def kind_of_loss(leaves: Mapping[str, Any]) -> str:
-    """What the recorded loss measures: values of different kinds cannot be compared.
+    """The kind of the recorded loss: losses of different kinds cannot be compared.
 
     Args:
-        leaves: of a recipe, by dotted key.
+        leaves: values of a recipe, by dotted key.
     """
     stage = leaves.get("method.stage", "sft")
     return f"{stage}, {leaves.get('method.preference.loss', 'sigmoid')}" if stage == "preference" else str(stage)

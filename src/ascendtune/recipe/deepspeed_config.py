@@ -33,9 +33,9 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
     """The dictionary for `deepspeed.initialize`.
 
     Args:
-        compute: fp32, bf16 or fp16; None before a device is known: then what depends on it is not compared.
+        compute: fp32, bf16 or fp16; None before a device is known: values that depend on it are then not compared.
         ranks: likewise.
-        hidden_size: of the model; bucket sizes that are `auto` follow from it, as in transformers.
+        hidden_size: hidden size of the model; bucket sizes that are `auto` are derived from it, as in transformers.
 
     Raises:
         RecipeError: the JSON cannot be read or contradicts the recipe.
@@ -53,30 +53,31 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
         asked = config.get(name, {})
         options = {key: value for key, value in asked.items() if key != "auto_cast" and value != AUTO}
         config[name] = {**options, "enabled": compute == name}
-    # Skip, rather than apply, a step whose gradients are not numbers; DeepSpeed does so by itself in the other types.
+    # Skip, rather than apply, a step with a NaN gradient; DeepSpeed does so by itself with the other types.
     config["bf16"]["check_grad_overflow"] = True
     zero = config.setdefault("zero_optimization", {})
     _fill_buckets(zero, hidden_size)
     if "round_robin_gradients" in zero:
-        # Only a matter of speed. With it DeepSpeed 0.19 orders weights anew in its buffers, and reads those of another
-        # parameter where it is asked for one: the model that is exported would be a mixture.
+        # It only affects speed. DeepSpeed 0.19 then reorders weights in its buffers, and returns those of another
+        # parameter when one is read: the exported model would be a mixture.
         zero["round_robin_gradients"] = False
     return {
         **config,
         # DeepSpeed's own messages and timers are not printed.
         "steps_per_print": 2**40,
         "train_micro_batch_size_per_gpu": recipe.batch.micro_batch,
-        # The loop says which micro-batch is the last; loss and gradients are divided by tokens, not by batches.
+        # Our loop determines the last micro-batch; loss and gradients are divided by tokens, not by batches.
         "gradient_accumulation_steps": 1,
         "gradient_clipping": recipe.optim.max_grad_norm or 0.0,
-        # Any of torch's optimizers; on the host torch's fused AdamW is as fast as DeepSpeed's, which is compiled first.
+        # Any of torch's optimizers; on the host torch's fused AdamW is as fast as DeepSpeed's, which must be compiled
+        # first.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
 
 
 def require_deepspeed() -> None:
-    """Raise MachineError when DeepSpeed is not installed."""
+    """Raise MachineError if DeepSpeed is not installed."""
     if importlib.util.find_spec("deepspeed") is None:
         raise MachineError(
             "parallel.strategy: deepspeed needs DeepSpeed, which is not installed",
@@ -102,14 +103,14 @@ def stage_of(config: Config) -> int:
 
 
 def offloaded_parts(config: Config) -> dict[str, str]:
-    """Those of `offload_optimizer` and `offload_param` that leave the device -> `cpu` or `nvme`."""
+    """The offloaded ones of `offload_optimizer` and `offload_param` -> `cpu` or `nvme`."""
     zero = config.get("zero_optimization", {})
     devices = {part: (zero.get(part) or {}).get("device") or "none" for part in OFFLOADED}
     return {part: device for part, device in devices.items() if device != "none"}
 
 
 def parts_on_disk(config: Config) -> list[str]:
-    """Those of `offload_optimizer` and `offload_param` that go to a disk."""
+    """Those of `offload_optimizer` and `offload_param` that are offloaded to a disk."""
     return [part for part, device in offloaded_parts(config).items() if device == "nvme"]
 
 
@@ -125,7 +126,7 @@ def _zero_section(recipe: Recipe) -> Config:
 
 
 class _Comparison:
-    """Compares a user's JSON with the recipe and with what ZeRO supports."""
+    """Compares a user's JSON with the recipe and with the features that ZeRO supports here."""
 
     def __init__(self, document: Document, recipe: Recipe, compute: str | None, ranks: int | None) -> None:
         self._document, self._recipe, self._compute, self._ranks = document, recipe, compute, ranks
@@ -223,7 +224,7 @@ class _Comparison:
                 self._add_error(f"{keys}.{part}", what, remedy, "recipe-key-missing")
 
     def _is_on(self, section: str) -> bool:
-        """Whether the JSON has the section, and does not switch it off; 1 is the size of what is not divided."""
+        """Whether the JSON contains the section and does not switch it off; a size of 1 divides nothing."""
         found = self._find(section)
         if isinstance(found, dict):
             if "." in section:
@@ -261,5 +262,5 @@ def _fill_buckets(zero: Config, hidden_size: int | None) -> None:
             del zero[key]
             if hidden_size is not None:
                 zero[key] = int(factor * hidden_size**power)
-    # Decides only how transformers saves, in its own way.
+    # It only decides how transformers saves.
     zero.pop("stage3_gather_16bit_weights_on_model_save", None)

@@ -1,4 +1,4 @@
-"""Keys of DeepSpeed's JSON (0.19), by what becomes of them. DeepSpeed ignores a top-level key that it does not know."""
+"""Keys of DeepSpeed's JSON (0.19), by their treatment here. DeepSpeed ignores unknown top-level keys."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ UNSUPPORTED = {
     "sparse_attention": "sparse attention",
     "sparse_gradients": "sending gradients sparsely",
     "graph_harvesting": "graph harvesting",
-    # It applies the larger gradients at once, and adds up the others for later steps.
+    # ZenFlow applies the larger gradients at once, and accumulates the others for later steps.
     "zero_optimization.zenflow": "ZenFlow",
     # DeepSpeed 0.19 raises a plain Exception.
     "zero_optimization.legacy_stage1": "ZeRO-1 as it was before DeepSpeed 0.5.9",
-    # Weights are then gathered where a large module is called; the loss takes that of the head without a call, and
-    # norms fail with a shape.
+    # Weights are then gathered where a large module is called; the loss uses the head's weight without calling the
+    # head, and norms fail with a shape error.
     "zero_optimization.stage3_module_granularity_threshold": "gathering the weights of many modules at once",
     "zero_optimization.module_granularity_threshold": "gathering the weights of many modules at once",
 }
-"""Sections and keys -> what they switch on. DeepSpeed has removed some, and refuses them also where they are off."""
+"""Sections and keys -> the feature that they switch on. DeepSpeed has removed some, and refuses them even if off."""
 
 REQUIRED: dict[str, tuple[Any, str]] = {
     "gradient_allreduce_op": ("mean", "the loss is divided for a mean over the devices"),
@@ -51,7 +51,7 @@ REQUIRED: dict[str, tuple[Any, str]] = {
     "optimizer.params.dampening": (0, "sgd has no momentum"),
     "optimizer.params.nesterov": (False, "sgd has no momentum"),
 }
-"""Key -> the only value that trains as the recipe says, and why. All others would change the result in silence."""
+"""Key -> the only value that trains as the recipe says, and the reason. Others would change the result silently."""
 
 PASSED_ON = frozenset((
     "activation_checkpointing", "aio", "bf16", "checkpoint", "comet", "comms_logger", "communication_data_type",
@@ -68,9 +68,9 @@ _OWN = frozenset((
     "managed_gradient_accumulation", "optimizer", "steps_per_print", "train_batch_size",
     "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
 ))  # fmt: skip
-# No keys of DeepSpeed, but of files that LLaMA-Factory, accelerate and Ray hand out.
+# Not DeepSpeed's, but keys in files that come with LLaMA-Factory, accelerate and Ray.
 _HARMLESS = frozenset(("comms_config", "monitor_config", "zero3_init_flag", "local_rank"))
-# How an optimizer computes, not what.
+# They change how an optimizer computes, not its result.
 _WAYS = frozenset(("torch_adam", "fused", "foreach", "fp32_optimizer_states"))
 
 KNOWN = {
@@ -81,9 +81,9 @@ KNOWN = {
         *(key.rpartition(".")[2] for key in REQUIRED if key.startswith("optimizer.params.")),
     )),
 }  # fmt: skip
-"""Section -> its keys, where DeepSpeed does not look for unknown ones, or never sees it ("optimizer")."""
+"""Section -> its keys, for sections whose unknown keys DeepSpeed ignores, or that it never sees ("optimizer")."""
 
 
 def is_comment(key: str) -> bool:
-    """Whether a key only holds a remark: JSON has no comments."""
+    """Whether a key only contains a remark: JSON has no comments."""
     return key.startswith(("_", "/", "#")) or key.lower() in ("comment", "comments")

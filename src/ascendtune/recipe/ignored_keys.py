@@ -1,4 +1,4 @@
-"""Keys that are valid but have no effect beside certain others: the user is told."""
+"""Keys that are valid but have no effect in combination with others: a note names them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NO_TURNS = "texts of stage pretrain have no turns"
 
 
 def ignored_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
-    """A sentence for every key that was given and has no effect.
+    """A sentence for every key that is set and has no effect.
 
     Args:
-        origins: where each key's value came from, as `Recipe.load_with_origins` says it.
+        origins: the origin of each key's value, from `Recipe.load_with_origins`.
     """
     given = [key for key, origin in origins.items() if origin != "default"]
     found = [
@@ -25,7 +25,7 @@ def ignored_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
         if key.startswith(prefix)
     ]
     if recipe.method.stage == "pretrain":
-        # Of a list only the whole has an origin.
+        # A list has only one origin, that of the whole list.
         found += [
             (f"{name}[{number}].system", _NO_TURNS, origins[name])
             for name, datasets in (("data.train", recipe.data.train), ("data.eval", recipe.data.eval))

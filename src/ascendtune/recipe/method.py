@@ -43,8 +43,8 @@ class LoraSection(Section):
     """Low-rank adapters (PEFT)."""
 
     target: Literal["all-linear"] | list[str] = "all-linear"
-    """`all-linear`: every linear module but the head, the routers and experts of a mixture, and modules on which an
-    adapter has no effect. Or a list of names, e.g. [q_proj, v_proj]; it may hold `all-linear`, `all-experts` (each
+    """`all-linear`: every linear module except the head, the routers and experts of a mixture, and modules on which an
+    adapter has no effect. Or a list of names, e.g. [q_proj, v_proj]; it may contain `all-linear`, `all-experts` (each
     expert gets matrices of this rank) and names of routers, e.g. [all-linear, all-experts, gate]."""
     rank: int = Field(default=8, ge=1, le=65_536)
     """Rank of the adapter's matrices: its capacity and size."""
@@ -60,16 +60,16 @@ class LoraSection(Section):
     """`zero`: the adapter changes nothing at first; `pissa`: it starts as the principal components of the weights."""
     modules_to_save: Literal["all-embeddings"] | list[str] = []
     """Modules that are trained whole and saved with the adapter: names, e.g. [embed_tokens, lm_head], or
-    `all-embeddings`: the table of tokens and the head, whatever they are called."""
+    `all-embeddings`: the token embeddings and the head, whatever their names are."""
     start_from: list[str] = []
-    """Adapters (directories, runs, hub ids) to continue from: the last is trained further, those before it stay as they
-    are. What is exported holds them all. Rank, alpha, target and form come from the files."""
+    """Adapters (directories, runs, hub ids) to continue from: the last is trained further, the others stay unchanged.
+    The export contains them all. Rank, alpha, target and form come from the files."""
     plus_ratio: float | None = Field(default=None, ge=1, le=MOST)
     """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
 
     @property
     def alpha_or_default(self) -> float:
-        """Alpha; twice the rank when the recipe leaves it open."""
+        """Alpha; twice the rank if the recipe does not set it."""
         return self.alpha if self.alpha is not None else 2.0 * self.rank
 
 
@@ -77,13 +77,13 @@ class OftSection(Section):
     """Orthogonal fine-tuning (PEFT): blocks of a layer's inputs are rotated before its frozen matrix."""
 
     target: Literal["all-linear"] | list[str] = "all-linear"
-    """`all-linear`: every linear module but the head, the routers and experts of a mixture, and modules on which an
+    """`all-linear`: every linear module except the head, the routers and experts of a mixture, and modules on which an
     adapter has no effect. Or a list of names of linear modules, e.g. [q_proj, v_proj]."""
     block_size: int | None = Field(default=None, ge=2, le=65_536)
-    """Inputs that a block rotates (default 32, unless `rank` is given); where it does not divide the inputs of a
-    module, the nearest size that does."""
+    """Inputs that a block rotates (default 32, unless `rank` is given); if the inputs of a module are not divisible by
+    it, the nearest size that divides them."""
     rank: int | None = Field(default=None, ge=1, le=65_536)
-    """In place of `block_size`: how many blocks a module has. More blocks have fewer weights."""
+    """Number of blocks per module, in place of `block_size`. More blocks have fewer weights."""
     module_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of a module's blocks that rotate nothing in a training step, rounded down to whole blocks."""
     coft: bool = False
@@ -91,9 +91,9 @@ class OftSection(Section):
     eps: float = Field(default=6e-5, gt=0, le=MOST)
     """coft: how far a module may turn; the norm of a block's skew-symmetric matrix is at most eps / sqrt(blocks)."""
     block_share: bool = False
-    """One block for all positions of a module."""
+    """Share one block among all positions of a module."""
     cayley_neumann: bool = True
-    """Take the inverse in the Cayley transform from its series: faster, and nearly orthogonal. False: solve it."""
+    """Approximate the inverse in the Cayley transform by its series: faster, and nearly orthogonal. False: solve it."""
     cayley_neumann_terms: int = Field(default=5, ge=2, le=64)
     """Terms of that series."""
     modules_to_save: Literal["all-embeddings"] | list[str] = []
@@ -126,9 +126,10 @@ class OftSection(Section):
         return self
 
     def block_of(self, inputs: int) -> int:
-        """Inputs that a block of a module with so many `inputs` rotates: as PEFT chooses it.
+        """Number of inputs that a block of a module with `inputs` inputs rotates: as PEFT chooses it.
 
-        A size, or a number of blocks, that does not divide them becomes the nearest that does; of two, the smaller.
+        A size, or a number of blocks, that does not divide `inputs` is rounded to the nearest divisor; of two, the
+        smaller.
         """
         if self.rank is not None:
             return inputs // _nearest_divisor(inputs, self.rank)
@@ -143,16 +144,16 @@ def _nearest_divisor(number: int, wanted: int) -> int:
 
 
 class FreezeSection(Section):
-    """Which part of the model trains when the rest is frozen."""
+    """The part of the model that is trained while the rest is frozen."""
 
     first_layers: int = Field(default=0, ge=0, le=65_536)
     """Train this many layers next to the input."""
     last_layers: int | None = Field(default=None, ge=0, le=65_536)
-    """Train this many layers next to the output (default 2, when nothing else is named)."""
+    """Train this many layers next to the output (default 2, if nothing else is chosen)."""
     spread_layers: int = Field(default=0, ge=0, le=65_536)
     """Train this many layers, spread evenly: the last of each of as many groups, where `model.new_layers` adds them."""
     modules: list[str] = []
-    """Within those layers only modules of these names, e.g. [mlp]; empty: whole layers."""
+    """Within those layers train only modules of these names, e.g. [mlp]; empty: whole layers."""
     extra: list[str] = []
     """Modules outside the layers that train too, e.g. [embed_tokens, lm_head]."""
 
@@ -183,7 +184,7 @@ class FreezeSection(Section):
         return 0 if self.first_layers or self.spread_layers or self.extra else 2
 
     def chosen(self, layers: int) -> list[int]:
-        """Numbers of the layers that train, of so many; more are asked for than there are: not all are in range."""
+        """Indices of the trained layers, of `layers` in all; out of range if more are requested than exist."""
         group = layers // self.spread_layers if self.spread_layers else 0
         spread = [group * nth - 1 for nth in range(1, self.spread_layers + 1)]
         return sorted({*range(self.first_layers), *range(layers - self.layers_at_the_end, layers), *spread})
@@ -216,13 +217,14 @@ class PreferenceSection(Section):
     loss: Annotated[Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"], other_names(_OTHER_LOSSES)] = "sigmoid"
     """`sigmoid` is DPO's own. `kto` takes single answers marked good or bad; `orpo` and `simpo` need no reference."""
     beta: float = Field(default=0.1, gt=0, le=1000)
-    """How strongly the policy is held to the reference; the weight of the odds ratio for orpo."""
+    """Strength of the penalty for deviating from the reference; the weight of the odds ratio for orpo."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """sigmoid: the assumed share of pairs with swapped labels."""
     simpo_gamma: float = Field(default=0.5, ge=0, le=1000)
     """simpo: the target margin between the scores of the chosen and the rejected answer."""
     sft_weight: float = Field(default=0.0, ge=0, le=1000)
-    """Adds the cross-entropy of the chosen answer (kto: of good ones) with this weight; orpo has it once already."""
+    """Adds the cross-entropy of the chosen answer (kto: of good ones) with this weight; orpo already contains it
+    once."""
     desirable_weight: float = Field(default=1.0, gt=0, le=1000)
     """kto: weight of good answers."""
     undesirable_weight: float = Field(default=1.0, gt=0, le=1000)
@@ -267,7 +269,7 @@ class MethodSection(Section):
 
     @property
     def adapter(self) -> LoraSection | OftSection | None:
-        """The section of the adapter that is trained; None where the model's own weights are."""
+        """The section of the adapter that is trained; None if the model's own weights are trained."""
         match self.tuner:
             case "lora":
                 return self.lora
@@ -278,12 +280,12 @@ class MethodSection(Section):
 
     @property
     def start_from(self) -> list[str]:
-        """The adapters that training continues from; empty where none are, or no adapter is trained."""
+        """The adapters that training continues from; empty if there are none, or no adapter is trained."""
         return self.adapter.start_from if self.adapter is not None else []
 
     @property
     def task(self) -> Task:
-        """What the rows of the data sets are."""
+        """The kind of rows that the stage trains on."""
         match self.stage:
             case "pretrain":
                 return "text"
@@ -296,5 +298,5 @@ class MethodSection(Section):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the loss compares with a model that does not change."""
+        """Whether the loss compares the policy with a frozen reference model."""
         return self.stage == "preference" and self.preference.loss not in ("orpo", "simpo")

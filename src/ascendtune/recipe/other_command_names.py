@@ -11,10 +11,10 @@ EVALUATION = ("val_dataset", "test_datasets", "val_file")
 PREFERENCES = frozenset(("dpo", "kto", "orpo", "simpo", "ipo"))
 STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", **dict.fromkeys(PREFERENCES, "preference")}
 LOSSES = ("sigmoid", "hinge", "ipo")
-# Values of `path` in axolotl that say how the files in `data_files` are read.
+# Values of `path` in axolotl that tell how the files in `data_files` are read.
 READERS = frozenset(("json", "csv", "parquet", "arrow", "text"))
 
-# Names that other_names has not, or with another meaning.
+# Names that other_names does not contain, or contains with another meaning.
 KEYS = {
     **dict.fromkeys(("rl_beta", "dpo_beta", "orpo_alpha"), "method.preference.beta"),
     **dict.fromkeys(("dpo_label_smoothing", "label_smoothing"), "method.preference.label_smoothing"),
@@ -35,7 +35,7 @@ KEYS = {
     "lr_warmup_fraction": "optim.warmup_ratio",
     "optim": "optim.optimizer",
     "seed": "seed",
-    # What deepspeed, resume_from_checkpoint, … name in LLaMA-Factory is another thing.
+    # LLaMA-Factory's deepspeed, resume_from_checkpoint, … have another meaning.
     "deepspeed": "",
     "resume_from_checkpoint": "",
     "auto_resume_from_checkpoints": "",
@@ -76,7 +76,7 @@ CHOICES = {
     "enable_dft_loss": {"method.sft.loss": "dft"},
     "use_eaft": {"method.sft.loss": "eaft"},
 }
-# Of a base that is held in four bits.
+# Quantisation of the base model to four bits.
 QUANTISATION = frozenset((
     "load_in_4bit", "quant_method", "quant_bits", "use_bnb_nested_quant", "bnb_4bit_quant_type",
     "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
@@ -93,7 +93,7 @@ ZERO = {
     for offloads in ("", "_offload")
 }
 
-# What a configuration gets without naming it, where `init` writes something else.
+# Defaults of a configuration, for keys to which `init` writes another value.
 ALWAYS: dict[str, Any] = {
     "data.eval_fraction": 0, "batch.per_device": 1, "batch.accumulate": 1, "optim.warmup_ratio": 0,
 }  # fmt: skip
@@ -105,7 +105,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "TRL": {
         "data.max_length": 1024, "batch.per_device": 8, "optim.epochs": 3, "optim.scheduler": "linear",
         "method.lora.rank": 16, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
-        # PEFT's, for most models; others have no modules of these names.
+        # PEFT's default for most models; others have no modules of these names.
         "method.lora.target": "[q_proj,v_proj]",
     },
     "ms-swift": {
@@ -119,15 +119,15 @@ SECTIONS = ("run_dir", "model", "data", "method", "optim", "batch", "precision",
             "eval", "track", "seed")  # fmt: skip
 # Switch -> key and value where it is false.
 IF_OFF = {"bf16": ("precision", "fp32"), "completion_only_loss": ("data.loss_on", "all")}
-# Switches that these tools have on, and that have no key here.
+# Switches that are on by default in these tools, and have no key here.
 ON_BY_DEFAULT = (
     "dataset_shuffle", "train_dataloader_shuffle", "shuffle_merged_datasets", "enable_thinking", "use_chat_template",
     "disable_dropout",
 )  # fmt: skip
 # The first counts only where the second is `steps`.
 STEPS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy"}
-# What the commands say in other places, or what has no effect on what is trained.
-SAID = frozenset((
+# Keys that other parts of the commands express, or that have no effect on the training.
+EXPRESSED_ELSEWHERE = frozenset((
     *MODEL, *DATA, *EVALUATION, "adapter", "train_type", "tuner_type", "sft_type", "use_peft", "rl", "rlhf_type",
     "stage", "reward_model", "output_dir", "bf16", "fp16", "torch_dtype", "dtype", "system", "lora_target_linear",
     "tool", "do_train", "do_eval", "strict", "debug", "tokenizer_type", "is_llama_derived_model",

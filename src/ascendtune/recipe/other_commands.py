@@ -1,4 +1,4 @@
-"""The commands that train here what a configuration of axolotl, TRL or ms-swift trains there."""
+"""Commands for the same training as a configuration of axolotl, TRL or ms-swift."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe import other_command_names as theirs
+from ascendtune.recipe import other_command_names as command_names
 from ascendtune.recipe.other_data_sets import data_sets, left_out_of_data, text_column
 from ascendtune.recipe.other_names import native_key
 
 
 @dataclass(frozen=True)
 class NativeCommands:
-    """What to type here."""
+    """The two commands, and the parts of a configuration that they do not express."""
 
     init: str
     train: str
     left_out: tuple[str, ...]
     """Names in the configuration whose values are in neither command."""
     remarks: tuple[str, ...] = ()
-    """Where the same values come to something else there, or rows decide it, which the commands cannot know."""
+    """Notes where equal values have another effect there, or where the effect depends on rows, which are not known
+    here."""
 
     def __str__(self) -> str:
         rest = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
@@ -32,7 +33,7 @@ class NativeCommands:
 
 @dataclass(frozen=True)
 class _Training:
-    """What the other tool would train."""
+    """The training that the other tool would do."""
 
     tool: str | None
     stage: str | None
@@ -41,7 +42,7 @@ class _Training:
 
 
 _REPLACED = {"optim.max_steps": "optim.epochs", "optim.warmup_steps": "optim.warmup_ratio"}
-"""Key -> the one that it replaces."""
+"""Key -> the key that it replaces."""
 
 
 def tool_of(values: Mapping[str, Any]) -> str | None:
@@ -61,64 +62,65 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
     """`ascendtune init …` and `ascendtune train …` for the values of another tool's configuration.
 
     Args:
-        tool: whose defaults count where the values say nothing; None: those of `init`.
-        stage: where a command of the other tool says it.
+        tool: the tool whose defaults apply to missing values; None: the defaults of `init`.
+        stage: the stage, if a command of the other tool names it.
 
     Raises:
         RecipeError: the other tool's method is not supported.
     """
     given = {name: _plain(value) for name, value in values.items()}
     switched_off = {name for name, value in given.items() if value is False}
-    # 0 is a value, unlike what else is false; what the tool or the tokenizer decides is decided here, too.
+    # 0 is a value, unlike other false ones; values that the tool or the tokenizer decides are decided here, too.
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
     loss = _loss_of(given)
-    data = next((given[name] for name in theirs.DATA if name in given), None)
-    stage = theirs.STAGES.get(loss or "") or _implied_stage(given, data) or stage
+    data = next((given[name] for name in command_names.DATA if name in given), None)
+    stage = command_names.STAGES.get(loss or "") or _implied_stage(given, data) or stage
     has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
     training = _Training(tool, stage, _is_adapted(given, tool), has_dropout)
     sets = data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
-    asked, left_out = _asked(given, stage)
-    asked = dict(key for name, key in theirs.IF_OFF.items() if name in switched_off) | asked
-    if training.is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
-        asked["model.quantization"] = "nf4"
+    requested, left_out = _requested(given, stage)
+    requested = dict(key for name, key in command_names.IF_OFF.items() if name in switched_off) | requested
+    if training.is_adapted and _is_quantised(given) and requested.get("parallel.strategy") != "deepspeed":
+        requested["model.quantization"] = "nf4"
         # TRL's own default is off, that of the others on.
         if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
-            asked["model.double_quantization"] = "true"
-        left_out = [name for name in left_out if name not in theirs.QUANTISATION]
-    left_out += [name for name in theirs.ON_BY_DEFAULT if name in switched_off] + left_out_of_data(data)
+            requested["model.double_quantization"] = "true"
+        left_out = [name for name in left_out if name not in command_names.QUANTISATION]
+    left_out += [name for name in command_names.ON_BY_DEFAULT if name in switched_off] + left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
         of_set = {**each, "system": given["system"]} if "system" in given else each
-        asked |= {f"data.train.{number}.{key}": value for key, value in of_set.items() if key != "path"}
-    if loss in theirs.PREFERENCES - {"dpo"}:
-        asked["method.preference.loss"] = loss
-    asked = _without_replaced(asked, training)
-    defaults = _defaults(asked, training)
+        requested |= {f"data.train.{number}.{key}": value for key, value in of_set.items() if key != "path"}
+    if loss in command_names.PREFERENCES - {"dpo"}:
+        requested["method.preference.loss"] = loss
+    requested = _without_replaced(requested, training)
+    defaults = _defaults(requested, training)
     if unlimited := [name for name in ("max_length", "max_seq_length") if name in values and name not in given]:
-        # null there: no row is cut, whatever the tool's default is.
+        # null: no row is cut there, whatever the tool's default is.
         defaults.pop("data.max_length", None)
         left_out += unlimited
-    asked |= {key: value for key, value in defaults.items() if key not in asked}
+    requested |= {key: value for key, value in defaults.items() if key not in requested}
     if isinstance(directory := given.get("output_dir"), str):
-        asked["run_dir"] = directory
+        requested["run_dir"] = directory
     changes = [
-        f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: theirs.SECTIONS.index(key.partition(".")[0]))
+        f"{key}={requested[key]}"
+        for key in sorted(requested, key=lambda key: command_names.SECTIONS.index(key.partition(".")[0]))
     ]
     return NativeCommands(
         shlex.join(_init_words(given, [each["path"] for each in sets], text_column(data), training)),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
         tuple(left_out),
-        tuple(_remarks(asked, tool, stage)),
+        tuple(_remarks(requested, tool, stage)),
     )
 
 
 def _init_words(values: Mapping[str, Any], paths: list[str], column: str | None, training: _Training) -> list[str]:
-    model = next((values[name] for name in theirs.MODEL if isinstance(values.get(name), str)), None)
+    model = next((values[name] for name in command_names.MODEL if isinstance(values.get(name), str)), None)
     words = ["ascendtune", "init", "--model", str(model or values.get("model_type", "MODEL"))]
     for path in paths or ["DATA"]:
         words += ["--data", path]
@@ -127,13 +129,13 @@ def _init_words(values: Mapping[str, Any], paths: list[str], column: str | None,
     return [*words, "--tuner", "lora"] if training.is_adapted else words
 
 
-def _remarks(asked: Mapping[str, Any], tool: str | None, stage: str | None) -> Iterator[str]:
-    if asked.get("optim.optimizer") == "adafactor":
+def _remarks(requested: Mapping[str, Any], tool: str | None, stage: str | None) -> Iterator[str]:
+    if requested.get("optim.optimizer") == "adafactor":
         yield (
             "adafactor: a step here is learning_rate times the size of the weight that moves, there learning_rate "
             "alone, so the same value trains more slowly here"
         )
-    if tool == "TRL" and stage in (None, "sft") and "data.loss_on" not in asked:
+    if tool == "TRL" and stage in (None, "sft") and "data.loss_on" not in requested:
         yield "if rows have `messages`, add data.loss_on=all: TRL trains on questions, too"
     if tool == "TRL" and stage != "pretrain":
         yield (
@@ -143,7 +145,7 @@ def _remarks(asked: Mapping[str, Any], tool: str | None, stage: str | None) -> I
 
 
 def overrides_of(name: str, value: str) -> str | None:
-    """`key=value` here for an option of another tool; None where it has no key, or the value cannot be one."""
+    """`key=value` for an option of another tool; None if there is no such key, or the value is not valid for it."""
     found = _translated(name, _plain(value), None)
     return shlex.join(f"{key}={each}" for key, each in found.items()) if found else None
 
@@ -156,14 +158,14 @@ def _plain(value: Any) -> Any:
 
 
 def _loss_of(values: Mapping[str, Any]) -> str | None:
-    """The method that `rl` or `rlhf_type` names.
+    """The loss that `rl` or `rlhf_type` names.
 
     Raises:
         RecipeError: it is not supported.
     """
     for name in ("rl", "rlhf_type"):
         if (loss := values.get(name)) is not None:
-            if str(loss) not in theirs.STAGES:
+            if str(loss) not in command_names.STAGES:
                 raise RecipeError(
                     f"{name}: {loss} is not supported in this version",
                     code="not-in-this-version",
@@ -181,66 +183,68 @@ def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
         return "reward"
     losses = values.get("loss_type")
     named = losses if isinstance(losses, list) else [losses]
-    return "preference" if "beta" in values or any(loss in theirs.LOSSES for loss in named) else None
+    return "preference" if "beta" in values or any(loss in command_names.LOSSES for loss in named) else None
 
 
 def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
     kinds = [values[name] for name in ("adapter", "train_type", "tuner_type", "sft_type") if name in values]
     if tool == "ms-swift" and not kinds:
-        # Its Megatron has the other default.
+        # ms-swift's Megatron has the opposite default.
         return "micro_batch_size" not in values
     return bool({"lora", "qlora"} & {str(kind) for kind in kinds}) or values.get("use_peft") is True
 
 
 def _is_quantised(values: Mapping[str, Any]) -> bool:
-    """Whether the base is held in four bits of the type that there is here."""
-    asked = values.get("load_in_4bit") is True or (
+    """Whether the base model is quantised to the four-bit type that is supported here."""
+    is_four_bit = values.get("load_in_4bit") is True or (
         values.get("quant_method") == "bnb" and str(values.get("quant_bits")) == "4"
     )
-    return asked and values.get("bnb_4bit_quant_type", "nf4") == "nf4"
+    return is_four_bit and values.get("bnb_4bit_quant_type", "nf4") == "nf4"
 
 
-def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Key here -> value, for what has one key here; and the names of what has none."""
-    asked: dict[str, Any] = {}
+def _requested(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Native key -> value, for names with one native key; and the names of the others."""
+    requested: dict[str, Any] = {}
     left_out = []
     for name, value in values.items():
         if (
-            name in theirs.SAID
+            name in command_names.EXPRESSED_ELSEWHERE
             or (name.startswith("dataloader_") and name != "dataloader_drop_last")
-            or (name in theirs.STEPS and values.get(theirs.STEPS[name], "steps") != "steps")
+            or (name in command_names.STEPS and values.get(command_names.STEPS[name], "steps") != "steps")
         ):
             continue
         found = _translated(name, value, stage)
-        asked |= found or {}
-        # What is 0 is switched off, as a rule.
+        requested |= found or {}
+        # 0 usually switches an option off.
         if found is None and value != 0:
             left_out.append(name)
     if values.get("lora_target_linear") is True:
-        # In axolotl the modules of lora_target_modules come on top of these.
-        asked["method.lora.target"] = "all-linear"
+        # In axolotl the modules of lora_target_modules are added to these.
+        requested["method.lora.target"] = "all-linear"
     if (precision := _precision(values)) is not None:
-        asked["precision"] = precision
-    if evaluation := next((data_sets(values[name]) for name in theirs.EVALUATION if name in values), None):
-        asked["data.eval"] = evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
+        requested["precision"] = precision
+    if evaluation := next((data_sets(values[name]) for name in command_names.EVALUATION if name in values), None):
+        requested["data.eval"] = (
+            evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
+        )
     batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
     if _is_count(batch) and _is_count(micro):
-        # axolotl's batch_size is of all micro-batches of a step on one device.
-        asked["batch.per_device"] = micro
+        # axolotl's batch_size counts all micro-batches of a step on one device.
+        requested["batch.per_device"] = micro
         if "gradient_accumulation_steps" not in values:
-            asked["batch.accumulate"] = max(int(batch) // int(micro), 1)
+            requested["batch.accumulate"] = max(int(batch) // int(micro), 1)
     if "constant" in (values.get("lr_scheduler"), values.get("lr_scheduler_type")):
-        # transformers' has no warm-up.
-        asked = {key: value for key, value in asked.items() if not key.startswith("optim.warmup")}
-        asked["optim.warmup_ratio"] = 0
-    return asked, left_out
+        # The constant schedule of transformers has no warm-up.
+        requested = {key: value for key, value in requested.items() if not key.startswith("optim.warmup")}
+        requested["optim.warmup_ratio"] = 0
+    return requested, left_out
 
 
 def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | None:
-    """Keys and values here; None where there are none."""
+    """Native keys and values for one option; None if it has none."""
     if name == "deepspeed" and isinstance(value, str):
         of_file = {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": value}
-        return theirs.ZERO.get(value) or (of_file if value.endswith(".json") else None)
+        return command_names.ZERO.get(value) or (of_file if value.endswith(".json") else None)
     if name in ("fsdp", "fsdp_config"):
         return _of_fsdp(value)
     if name == "loss_type":
@@ -248,9 +252,9 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     if name == "lr_scheduler_kwargs":
         share = value["min_lr_rate"] if isinstance(value, dict) and {*value} == {"min_lr_rate"} else None
         return {"optim.min_learning_rate_ratio": share} if _is_number(share) else None
-    if name in theirs.CHOICES:
-        return theirs.CHOICES[name] if value else None
-    key = theirs.KEYS[name] if name in theirs.KEYS else native_key(name)
+    if name in command_names.CHOICES:
+        return command_names.CHOICES[name] if value else None
+    key = command_names.KEYS[name] if name in command_names.KEYS else native_key(name)
     if not key or "," in key:
         return None
     if key == "data.eval_fraction" and _is_count(value):
@@ -262,28 +266,28 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     if key == "optim.warmup_steps" and _is_number(value) and float(value) < 1:
         # 0 does not replace a warmup_ratio.
         return {"optim.warmup_ratio": value} if float(value) else {}
-    told = _value(key, value)
-    return None if told is None else {key: told}
+    native = _value(key, value)
+    return None if native is None else {key: native}
 
 
 def _value(key: str, value: Any) -> Any:
-    """The value of a key here, as it is written on the command line; None where it cannot be one."""
-    if key in theirs.SWITCHES:
+    """The value as it is written on the command line; None if it is not valid for the native key."""
+    if key in command_names.SWITCHES:
         return "true" if value else "false"
-    if key in theirs.LISTS:
+    if key in command_names.LISTS:
         names = value if isinstance(value, list) else [value]
         if names in (["all-linear"], ["all"]):
             return "all-linear"
         return _listed(names) if all(isinstance(each, str) and each.isidentifier() for each in names) else None
     if key == "optim.scheduler":
-        return theirs.SCHEDULERS.get(str(value))
+        return command_names.SCHEDULERS.get(str(value))
     if key == "data.on_long_row":
-        return theirs.LONG_ROWS.get(str(value))
+        return command_names.LONG_ROWS.get(str(value))
     if key == "optim.optimizer":
-        return theirs.OPTIMIZERS.get(str(value))
-    if key in theirs.COUNTS and not _is_count(value):
+        return command_names.OPTIMIZERS.get(str(value))
+    if key in command_names.COUNTS and not _is_count(value):
         return None
-    return value if _is_number(value) and key.partition(".")[0] in theirs.SECTIONS else None
+    return value if _is_number(value) and key.partition(".")[0] in command_names.SECTIONS else None
 
 
 def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
@@ -292,11 +296,11 @@ def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
         return {}
     if names == ["dft"] and stage != "preference":
         return {"method.sft.loss": "dft"}
-    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in theirs.LOSSES else None
+    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in command_names.LOSSES else None
 
 
 def _of_fsdp(value: Any) -> dict[str, Any]:
-    """`fsdp`, words such as `full_shard auto_wrap`, or `fsdp_config`."""
+    """Translate `fsdp`, words such as `full_shard auto_wrap`, or `fsdp_config`."""
     if isinstance(value, dict):
         offloads = any(value.get(key) is True for key in ("offload_params", "fsdp_offload_params"))
     else:
@@ -310,53 +314,53 @@ def _precision(values: Mapping[str, Any]) -> str | None:
     for name in ("bf16", "fp16"):
         if values.get(name) is True:
             return name
-    return theirs.TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
+    return command_names.TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
 
 
-def _without_replaced(asked: Mapping[str, Any], training: _Training) -> dict[str, Any]:
-    """Without keys that have no effect, or that another one replaces."""
-    unwanted = {key for key in asked if key.startswith("method.lora.") and not training.is_adapted}
+def _without_replaced(requested: Mapping[str, Any], training: _Training) -> dict[str, Any]:
+    """`requested` without keys that have no effect, or that another key replaces."""
+    unwanted = {key for key in requested if key.startswith("method.lora.") and not training.is_adapted}
     if training.stage not in (None, "sft"):
         unwanted.add("data.loss_on")
     if training.stage in ("preference", "reward"):
         unwanted.add("data.packing")
-    unwanted |= {replaced for key, replaced in _REPLACED.items() if key in asked}
-    kept = {key: value for key, value in asked.items() if key not in unwanted}
+    unwanted |= {replaced for key, replaced in _REPLACED.items() if key in requested}
+    kept = {key: value for key, value in requested.items() if key not in unwanted}
     if "data.eval_rows" in kept or "data.eval" in kept:
         kept["data.eval_fraction"] = 0
     elif not float(kept.get("data.eval_fraction", 0)):
         kept.pop("eval.every_steps", None)
     if training.tool is not None and not training.has_dropout:
-        # TRL's trainers of pairs and single answers, which the others use, switch dropout off, that of adapters too.
+        # TRL's trainers of pairs and single answers, which the others use, also switch off dropout of adapters.
         kept.pop("method.lora.dropout", None)
     return kept
 
 
-def _defaults(asked: Mapping[str, Any], training: _Training) -> dict[str, Any]:
-    """What the tool takes where its configuration says nothing."""
+def _defaults(requested: Mapping[str, Any], training: _Training) -> dict[str, Any]:
+    """The tool's defaults for keys that its configuration does not set."""
     tool, stage = training.tool, training.stage
     if tool is None:
         return {}
-    defaults = theirs.ALWAYS | theirs.DEFAULTS[tool]
+    defaults = command_names.ALWAYS | command_names.DEFAULTS[tool]
     if not training.has_dropout:
         defaults["method.lora.dropout"] = 0
     if stage in (None, "sft"):
         defaults["data.packing"] = "false"
     if tool == "TRL":
-        defaults["optim.learning_rate"] = theirs.TRL_RATES.get(stage or "", "2e-5")
+        defaults["optim.learning_rate"] = command_names.TRL_RATES.get(stage or "", "2e-5")
         if stage == "reward":
             defaults["data.on_long_row"] = "drop"
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if training.is_adapted else "1e-5"
-        # Of a training on one device.
-        defaults["batch.accumulate"] = math.ceil(16 / int(asked.get("batch.per_device", 1)))
-    if asked.get("method.preference.loss") == "simpo":
+        # The default of a training on one device.
+        defaults["batch.accumulate"] = math.ceil(16 / int(requested.get("batch.per_device", 1)))
+    if requested.get("method.preference.loss") == "simpo":
         defaults["method.preference.sft_weight"] = 1
         if tool == "ms-swift":
             defaults |= {"method.preference.beta": 2, "method.preference.simpo_gamma": 1}
     if stage == "pretrain":
         defaults.pop("data.on_long_row", None)
-    replaced = {replaced for key, replaced in _REPLACED.items() if key in asked}
+    replaced = {replaced for key, replaced in _REPLACED.items() if key in requested}
     return {
         key: value
         for key, value in defaults.items()

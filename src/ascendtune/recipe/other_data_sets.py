@@ -1,4 +1,4 @@
-"""Data sets in configurations of axolotl, TRL and ms-swift, as `ascendtune init` takes them."""
+"""Data sets in configurations of axolotl, TRL and ms-swift, as arguments of `ascendtune init`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascendtune.recipe.other_command_names import READERS
 
 
 def data_sets(data: Any) -> list[dict[str, Any]]:
-    """Path or hub id of each data set, with its subset, split and number of rows where these are given."""
+    """Path or hub id of each data set, with subset, split and number of rows if they are given."""
     if isinstance(data, dict):
         # TRL's dataset_mixer: path -> share of the rows.
         data = [{"path": path, "weight": share} for path, share in data.items()]
@@ -22,7 +22,7 @@ def data_sets(data: Any) -> list[dict[str, Any]]:
 
 
 def _of_ms_swift(text: str) -> dict[str, Any]:
-    """`HF::path:subset#500`, of which only the path is needed."""
+    """Parse `HF::path:subset#500`, of which only the path is required."""
     hub, separator, path = text.partition("::")
     path, _, rows = (path if separator and hub.lower() in ("hf", "ms") else text).partition("#")
     path, _, subset = path.partition(":")
@@ -49,7 +49,7 @@ def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def text_column(data: Any) -> str | None:
-    """The column of the texts, where all data sets are axolotl's of whole texts; None elsewhere."""
+    """The column of the texts, if all data sets have axolotl's type of whole texts; otherwise None."""
     sets = [each if isinstance(each, dict) else {} for each in data] if isinstance(data, list) else []
     found = {(str(each.get("type")), str(each.get("field") or "text")) for each in sets}
     kind, column = found.pop() if len(found) == 1 else ("", "")
@@ -57,7 +57,7 @@ def text_column(data: Any) -> str | None:
 
 
 _READ = frozenset(("path", "name", "train_on_split", "revision", "weight", "ds_type", "trust_remote_code"))
-"""Keys that the commands hold, or that only say how the files are read."""
+"""Keys that the commands express, or that only affect how the files are read."""
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "roles_to_train": (["assistant"], ["assistant", "gpt"], ["gpt"]),
     "train_on_eos": ("turn",),
@@ -67,11 +67,11 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "message_property_mappings": ({"role": "role", "content": "content"}, {"role": "from", "content": "value"}),
     "chat_template": ("tokenizer_default",),
 }
-"""Values of axolotl's keys with which rows are read and trained on as here."""
+"""Values of axolotl's keys for which rows are read and trained on as here."""
 
 
 def left_out_of_data(data: Any) -> list[str]:
-    """Keys of axolotl's and TRL's data sets that choose rows or write prompts, and that the commands do not hold."""
+    """Keys of axolotl's and TRL's data sets that choose rows or write prompts, and that the commands do not express."""
     return [
         f"datasets.{number}.{key}"
         for number, each in enumerate(data if isinstance(data, list) else [])

@@ -1,4 +1,4 @@
-"""Names that other tools have for keys of a recipe: LLaMA-Factory's, and those of TRL, ms-swift and axolotl."""
+"""Names of recipe keys in other tools: LLaMA-Factory, TRL, ms-swift and axolotl."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _OTHERS = {
     "flash_attention": "model.attention",
     "auto_resume_from_checkpoints": "checkpoint.resume",
 }
-# `do_train` has no counterpart: what stands in the table is a sentence.
+# `do_train` has no counterpart: the table contains a sentence instead.
 _KEYS = {name: key.becomes for name, key in TRANSLATED.items() if " " not in key.becomes.replace(", ", "")} | _OTHERS
 
 
 def native_key(name: str) -> str | None:
-    """The key, or keys with commas between them, that a name of another tool stands for; None for other names."""
+    """The native key, or keys with commas between them, for a name of another tool; None for other names."""
     return _KEYS.get(name)
 
 
@@ -66,7 +66,7 @@ _LOSSES = {
 }
 _STAGES = {"pt": "method.stage=pretrain", "sft": "method.stage=sft", "rm": "method.stage=reward"}
 _TUNERS = {name: f"method.tuner={name}" for name in ("full", "freeze", "lora", "oft")}
-# Option of another tool -> its value -> overrides here, for values that have other names here.
+# Option of another tool -> its value -> overrides, for values whose native names differ.
 _OVERRIDES = {
     "stage": _STAGES | _LOSSES,
     "rlhf_type": _STAGES | _LOSSES,
@@ -87,7 +87,7 @@ _OVERRIDES = {
 
 
 def native_overrides(name: str, value: str) -> str | None:
-    """`key=value` once or more for an option of another tool; None where the value is not known, too.
+    """`key=value`, once or more, for an option of another tool; None if the option or its value is not known.
 
     Args:
         name: with underscores, such as `report_to`.
@@ -99,4 +99,4 @@ def native_overrides(name: str, value: str) -> str | None:
 
 
 REMEDIES = {name: f"did you mean {' or '.join(repr(each) for each in key.split(', '))}?" for name, key in _KEYS.items()}
-"""Name in another tool -> what to do about it where it is unknown."""
+"""Name in another tool -> the remedy where it is an unknown key."""

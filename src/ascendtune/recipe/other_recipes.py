@@ -1,6 +1,6 @@
-"""Files that are given in place of a recipe: configurations of other tools, data, models, programs.
+"""Files given in place of a recipe: configurations of other tools, data, models, programs.
 
-Each is answered with the commands that train the same here.
+Each is refused, with the commands for the same training here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", 
 
 
 def refuse_other_file(path: Path, further: Sequence[str] = ()) -> None:
-    """Refuse what is given in place of a recipe.
+    """Refuse a file or directory that is not a recipe.
 
     Args:
-        further: the words behind `path` on the command line; a file among them is taken for the data.
+        further: the arguments after `path` on the command line; an existing file among them is assumed to be the data.
 
     Raises:
-        RecipeError: `path` is a run, a model, a data set or a program; or it is not there and reads like a model's name
-            on a hub.
+        RecipeError: `path` is a run, a model, a data set or a program; or it does not exist and looks like a model's
+            name on a hub.
     """
     given = shlex.quote(str(path))
     data = next((shlex.quote(word) for word in further if "=" not in word and Path(word).exists()), "DATA")
@@ -62,7 +62,7 @@ def _not_a_recipe(path: Path, what: str, remedy: str) -> RecipeError:
 
 
 def _start_of(path: Path, program: str) -> str:
-    """How `program`, the command that runs the file, is started on all devices."""
+    """The command that starts `program`, itself a command that runs the file, on all devices."""
     with path.open(encoding="utf-8", errors="replace") as file:
         found = _LAUNCHER.search(file.read(_LARGEST_SCRIPT)) if path.suffix == ".sh" else None
     if found is None:
@@ -72,7 +72,7 @@ def _start_of(path: Path, program: str) -> str:
 
 
 def _is_like_a_hub_id(path: Path) -> bool:
-    """Whether `path`, which is not there, reads like ORGANISATION/NAME."""
+    """Whether `path`, which does not exist, looks like ORGANISATION/NAME."""
     is_name = len(path.parts) == 2 and path.suffix not in (".yaml", ".yml", ".json") and "." not in path.parts[0]
     return is_name and not path.exists() and not path.parent.exists()
 
@@ -80,7 +80,7 @@ def _is_like_a_hub_id(path: Path) -> bool:
 def _is_json_list(path: Path) -> bool:
     if path.suffix.lower() != ".json":
         return False
-    # What cannot be read is reported when it is read as a recipe.
+    # A file that cannot be read is reported later, when it is read as a recipe.
     with suppress(OSError), path.open("rb") as file:
         return file.read(1024).lstrip()[:1] == b"["
     return False
@@ -88,7 +88,7 @@ def _is_json_list(path: Path) -> bool:
 
 def refuse_other_recipe(document: Document) -> None:
     """Raises:
-    RecipeError: `document` is a configuration of another tool, with the commands for the same training here.
+    RecipeError: `document` is a configuration of another tool; the remedy has the commands for the same training.
     """
     if tool := tool_of(document.values):
         remedy = str(native_commands(document.values, tool))
@@ -105,7 +105,7 @@ def refuse_other_recipe(document: Document) -> None:
 
 
 def _tool_with_sections(values: Mapping[str, Any]) -> str | None:
-    """The tool whose configuration this is, of those whose keys stand in sections."""
+    """The tool of a configuration whose keys are in sections; None for other files."""
     sections = {name: section for name, section in values.items() if isinstance(section, dict)}
     if any(str(section.get("_component_", "")).startswith("torchtune.") for section in sections.values()):
         return "torchtune"

@@ -42,10 +42,10 @@ class FsdpSection(Section):
         return nodes if self.replicas == "nodes" else self.replicas
 
     def shards(self, *, ranks: int, nodes: int) -> int:
-        """Ranks that hold one copy of the model together.
+        """Number of ranks that together keep one copy of the model.
 
         Raises:
-            RecipeError: the ranks cannot be divided into so many copies, or no weight would be sharded.
+            RecipeError: the ranks cannot be divided into equal copies, or no weight would be sharded.
         """
         copies = self.copies(nodes)
         if ranks % copies:
@@ -64,14 +64,14 @@ class FsdpSection(Section):
 
 
 class DeepSpeedSection(Section):
-    """DeepSpeed ZeRO: what is sharded across ranks, and what is offloaded."""
+    """DeepSpeed ZeRO: the state that is sharded across ranks, and the state that is offloaded."""
 
     stage: int = Field(default=2, ge=0, le=3)
     """0 nothing, 1 optimizer state, 2 gradients too, 3 weights too."""
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """Where optimizer state is kept (`nvme`: stage 3, and the headers of libaio)."""
+    """Device of the optimizer state (`nvme`: stage 3, and the headers of libaio)."""
     offload_param: Literal["none", "cpu", "nvme"] = "none"
-    """Where weights are kept (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
+    """Device of the weights (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
     nvme_path: str | None = None
     """Directory on a fast local disk, for `nvme`; the run removes its files there when it ends."""
     config: str | None = None
@@ -109,7 +109,7 @@ def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: 
     """The contradiction between a ZeRO stage and its offloading, or None.
 
     Args:
-        keys: where they stand: in a recipe below `parallel.deepspeed`, in a DeepSpeed JSON below `zero_optimization`.
+        keys: prefix of the keys: `parallel.deepspeed` in a recipe, `zero_optimization` in a DeepSpeed JSON.
     """
 
     def fault(key: str, why: str, remedy: str) -> Contradiction:
@@ -133,10 +133,10 @@ def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: 
 
 
 class ParallelSection(Section):
-    """How training is distributed over devices."""
+    """Distribution of the training over devices."""
 
     strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], other_names(_OTHER_NAMES)] = "auto"
-    """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: sharded; `auto` chooses by size (see run.json)."""
+    """`ddp`: a complete model on every device; `fsdp`, `deepspeed`: sharded; `auto` chooses by size (see run.json)."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type in which `ddp` and `fsdp` sum gradients over ranks; `bf16` halves the bytes and keeps 8 significant bits."""
     fsdp: FsdpSection = FsdpSection()

@@ -57,7 +57,7 @@ def _a_plain_name(value: str) -> str:
             remedy="use letters, digits, '.', '_' and '-'",
             path=("name",),
         )
-    # A file name has at most 255 bytes, and others are made of this one.
+    # A file name has at most 255 bytes, and longer names are derived from this one.
     if len(value.encode()) > _LONGEST_NAME:
         raise Contradiction(
             f"a name of {len(value.encode())} bytes is too long for a directory",
@@ -98,7 +98,7 @@ class Recipe(Section):
     ] = "run"
     """Name of the run and of its directory."""
     run_dir: Annotated[str, AfterValidator(_with_known_placeholders)] = "runs/{name}"
-    """Where the run directory is created; `{name}` is replaced, and a name that exists gets a number."""
+    """Where the run directory is created; `{name}` is replaced, and an existing name gets a number."""
     model: ModelSection
     data: DataSection
     method: MethodSection = MethodSection()
@@ -110,21 +110,21 @@ class Recipe(Section):
     support bf16 with AVX512-BF16 or AMX; models of a hidden size below 128 may be faster there in fp32."""
     memory: MemorySection = MemorySection()
     kernel: Annotated[Literal["auto", "off"] | KernelSection, BeforeValidator(_off_of_yaml)] = "auto"
-    """`auto` uses every fused operator that the device has; or choose them one by one."""
+    """`auto` uses every fused operator that the device supports; or choose them one by one."""
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "dump", "skip"] = "stop"
     """A loss or gradient that is not a number: stop; repeat the step with a dump for `ascendtune align nan`, then stop;
     or skip the step and count. `dump` and `skip` wait for the device in each step."""
     on_hang: Literal["warn", "restart", "stop"] = "warn"
-    """No rank reports progress any more: warn, stop the run, or restart it as often as `--max-restarts` allows."""
+    """If no rank reports progress any more: warn, stop the run, or restart it as often as `--max-restarts` allows."""
     checkpoint: CheckpointSection = CheckpointSection()
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()
     profile: ProfileSection = ProfileSection()
     seed: int = Field(default=42, ge=0, lt=2**32)
-    """Decides the order of rows, held-out rows, drawn weights and dropout."""
+    """Decides the order of rows, held-out rows, initial values of new weights and dropout."""
     deterministic: bool = False
-    """Only operations that give the same bits every time; slower on accelerators."""
+    """Use only operations with bitwise reproducible results; slower on accelerators."""
 
     _notes: tuple[str, ...] = PrivateAttr(default=())
     _ignored: tuple[str, ...] = PrivateAttr(default=())
@@ -164,7 +164,7 @@ class Recipe(Section):
 
     @classmethod
     def load_with_origins(cls, path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[str, str]]:
-        """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
+        """`load`, and the origin of every key's value: `file:line`, the command line, or `default`."""
         document = cls.read(path, overrides)
         require_decided(document)
         with with_other_names(document.other_names):
@@ -177,10 +177,10 @@ class Recipe(Section):
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Document:
         """The values of a recipe file, native or LLaMA-Factory's, as a native document; types are not checked.
 
-        For a LLaMA-Factory recipe its own keys are taken among the overrides, too.
+        For a LLaMA-Factory recipe, overrides may also have its own keys.
 
         Raises:
-            RecipeError: unreadable, something else than a recipe, or a LLaMA-Factory recipe that cannot be translated.
+            RecipeError: unreadable, not a recipe, or a LLaMA-Factory recipe that cannot be translated.
         """
         if isinstance(overrides, str):
             raise RecipeError(
@@ -220,7 +220,7 @@ class Recipe(Section):
 
     @property
     def sources(self) -> list[tuple[str, RepoType]]:
-        """Paths or hub ids in the recipe, and of what."""
+        """Paths or hub ids in the recipe, with their types."""
         models = [self.model.path, *self.method.start_from]
         if self.method.preference.reference:
             models.append(self.method.preference.reference)
@@ -243,7 +243,7 @@ class Recipe(Section):
 
     @property
     def needs_whole_weights(self) -> str | None:
-        """Why each rank must hold every trained weight whole, as a sentence; None where shards do as well."""
+        """The reason why each rank needs every trained weight unsharded, as a sentence; None if shards suffice."""
         if self.method.stage == "sft" and self.method.sft.loss == "asft":
             return "the loss asft puts the weights from before training back for a forward pass"
         if self.method.tuner == "oft" and self.method.oft.coft:
@@ -252,7 +252,7 @@ class Recipe(Section):
 
     @property
     def may_pack(self) -> bool:
-        """Whether rows may share a sequence: those of a pair, and answers with a mismatched one, stay together."""
+        """Whether rows may share a sequence: those of a pair, and answers with a mismatched one, must stay together."""
         return self.data.packing is not False and self.method.task not in ("pairs", "singles")
 
     @property
@@ -263,23 +263,23 @@ class Recipe(Section):
 
     @property
     def has_rows_alone(self) -> bool:
-        """Whether each micro-batch is one document, which has nothing to pad and nothing to be kept apart from."""
+        """Whether each micro-batch is one document, so there is no padding, and no mask between documents."""
         return self.data.packing is False and self.batch.micro_batch == 1 and self.method.task != "pairs"
 
     def capacity(self, *, padding_free: bool) -> int | None:
         """Tokens of a packed sequence; None if rows are not packed.
 
         Args:
-            padding_free: the model keeps rows apart that follow each other.
+            padding_free: whether the model keeps consecutive rows apart.
         """
         return self.data.max_length if padding_free and self.may_pack else None
 
     def differences(self) -> list[str]:
-        """Notes on what differs from the tool that the recipe was written for; without keys that change nothing."""
+        """Notes on differences from the tool that the recipe was written for, without those on ignored keys."""
         return [note for note in self._notes if note not in self._ignored]
 
     def all_without_effect(self, origins: dict[str, str]) -> list[str]:
-        """Sentences on keys that change nothing, of this recipe and of the one that it was translated from."""
+        """Sentences on keys without effect, of this recipe and of the one that it was translated from."""
         return [*self._ignored, *self.without_effect(origins)]
 
     def without_effect(self, origins: dict[str, str]) -> list[str]:
@@ -288,14 +288,14 @@ class Recipe(Section):
 
 
 def _apply_foreign(document: Document, overrides: Sequence[str], is_foreign: Callable[[str], bool]) -> list[str]:
-    """Apply the overrides whose key belongs to the recipe's own form; the native ones are left."""
+    """Apply the overrides whose key belongs to the recipe's own form; return the native ones."""
     foreign = [word for word in overrides if is_foreign(word.partition("=")[0])]
     apply_overrides(document, foreign)
     return [word for word in overrides if word not in foreign]
 
 
 def _let_overrides_win(document: Document, overrides: Sequence[str]) -> None:
-    """`optim.max_steps=30` on the command line replaces the file's `optim.epochs`: it is meant for this start."""
+    """`optim.max_steps=30` on the command line replaces `optim.epochs` of the file, which it would contradict."""
     given = {word.partition("=")[0] for word in overrides}
     optim = document.values.get("optim")
     if isinstance(optim, dict):

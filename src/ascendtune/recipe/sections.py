@@ -1,4 +1,4 @@
-"""The recipe's smaller sections, a class each; data, method and parallel have files of their own."""
+"""The smaller sections of the recipe, one class each; data, method and parallel have their own files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascendtune.core.errors import RecipeError
 
 
 class ModelSection(Section):
-    """Which weights to start from."""
+    """The model whose weights training starts from."""
 
     path: str
     """Directory or hub id of a model in Hugging Face format."""
@@ -22,21 +22,22 @@ class ModelSection(Section):
     trust_remote_code: bool = False
     """Run Python code from the model's files. Set it only after reading that code."""
     attention: Literal["auto", "eager", "sdpa", "sdpa_fp32", "varlen", "npu_fusion"] = "auto"
-    """Attention implementation; `auto` takes the device's fused one where its results agree with eager attention."""
+    """Attention implementation; `auto` uses the device's fused one if its results agree with eager attention."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Type of the weights in memory; `auto`: fp32 for trained weights, the type of `precision` for frozen ones."""
     quantization: Literal["nf4"] | None = None
-    """QLoRA: hold the frozen weights of linear modules, but the head, in 4.5 bits each; with `method.tuner: lora` or
-    `oft`. They are quantised when they are loaded, and computed with in the type of `precision`."""
+    """QLoRA: store the frozen weights of linear modules, except the head, in 4.5 bits each; with `method.tuner: lora`
+    or `oft`. They are quantised when they are loaded, and computed with in the type of `precision`."""
     double_quantization: bool = False
     """nf4: quantise the scales as well, 4.13 bits for each weight."""
     init: Literal["pretrained", "random"] = "pretrained"
     """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
     new_tokens: list[str] = []
-    """Tokens to add to the vocabulary. They take spare rows of the embeddings; further rows begin at the mean."""
+    """Tokens to add to the vocabulary. They use spare rows of the embeddings; further rows are initialised to the
+    mean."""
     new_layers: int = Field(default=0, ge=0, le=65_536)
-    """Layers to add, spread evenly, each a copy of the one before that changes nothing at first (LLaMA Pro); train them
-    with `method.freeze.spread_layers`."""
+    """Layers to add, spread evenly, each a copy of the previous layer that initially has no effect (LLaMA Pro); train
+    them with `method.freeze.spread_layers`."""
 
 
 NEEDS_WHOLE_MATRICES = {
@@ -74,7 +75,7 @@ class OptimSection(Section):
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate (default: 1e-4 for lora and oft, else 1e-5; a tenth of it for preference)."""
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
-    """How the learning rate decays after the warm-up."""
+    """Decay of the learning rate after the warm-up."""
     warmup_ratio: float = Field(default=0.0, ge=0, le=1)
     """Share of all steps in which the learning rate rises from 0."""
     warmup_steps: int | None = Field(default=None, ge=0, le=MOST)
@@ -86,8 +87,8 @@ class OptimSection(Section):
     max_grad_norm: float | None = Field(default=1.0, gt=0, le=MOST)
     """Clip gradients to this norm; null: do not clip."""
     optimizer: Annotated[Literal["auto", "adamw", "adafactor", "muon", "sgd"], other_names(_OTHER_OPTIMIZERS)] = "auto"
-    """`auto` is AdamW, fused where the device can. `muon` (torch's, one device or ddp) orthogonalises the updates of
-    matrices, and takes AdamW for embeddings, head, biases, norms and stacked experts."""
+    """`auto` is AdamW, fused if the device supports it. `muon` (torch's, one device or ddp) orthogonalises the updates
+    of matrices, and uses AdamW for embeddings, head, biases, norms and stacked experts."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """muon: decay of the mean of gradients."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -97,7 +98,7 @@ class OptimSection(Section):
     epsilon: float = Field(default=1e-8, gt=0, le=1)
     """AdamW, and muon's AdamW: added to the divisor."""
     epochs: float | None = Field(default=None, gt=0, le=1_000_000)
-    """Passes over the data (default 1, when `max_steps` is not given)."""
+    """Passes over the data (default 1, if `max_steps` is not given)."""
     max_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Optimizer steps, instead of `epochs`."""
 
@@ -124,7 +125,7 @@ class BatchSection(Section):
     """Sequences per step: per_device × accumulate × devices."""
 
     per_device: Annotated[int, Field(ge=1, le=65_536)] | Literal["auto"] = 1
-    """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens. `auto`: the
+    """Sequences per micro-batch and device. With packing a sequence has up to `data.max_length` tokens. `auto`: the
     largest power of two, up to 256, that `ascendtune plan` expects to fit into the memory of an accelerator."""
     accumulate: int = Field(default=1, ge=1, le=65_536)
     """Micro-batches whose gradients are added before the optimizer steps."""
@@ -166,7 +167,7 @@ class KernelSection(Section):
     experts: bool = True
     """Experts of a mixture as grouped matrix products, in the type of `precision`."""
     adamw: bool = True
-    """AdamW's update of large weights in one kernel each; torch's own updates the others."""
+    """AdamW's update of large weights in one kernel each; torch's own update for the others."""
 
 
 class EarlyStopSection(Section):
@@ -175,14 +176,15 @@ class EarlyStopSection(Section):
     patience: int = Field(default=3, ge=1, le=MOST)
     """Stop after this many evaluations without improvement."""
     min_improvement: float = Field(default=0.0, ge=0, le=MOST)
-    """How much lower the evaluation loss must be to count as an improvement; the best checkpoint is the lowest."""
+    """Minimum decrease of the evaluation loss that counts as an improvement; the best checkpoint has the lowest
+    loss."""
 
 
 class EvalSection(Section):
     """Evaluation during training."""
 
     every_steps: int | None = Field(default=None, ge=1, le=MOST)
-    """Evaluate after every so many steps (default: at the end of each epoch, when there is evaluation data)."""
+    """Steps between two evaluations (default: at the end of each epoch, if there is evaluation data)."""
     early_stop: EarlyStopSection | None = None
 
 
@@ -192,37 +194,37 @@ class CheckpointSection(Section):
     every_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Write a checkpoint after every so many steps (default: ten times over the run, at most every 20 steps)."""
     keep: int = Field(default=2, ge=1, le=MOST)
-    """How many of the newest checkpoints are kept."""
+    """Number of newest checkpoints that are kept."""
     best: bool = False
-    """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
+    """Also keep the checkpoint with the lowest evaluation loss, and export it at the end."""
     resume: str = "auto"
     """`auto`: from the newest complete checkpoint of this run, if any; `never`; a checkpoint's path or name: `run@120`,
     `run@best`, `run@last`."""
 
     @property
     def at_once(self) -> int:
-        """The most checkpoints that are there at a time: while one is written, all that are kept still stand."""
+        """Maximum number of checkpoints that exist at a time: a new one is written before an old one is removed."""
         return self.keep + self.best + 1
 
 
 TrackerName = Literal["wandb", "swanlab", "mlflow", "trackio"]
 PROJECT_NAME = r"^[\w.-]{1,100}$"
-"""What `track.project` may be."""
+"""Valid values of `track.project`."""
 
 
 class TrackSection(Section):
-    """Metrics: how often, and where beside metrics.jsonl."""
+    """Metrics: how often they are recorded, and where besides metrics.jsonl."""
 
     every_steps: int = Field(default=1, ge=1, le=MOST)
     """Steps between two lines of metrics.jsonl. On an accelerator the line of a step is written during the next one."""
     tensorboard: bool = True
     """Write events for TensorBoard into the run directory."""
     send_to: list[TrackerName] = []
-    """Trackers that get the numbers while the run trains, such as `[wandb]`; `ascendtune track send` does it later."""
+    """Trackers that receive the metrics during the run, such as `[wandb]`; `ascendtune track send` does it later."""
     project: str = Field(default="ascendtune", pattern=PROJECT_NAME)
     """Name of the project (in mlflow: of the experiment) in these trackers."""
     host: str | None = Field(default=None, pattern=r"^https?://[^\s@]+$", max_length=500)
-    """Address of a server of your own; null: the one that the tracker's own client is set up for."""
+    """Address of your own server; null: the one that the tracker's own client is configured for."""
 
     @model_validator(mode="after")
     def _host_is_of_one_tracker(self) -> TrackSection:
@@ -237,21 +239,21 @@ class TrackSection(Section):
 
 
 class AlignSection(Section):
-    """What is recorded for comparing two machines."""
+    """Records for the comparison of two machines."""
 
     batch_hash: bool = True
-    """Hash every global batch, so that two runs can prove that they saw the same data."""
+    """Hash every global batch, to prove that two runs used the same data."""
     dump_steps: int | str | None = None
     """Steps whose activations, gradients and parameters are dumped for `ascendtune align`, such as `1-3,10`."""
     pad: Literal["auto"] | bool = "auto"
     """Pad rows that are not packed, as other trainers do, so that dumps can be compared with theirs, module by module;
     `auto`: in runs with `dump_steps`."""
     level: Literal["module", "op"] = "module"
-    """What is dumped of the forward pass: results of modules, or of every operator in them, too."""
+    """Dumped results of the forward pass: those of modules, or also those of every operator in them."""
     ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
     """Ranks that write dumps (default: all)."""
     content: Literal["statistics", "tensors"] = "statistics"
-    """Dump statistics, or the whole tensors beside them."""
+    """Dump statistics only, or also the whole tensors."""
     stop_after: int | None = Field(default=None, ge=1, le=MOST)
     """End the run after this step; the schedule stays that of the whole run."""
 
@@ -271,7 +273,7 @@ MOST_PROFILED_STEPS = 100
 
 
 class ProfileSection(Section):
-    """Which steps are profiled, for `ascendtune profile`."""
+    """The steps to profile, for `ascendtune profile`."""
 
     steps: int | str | None = None
     """Steps whose trace is written, one range such as `5-8` (default: none)."""
@@ -309,7 +311,7 @@ class ProfileSection(Section):
         return self
 
     def window(self) -> range:
-        """The steps, from 1; empty where none are profiled."""
+        """The profiled steps, from 1; empty if there are none."""
         return next(iter(steps_in(self.steps)), range(0))
 
     def profiled_ranks(self, world_size: int) -> Collection[int]:
@@ -317,10 +319,10 @@ class ProfileSection(Section):
 
 
 def steps_in(text: int | str | None, path: tuple[str, ...] = ("align", "dump_steps")) -> list[range]:
-    """The steps that `1-3,10` names; none for None.
+    """The steps that a text such as `1-3,10` names; none for None.
 
     Args:
-        path: the key that a message points at.
+        path: the key for the error message.
 
     Raises:
         Contradiction: it is not a list of steps and ranges.

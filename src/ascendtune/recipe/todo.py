@@ -15,7 +15,7 @@ def require_decided(document: Document) -> None:
     """Raise if a value is still `TODO`.
 
     Raises:
-        RecipeError: names every such key, with file and line of the first.
+        RecipeError: lists every such key, with file and line of the first.
     """
     if open_keys := list(_open(document.values, ())):
         names = ", ".join(".".join(map(str, path)) for path in open_keys)

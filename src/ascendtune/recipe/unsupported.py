@@ -1,4 +1,4 @@
-"""What a recipe may not ask for: keys of unsupported features, and combinations that are refused."""
+"""Recipes that are refused: keys of unsupported features, and unsupported combinations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _QUANTISATION = (
 _MULTIMODAL = ("images", "videos", "audios", "media_dir", "image_folder", "freeze_vision_tower", "vision")
 
 UNSUPPORTED_KEYS: dict[str, str] = dict(_table())
-"""By the key's own name, at any level of the recipe."""
+"""Remedy by the key's own name, at any level of the recipe."""
 
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A combination that is refused: why, and what to do instead."""
+    """A refused combination: the reason, and the remedy."""
 
     applies: Callable[[Recipe], bool]
     what: str
@@ -62,7 +62,7 @@ class Refusal:
 
 def _adapts_experts(recipe: Recipe) -> bool:
     lora = recipe.method.lora
-    # With start_from the target is that of the files.
+    # With start_from the adapter's files decide the target.
     return recipe.method.tuner == "lora" and ALL_EXPERTS in lora.target and not lora.start_from
 
 
@@ -166,7 +166,7 @@ REFUSALS = (
     ),
     *(
         Refusal(
-            # A default binds the name of this turn.
+            # The default argument binds the name of this iteration.
             lambda recipe, name=name: _is_sharded(recipe) and recipe.optim.optimizer == name,  # type: ignore[misc]
             f"{reason}, and a rank that holds a shard of it cannot",
             "use optim.optimizer: adamw, or parallel.strategy: ddp",
@@ -188,7 +188,7 @@ REFUSALS = (
         ("optim", "optimizer"),
     ),
     Refusal(
-        # What `precision: auto` comes to is known on the device, and what a DeepSpeed JSON says when it is read.
+        # `precision: auto` is resolved on the device, and a DeepSpeed JSON when it is read.
         lambda recipe: (
             recipe.parallel.strategy == "deepspeed"
             and recipe.parallel.deepspeed.config is None
@@ -218,7 +218,7 @@ NOT_SUMMABLE = {
     "lora_bias": "its matrices have biases",
     "trainable_token_indices": "it replaces rows of the embeddings",
 }
-"""Several adapters leave as one, their sum: keys of an adapter's own config that make it more than a term of it."""
+"""Keys of an adapter's config that make it more than one term of a sum; several adapters are exported as their sum."""
 
 
 def first_refusal(recipe: Recipe) -> Refusal | None:

@@ -1,1 +1,1 @@
-"""How does a LLaMA-Factory recipe become a native one?"""
+"""How is a LLaMA-Factory recipe translated into a native one?"""

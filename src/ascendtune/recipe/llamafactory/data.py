@@ -69,7 +69,7 @@ _OTHERS = (
     "zephyr",
 )  # fmt: skip
 NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
-"""Every template name of LLaMA-Factory that is known here."""
+"""Every known template name of LLaMA-Factory."""
 
 _ENDS = {
     **dict.fromkeys(("chatml", "qwen", "qwen3", "qwen3_nothink", "qwen3_5", "qwen3_5_nothink"), "<|im_end|>"),
@@ -77,10 +77,10 @@ _ENDS = {
     "llama3": "<|end_of_text|>",
     "phi": "<|end|>",
 }
-"""LLaMA-Factory's template -> what ends a text of stage pt there, whatever the tokenizer's EOS is."""
+"""LLaMA-Factory's template -> the token that ends a text of stage pt there, regardless of the tokenizer's EOS."""
 
 _WITH_TOOLS = ("qwen", "qwen3", "qwen3_nothink")
-"""Of LLaMA-Factory's templates those that can write tools here."""
+"""LLaMA-Factory's templates that can write tools here."""
 
 _FIRST_TOKENS = (
     "the loss is a mean over all tokens that are predicted; LLaMA-Factory's is a little lower, because it also counts "
@@ -90,7 +90,7 @@ _INSTEAD = "remove `template`: the model's own chat template is used; or write d
 
 
 def template_of(name: str) -> str | tuple[str, str]:
-    """The value of data.template, or what is wrong and what to do."""
+    """The value of data.template, or the problem and its remedy."""
     if name in SAME:
         return SAME[name]
     if name in _MULTIMODAL:
@@ -116,7 +116,7 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
         recipe.add_error(
             "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="conflicting-keys"
         )
-    # With another directory or stage than the user meant, nothing is known of the data sets.
+    # With a wrong directory or stage, the data sets cannot be determined.
     is_known = not (recipe.is_invalid("dataset_dir") or recipe.is_invalid("stage"))
     for name, key in (("dataset", "data.train"), ("eval_dataset", "data.eval")):
         if not (recipe.given(name) and is_known):
@@ -198,7 +198,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if name == "alpaca":
         native.note("template: alpaca: an empty line follows a system message; in LLaMA-Factory none does")
     if name in WITHOUT_THOUGHT and recipe["stage"] != "sft":
-        # Where only the last answer is trained on, LLaMA-Factory removes the thoughts of earlier ones.
+        # If only the last answer is trained on, LLaMA-Factory removes the thoughts of earlier ones.
         found += LAST_THOUGHT
         if recipe["preserve_thinking"]:
             recipe.refuse(

@@ -1,4 +1,4 @@
-"""Data sets that a LLaMA-Factory recipe names, as dataset_info.json describes them, translated into our data sets."""
+"""Translates the data sets of a LLaMA-Factory recipe, as described in dataset_info.json, into native data sets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COLUMNS = {
     "messages": "conversations", "system": None, "tools": None,
     "chosen": None, "rejected": None, "kto_tag": None, **dict.fromkeys(_MEDIA),
 }  # fmt: skip
-"""Column -> its name where an entry has no `columns`. With `columns`, a column that is not listed does not exist."""
+"""Column -> its default name for an entry without `columns`. With `columns`, unlisted columns do not exist."""
 TAGS = {
     "role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt",
     "observation_tag": "observation", "function_tag": "function_call", "system_tag": "system",
 }  # fmt: skip
-"""Tag -> native name. Likewise, with `tags` a tag that is not listed does not exist."""
+"""Tag -> native name. Likewise, with `tags` unlisted tags do not exist."""
 _FORMATTING = ("alpaca", "sharegpt", "openai")
 _HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
 
@@ -37,7 +37,7 @@ class DatasetInfoEntry:
     """One data set of dataset_info.json.
 
     Args:
-        stage: LLaMA-Factory's stage, which decides what a row must hold.
+        stage: LLaMA-Factory's stage, which decides the required columns of a row.
 
     Attributes:
         columns: LLaMA-Factory's column -> its name in the file, or None.
@@ -74,7 +74,7 @@ class DatasetInfoEntry:
 
     @property
     def limit(self) -> int | None:
-        """How many rows are read, by `train[:N]` and `num_samples`."""
+        """Number of rows to read, from `train[:N]` and `num_samples`; None for all."""
         first = re.search(r"\[:(\d+)\]$", str(self.values.get("split") or ""))
         return min(filter(None, (first and int(first[1]), self.values.get("num_samples"))), default=None)
 
@@ -82,7 +82,7 @@ class DatasetInfoEntry:
         """Whether the entry is valid; errors are added to `errors`.
 
         Args:
-            place: of the list of names in the recipe.
+            place: the place of the list of names in the recipe.
             modelscope: whether data sets on a hub come from ModelScope.
         """
         if self.name not in self._info.values:
@@ -243,7 +243,7 @@ def _suggestion(word: str, valid: Collection[str]) -> str:
 
 
 def _mismatch(key: str, value: Any) -> str | None:
-    """What the value should be, or None when it is valid."""
+    """The expected value, or None if `value` is valid."""
     match key:
         case "columns" | "tags":
             right = isinstance(value, dict) and all(isinstance(each, str | None) for each in value.values())
@@ -260,7 +260,7 @@ def _mismatch(key: str, value: Any) -> str | None:
 # LLaMA-Factory's column -> native name, by the kind of row.
 _IN_INSTRUCTIONS = {"prompt": "instruction", "query": "input", "history": "history", "system": "system"}
 _IN_TURNS = {"messages": "conversations", "system": "system", "tools": "tools"}
-# Native column names that a format would read from the file by itself, in place of or beside those above.
+# Native column names that a format would read from the file by itself, instead of or in addition to those above.
 _RIVALS = {
     "preference": ("prompt", "conversations", "messages", "margin", "tools"),
     "unpaired": ("completion", "instruction", "messages", "label"),
@@ -274,7 +274,7 @@ class DataSets:
 
     specs: list[dict[str, Any]] = field(default_factory=list)
     places: list[dict[str, str]] = field(default_factory=list)
-    """For each, key -> place; the data set itself under an empty key."""
+    """For each data set, key -> place; the place of the data set itself has an empty key."""
     notes: list[str] = field(default_factory=list)
     has_tools: bool = False
     """Whether rows may have tools."""
@@ -285,12 +285,12 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
 
     Args:
         directory: `dataset_dir` of the recipe.
-        stage: LLaMA-Factory's stage, which decides what a row must hold.
-        place: of the list of names.
+        stage: LLaMA-Factory's stage, which decides the required columns of a row.
+        place: the place of the list of names.
         modelscope: whether data sets on a hub should come from ModelScope.
 
     Raises:
-        RecipeError: no such list or data set, unknown keys, or unsupported features; all at once.
+        RecipeError: unknown list, data sets or keys, or unsupported features; all at once.
     """
     info = _list_of(names, directory, place)
     made, errors = DataSets(), list[RecipeError]()
@@ -351,7 +351,7 @@ def _format(entry: DatasetInfoEntry) -> str:
 
 
 def _columns(entry: DatasetInfoEntry) -> dict[str, str | None]:
-    """Native name -> the file's column; null for a column of that name that LLaMA-Factory does not read."""
+    """Native name -> the file's column; None for a native column in the file that LLaMA-Factory does not read."""
     columns = entry.columns
     if entry.stage == "pt":
         return {} if columns["prompt"] == "text" else {"text": columns["prompt"]}
@@ -363,7 +363,7 @@ def _columns(entry: DatasetInfoEntry) -> dict[str, str | None]:
         words |= {"kto_tag": "kto_tag"} if entry.stage == "kto" else {}
     found = {native: columns[original] for original, native in words.items()}
     if found.get("instruction", "") is None:
-        # A question may stand in `query` alone.
+        # The question may be in `query` only.
         found |= {"instruction": found["input"], "input": None}
     rivals: dict[str, str | None] = dict.fromkeys(_RIVALS.get(_format(entry), ()))
     return {native: column for native, column in (rivals | found).items() if column != native}

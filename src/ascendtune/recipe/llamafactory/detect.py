@@ -1,4 +1,4 @@
-"""Detects LLaMA-Factory recipes, and those among them that train."""
+"""Detects LLaMA-Factory recipes, and whether they train."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_llamafactory_recipe(document: Document, native_keys: Collection[str]) -> 
         native_keys: top-level keys of a native recipe.
 
     Raises:
-        RecipeError: it mixes LLaMA-Factory's keys with native ones, or is another kind of file of LLaMA-Factory's.
+        RecipeError: it mixes LLaMA-Factory's keys with native ones, or is another kind of LLaMA-Factory file.
     """
     keys = set(document.values)
     if _MARK in keys:
@@ -88,7 +88,7 @@ def _of_accelerate(values: dict[str, Any]) -> list[str]:
             return [*found, f"parallel.deepspeed.config={file}"]
         stage = options.get("zero_stage", 2)
         found.append(f"parallel.deepspeed.stage={stage}")
-        # Below stage 3 DeepSpeed does not offload weights, whatever the file says.
+        # Below stage 3 DeepSpeed does not offload weights, even if the file requests it.
         for part in ("offload_optimizer", "offload_param")[: 2 if stage == 3 else 1]:
             if (device := options.get(f"{part}_device", "none")) != "none":
                 found.append(f"parallel.deepspeed.{part}={device}")
@@ -111,7 +111,7 @@ def _of_accelerate(values: dict[str, Any]) -> list[str]:
 
 
 def is_llamafactory_key(key: str) -> bool:
-    """Whether `key=value` on the command line of a LLaMA-Factory recipe means LLaMA-Factory's key."""
+    """Whether `key=value` on the command line refers to LLaMA-Factory's key if the recipe is LLaMA-Factory's."""
     parent, dot, _ = key.partition(".")
     return key in KEYS or bool(dot and parent in TRANSLATED and TRANSLATED[parent].kind == "text or mapping")
 
@@ -151,7 +151,7 @@ def require_training(document: Document) -> None:
 
 
 def _merging(values: dict[str, Any]) -> tuple[str, str]:
-    """What is wrong, and the command that does it."""
+    """The problem of a merging recipe, and the command that does the merge."""
     target, base = shlex.quote(str(values["export_dir"])), shlex.quote(str(values[_MARK]))
     if values.get("export_quantization_bit") is not None:
         return (

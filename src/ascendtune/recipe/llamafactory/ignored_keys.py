@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys that do not change the result here: they are accepted, with a note that says why."""
+"""LLaMA-Factory's keys that do not change the result here: they are accepted, with a note on the reason."""
 
 from __future__ import annotations
 

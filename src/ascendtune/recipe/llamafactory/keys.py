@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys that become native keys: their types, their defaults, and the keys that they become."""
+"""LLaMA-Factory's keys with native counterparts: their types, their defaults, and the native keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = (
     Literal["text", "whole number", "number", "numbers", "truth", "names", "text or truth", "text or mapping"]
     | tuple[str, ...]
 )
-"""`names` is a list, or text with commas; a tuple holds the values that are possible."""
+"""`names` is a list, or text with commas; a tuple contains the valid values."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,24 @@ class Key:
     kind: Kind
     default: Any
     becomes: str
-    """What it becomes: one native key, or several, or a sentence."""
+    """The counterpart: one native key, or several, or a sentence."""
     copied: bool = False
-    """The value goes to `becomes` as it is."""
+    """Whether the value is copied to `becomes` unchanged."""
     filled: bool = False
-    """Where the recipe does not set it, its default is written all the same: the native default differs."""
+    """Whether the default is written if the recipe does not set the key, because the native default differs."""
 
 
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd", "adafactor")
 _PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo", "kto")
 
 NOT_OFFERED = {("stage", "ppo"), ("pref_loss", "kto_pair"), ("pref_loss", "kto"), ("flash_attn", "off")}
-"""Known values of keys that are refused with a sentence of their own, or have another name now."""
+"""Known values of keys that are refused with their own sentence, or have another name now."""
 
 OTHER_VALUES = {
     ("stage", "orpo"): "use stage: dpo and pref_loss: orpo",
     ("pref_loss", "dpo"): "use sigmoid, which is DPO's own loss",
 }
-"""Value of a key that LLaMA-Factory had once, or that is written by mistake -> what to do."""
+"""Former or mistaken values of a key -> the remedy."""
 
 UNSUPPORTED_VALUES = {
     ("optim", name): (
@@ -47,10 +47,10 @@ UNSUPPORTED_VALUES = {
     )
     for name in BITSANDBYTES_OPTIMIZERS
 }
-"""Value that LLaMA-Factory has and this version has not -> what it is, and what to do."""
+"""Values that LLaMA-Factory supports and this version does not -> their meaning, and the remedy."""
 
 TRANSLATED: dict[str, Key] = {
-    # What is trained.
+    # Model.
     "model_name_or_path": Key("text", None, "model.path"),
     "model_revision": Key("text", "main", "model.revision"),
     "trust_remote_code": Key("truth", False, "model.trust_remote_code", copied=True),
@@ -64,7 +64,7 @@ TRANSLATED: dict[str, Key] = {
     "quantization_type": Key(("nf4", "fp4"), "nf4", "model.quantization"),
     "double_quantization": Key("truth", True, "model.double_quantization"),
     "disable_gradient_checkpointing": Key("truth", False, "memory.gradient_checkpointing"),
-    # On what.
+    # Data.
     "dataset": Key("names", None, "data.train"),
     "eval_dataset": Key("names", None, "data.eval"),
     "dataset_dir": Key("text", "data", "data.train, data.eval: path"),
@@ -79,7 +79,7 @@ TRANSLATED: dict[str, Key] = {
     "enable_thinking": Key("truth", True, "data.template"),
     "preserve_thinking": Key("truth", False, "data.template"),
     "preprocessing_num_workers": Key("whole number", None, "data.processes", copied=True),
-    # By which method.
+    # Method.
     "stage": Key(("pt", "sft", "rm", "ppo", "dpo", "kto"), "sft", "method.stage"),
     "finetuning_type": Key(("lora", "oft", "freeze", "full"), "lora", "method.tuner"),
     "lora_rank": Key("whole number", 8, "method.lora.rank", copied=True),
@@ -114,7 +114,7 @@ TRANSLATED: dict[str, Key] = {
     "eaft_alpha": Key("number", 1.0, "method.sft.eaft_alpha", copied=True),
     "neftune_noise_alpha": Key("number", None, "method.sft.neftune_alpha"),
     "ref_model": Key("text", None, "method.preference.reference"),
-    # How far and how long.
+    # Optimization and duration.
     "learning_rate": Key("number", 5e-5, "optim.learning_rate", copied=True, filled=True),
     "lr_scheduler_type": Key("text", "linear", "optim.scheduler"),
     "lr_scheduler_kwargs": Key("text or mapping", None, "optim.min_learning_rate_ratio"),
@@ -133,14 +133,14 @@ TRANSLATED: dict[str, Key] = {
     "gradient_accumulation_steps": Key("whole number", 1, "batch.accumulate", copied=True, filled=True),
     "seed": Key("whole number", 42, "seed", copied=True),
     "full_determinism": Key("truth", False, "deterministic", copied=True),
-    # On what machine.
+    # Precision and parallelism.
     "bf16": Key("truth", False, "precision"),
     "fp16": Key("truth", False, "precision"),
     "pure_bf16": Key("truth", False, "precision, model.dtype"),
     "deepspeed": Key("text or mapping", None, "parallel.strategy, parallel.deepspeed"),
     "fsdp": Key("names", None, "parallel.strategy, parallel.fsdp"),
     "fsdp_config": Key("text or mapping", None, "parallel.strategy, parallel.fsdp"),
-    # What is kept and shown.
+    # Checkpoints and reports.
     "do_train": Key("truth", False, "needed: without it LLaMA-Factory trains nothing"),
     "output_dir": Key("text", "trainer_output", "run_dir, name"),
     "logging_steps": Key("number", 500, "track.every_steps", copied=True, filled=True),

@@ -43,23 +43,23 @@ class NativeRecipe:
             self.document.places.setdefault(path[:length], place)
 
     def note(self, sentence: str) -> None:
-        """Add a note for the user: what differs from LLaMA-Factory."""
+        """Add a note for the user on a difference from LLaMA-Factory."""
         self.document.notes.append(sentence)
 
     def note_ignored(self, keys: str, why: str) -> None:
-        """Add a note on keys that change nothing here."""
+        """Add a note on keys that have no effect here."""
         self.document.ignored.append(f"{keys}: no effect: {why}")
         self.note(self.document.ignored[-1])
 
 
 def final_weights(path: str) -> str:
-    """`path`, or the directory `model` in it where `path` is one of our run directories."""
+    """`path`, or its subdirectory `model` if `path` is a run directory."""
     run = expanded(path)
     return str(run / "model") if (run / "run.json").is_file() and (run / "model").is_dir() else path
 
 
 KEYS = (*TRANSLATED, *IGNORED_KEYS, *UNSUPPORTED_KEYS, *ALIASES)
-"""Every LLaMA-Factory key that is known here."""
+"""All known LLaMA-Factory keys."""
 
 
 _ONE_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)+")
@@ -70,17 +70,17 @@ class Dialect:
     """The keys of one of LLaMA-Factory's two forms of recipes."""
 
     name: str
-    """As messages call it."""
+    """Its name in messages."""
     translated: Mapping[str, Key]
     ignored: Mapping[str, tuple[Any, str]]
-    """Key -> (its default, why it has no effect)."""
+    """Key -> (its default, the reason why it has no effect)."""
     refused: Mapping[str, UnsupportedKey]
     aliases: Mapping[str, str]
 
     def names_of_native_keys(self) -> dict[str, str]:
-        """Native key -> the key here that becomes it and no other key, without switches of another meaning.
+        """Native key -> the key that is translated into it only; switches with another meaning are excluded.
 
-        One such is `disable_gradient_checkpointing`. Of several keys the first that holds no word of a list is taken.
+        An excluded one is `disable_gradient_checkpointing`. Of several keys, those without fixed values come first.
         """
         found: dict[str, str] = {}
         for name, key in sorted(self.translated.items(), key=lambda each: isinstance(each[1].kind, tuple)):
@@ -101,7 +101,7 @@ def _is_number(value: Any) -> bool:
 
 
 def names_of(value: Any) -> list[str] | None:
-    """A list of names, or names with commas between them, as a list; None for anything else and for no name."""
+    """Names from a list, or from text with commas; None for other values and for no name."""
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
@@ -119,7 +119,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "text or truth": (lambda value: isinstance(value, str | bool), "a path, true or false"),
     "text or mapping": (lambda value: isinstance(value, str | dict), "the path of a file, or a mapping"),
 }
-"""Kind of a key -> whether it may have a value, and words for what it should be."""
+"""Kind of a key -> a test of its values, and words for the expected value."""
 _AS_KIND: dict[str, Callable[[Any], Any]] = {"whole number": int, "names": names_of}
 
 
@@ -150,13 +150,13 @@ class LlamaFactoryRecipe:
             elif key in dialect.refused:
                 self._refuse_unless_default(key, value)
             elif key not in dialect.ignored:
-                # Looking for a similar key takes a millisecond: only for those that are shown.
+                # The search for a similar key takes a millisecond, so it is done only for errors that are shown.
                 valid = dialect.keys if len(self.errors) < MOST_TOGETHER else ()
                 remedy = did_you_mean(key, valid, "docs/compat.md lists the keys that are known", cutoff=0.75)
                 self.add_error(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
 
     def _require_one_name(self, old: str, new: str) -> None:
-        """Add an error where a file has both names of a key; the command line may say another value in either."""
+        """Add an error if a file contains both names of a key; the command line may set either to another value."""
         values, places = self._document.values, self._document.places
         starts = {str(places.get((name,), "")).rpartition(":")[0] for name in (old, new)}
         if new in values and values[old] != values[new] and len(starts) == 1:
@@ -172,11 +172,11 @@ class LlamaFactoryRecipe:
         return key in self._values
 
     def is_invalid(self, key: str) -> bool:
-        """Whether the recipe sets it to a value that it cannot have; the default stands in its place."""
+        """Whether the recipe sets the key to an invalid value; the default replaces it."""
         return key in self._invalid
 
     def place(self, key: str) -> str:
-        """Where it is set, or a note that it is LLaMA-Factory's default."""
+        """The place where the key is set, or a note that the value is LLaMA-Factory's default."""
         aliases = self._dialect.aliases.items()
         written = next((old for old, new in aliases if new == key and old in self._document.values), key)
         return self._document.places.get((written,), f"{self._document.source}, by LLaMA-Factory's default")
@@ -186,7 +186,7 @@ class LlamaFactoryRecipe:
         return self._document.source
 
     def ignored_keys(self) -> dict[str, list[str]]:
-        """Reason -> the keys that are set to something other than their default and have no effect for that reason."""
+        """Reason -> the keys with other values than their defaults that have no effect for that reason."""
         found: dict[str, list[str]] = {}
         for written, value in self._document.values.items():
             key = self._dialect.aliases.get(written, written)
@@ -196,7 +196,7 @@ class LlamaFactoryRecipe:
         return found
 
     def put_copies(self, native: NativeRecipe) -> None:
-        """Put the values that become one native key as they are."""
+        """Copy the values of keys with one native counterpart of the same meaning."""
         for name, key in self._dialect.translated.items():
             if key.copied and (self.given(name) or key.filled):
                 native.put(key.becomes, self[name], self.place(name))
@@ -205,7 +205,7 @@ class LlamaFactoryRecipe:
         self.errors.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
 
     def refuse(self, key: str, what: str, remedy: str) -> None:
-        """Add an error for what this version does not support."""
+        """Add an error for a feature that this version does not support."""
         self.add_error(key, f"{what} is not supported in this version", remedy, code="not-in-this-version")
 
     def refuse_value(self, key: str, remedy: str) -> None:
@@ -250,7 +250,7 @@ class LlamaFactoryRecipe:
 
 
 def _of_kind(kind: Kind, value: Any) -> Any:
-    """The value as its kind, or None when it is not of that kind."""
+    """The value converted to its kind, or None if it is not valid."""
     if isinstance(kind, str):
         return _AS_KIND.get(kind, lambda same: same)(value) if _KINDS[kind][0](value) else None
     if value is False:

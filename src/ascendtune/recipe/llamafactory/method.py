@@ -195,7 +195,8 @@ def _put_adapters(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_whole_modules(recipe: LlamaFactoryRecipe, native: NativeRecipe, tuner: str) -> None:
-    """`additional_target`; or embeddings and head beside a new adapter where the vocabulary may grow, as there."""
+    """`additional_target`; or, as in LLaMA-Factory, embeddings and head beside a new adapter if the vocabulary may
+    grow."""
     key = f"method.{'oft' if tuner == 'oft' else 'lora'}.modules_to_save"
     if recipe["additional_target"]:
         native.put(key, recipe["additional_target"], recipe.place("additional_target"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe
 
-# Options that FSDP1 and accelerate need, and that are determined here automatically.
+# Options of FSDP1 and accelerate that are determined automatically here.
 _FOUND_HERE = {
     "version", "fsdp_version", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch",
     "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading",
@@ -17,7 +17,7 @@ _CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_param
 
 
 def put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json says why."""
+    """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json records why."""
     if recipe["deepspeed"] is not None and (recipe["fsdp"] or recipe["fsdp_config"]):
         recipe.add_error(
             "fsdp", "deepspeed and fsdp contradict each other", "keep one of them", code="conflicting-keys"

@@ -10,11 +10,11 @@ _LESS_MEMORY = "remove it: lora beside a frozen bf16 base (bf16: true) needs no 
 def put_quantisation(
     recipe: LlamaFactoryRecipe, native: NativeRecipe, *, section: str = "", by_default: int | None = None
 ) -> None:
-    """Four bits in NF4 are `model.quantization`; an error for everything else.
+    """Translate four bits in NF4 into `model.quantization`; everything else is an error.
 
     Args:
-        section: what the names of the keys begin with.
-        by_default: bits where the recipe does not say how many.
+        section: prefix of the keys' names.
+        by_default: number of bits if the recipe does not set it.
     """
     bit, kind, double = (
         f"{section}{name}" for name in ("quantization_bit", "quantization_type", "double_quantization")

@@ -27,11 +27,11 @@ _ALL_CHECKPOINTS = 10_000
 
 
 def translate(document: Document, environment: Mapping[str, str]) -> Document:
-    """The native document that trains what the LLaMA-Factory recipe trains.
+    """The native document for the same training as the LLaMA-Factory recipe.
 
     Args:
         document: a LLaMA-Factory recipe.
-        environment: environment variables; some of LLaMA-Factory's say what a recipe does not.
+        environment: environment variables, some of which complete a recipe in LLaMA-Factory.
 
     Raises:
         RecipeError: all errors and unsupported keys at once, each with its place and an alternative.
@@ -124,7 +124,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_warmup(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    """Of `warmup_steps` and `warmup_ratio` each may be a number of steps, or a share below 1."""
+    """Translate `warmup_steps` and `warmup_ratio`, each of which may be a number of steps, or a share below 1."""
     name = "warmup_steps"
     if recipe.given("warmup_ratio"):
         name = "warmup_ratio"
@@ -144,7 +144,7 @@ def _put_warmup(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    """`lr_scheduler_kwargs`, which only cosine_with_min_lr has here: `min_lr`, or `min_lr_rate` as a share."""
+    """`lr_scheduler_kwargs`, supported for cosine_with_min_lr only: `min_lr`, or `min_lr_rate` as a share."""
     asked, options = recipe["lr_scheduler_type"], recipe["lr_scheduler_kwargs"]
     if isinstance(options, str):
         with suppress(ValueError):
@@ -204,7 +204,7 @@ def _put_trackers(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     native.put("track.tensorboard", bool({"all", "tensorboard"} & {*asked}), recipe.place("report_to"))
     known = get_args(TrackerName)
     if "all" in asked:
-        # Which trackers are installed must not decide where a run is sent.
+        # The installed trackers must not decide where a run is sent.
         native.note(f"report_to: all: TensorBoard; a run is sent where a tracker is named ({', '.join(known)})")
     if others := [name for name in asked if name not in ("none", "all", "tensorboard", *known)]:
         native.note_ignored(f"report_to: {', '.join(others)}", WHY_NO_TRACKER)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class UnsupportedKey(NamedTuple):
-    """One of LLaMA-Factory's keys. With its default, null or false it is accepted."""
+    """An unsupported key of LLaMA-Factory's. Its default, null and false are accepted."""
 
     default: Any
     what: str

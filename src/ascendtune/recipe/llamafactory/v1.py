@@ -33,12 +33,12 @@ def is_v1_recipe(document: Document) -> bool:
 
 
 def is_v1_key(key: str) -> bool:
-    """Whether `key=value` on the command line of a v1 recipe means v1's key."""
+    """Whether `key=value` on the command line refers to v1's key if the recipe is v1's."""
     return key in V1.keys or key in PLUGINS
 
 
 def translate_v1(document: Document) -> Document:
-    """The native document that trains what the v1 recipe trains.
+    """The native document for the same training as the v1 recipe.
 
     Raises:
         RecipeError: all errors and unsupported keys at once, each with its place and an alternative.
@@ -63,7 +63,7 @@ def translate_v1(document: Document) -> Document:
 
 
 def _flattened(document: Document) -> Document:
-    """The same values; those inside a plugin's mapping under dotted keys."""
+    """The same document, with the values in a plugin's mapping under dotted keys."""
     flat = Document({}, document.source, notes=document.notes, ignored=document.ignored)
     for key, value in document.values.items():
         inner = {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
@@ -304,7 +304,7 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
 
 
 def _problem_of(name: str, entry: dict[str, Any]) -> tuple[str, str] | None:
-    """What is not supported in an entry of a list of data sets, and what to do instead."""
+    """The unsupported part of an entry in a list of data sets, and the remedy."""
     for key in entry:
         if key not in _DATA_SET_KEYS:
             return f"{name}.{key}: LLaMA-Factory's v1 has no such key", f"known are {', '.join(_DATA_SET_KEYS)}"
@@ -315,7 +315,7 @@ def _problem_of(name: str, entry: dict[str, Any]) -> tuple[str, str] | None:
         )
     if entry.get("source", "hf_hub") not in ("hf_hub", "local"):
         return f"{name}.source: {entry['source']} is not supported in this version", "use local or hf_hub"
-    # A list as YAML allows it is not a key of a dict.
+    # A YAML list is not hashable, so it cannot be looked up in a dict.
     if entry.get("converter") and entry["converter"] not in tuple(_FORMATS):
         return (
             f"{name}.converter: {entry['converter']} is not supported in this version",

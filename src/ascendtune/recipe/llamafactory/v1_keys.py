@@ -1,4 +1,4 @@
-"""The keys of LLaMA-Factory's v1: which are translated, which have no effect here, which are refused."""
+"""The keys of LLaMA-Factory's v1: those that are translated, have no effect here, or are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLUGINS = ("init_config", "peft_config", "kernel_config", "quant_config", "dist_
 """Keys whose value is a mapping with a `name`; here their inner keys are written `peft_config.r`."""
 
 ATTENTION = {"eager": "eager", "sdpa": "sdpa", "flash_attention_2": "auto"}
-"""Its value -> ours."""
+"""v1's value -> the native one."""
 
 TRANSLATED: dict[str, Key] = {
     "model": Key("text", "Qwen/Qwen3-4B-Instruct-2507", "model.path", copied=True, filled=True),
