@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 from ascendtune.recipe.sections import OptimSection
 
 LARGE = 2**18
-"""Numbers of a tensor from which on starting a kernel for it alone costs nothing beside its memory."""
+"""A tensor with at least this many numbers is updated by a kernel of its own: its memory traffic hides the launch."""
 
 
 @dataclass(frozen=True)
 class AdamWSettings:
-    """Of one tensor in one step."""
+    """Hyperparameters of one tensor in one step."""
 
     learning_rate: float
     weight_decay: float
@@ -34,52 +34,52 @@ AdamWUpdate = Callable[
 
     update(parameter, gradient, exp_avg, exp_avg_sq, step, factor, settings)
 
-The first four have one shape, any, and are contiguous on the device, each fp32 or bf16. step, () fp32, is the number of
-this update, from 1; factor, () fp32, is multiplied with the gradient. Both are on the device.
+The first four have one shape, any, and are contiguous on the device, each fp32 or bf16. step, () fp32, is the number
+of this update, from 1. The gradient is multiplied by factor, () fp32. Both are on the device.
 """
 
 
 class LocalAdamW(torch.optim.AdamW):
-    """torch's AdamW over this rank's parts of divided weights, whose state stays divided as they are.
+    """torch's AdamW over this rank's shards of the weights. The state stays sharded like the weights.
 
-    Every number is updated for itself. DTensor would look for a way to divide each of five tensors for each weight,
-    which takes the host several times as long as to start the update.
+    Each number is updated by itself, so no communication is needed. DTensor would determine how to shard each of five
+    tensors of each weight, which takes the host several times as long as launching the update.
     """
 
     def _init_group(self, group: dict[str, Any], *lists: Any) -> bool:
         has_complex: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]
         for tensors in lists:
-            # Up to torch 2.6 an option is among them.
+            # Up to torch 2.6 one of `lists` is an option, not a list of tensors.
             if isinstance(tensors, list):
                 tensors[:] = map(_local, tensors)
         return has_complex
 
 
 class KernelAdamW(torch.optim.Optimizer):
-    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with the state of torch's, over one set of groups.
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). Its state has the form of torch's AdamW.
 
     Args:
-        groups: of `parameter_groups`, each with its learning rate; all parameters are on one device.
-        update: for tensors of `LARGE` numbers or more.
+        groups: from `parameter_groups`, each with its learning rate; all parameters are on one device.
+        update: called for tensors of `LARGE` numbers or more.
     """
 
     def __init__(self, section: OptimSection, groups: list[dict[str, Any]], update: AdamWUpdate) -> None:
         super().__init__(groups, {})
         self._update = update
         self._factor = torch.ones((), device=groups[0]["params"][0].device)
-        # Its defaults go into the groups, which are shared.
+        # The parameter groups are shared with this optimizer, which writes its defaults into them.
         self._others = LocalAdamW(
             self.param_groups, betas=(section.beta1, section.beta2), eps=section.epsilon, fused=True
         )
 
     def clip(self, limit: float, norm: torch.Tensor) -> None:
-        """Clip the gradients, whose norm is `norm`, () fp32, to `limit` in the next step: they stay as they are."""
-        # As torch.nn.utils.clip_grads_with_norm_ has it.
+        """Clip the gradients to `limit` in the next step, without changing them; `norm`, () fp32, is their norm."""
+        # The formula of torch.nn.utils.clip_grads_with_norm_.
         self._factor = (limit / (norm + 1e-6)).clamp(max=1.0)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # the loop never gives a closure
-        """One step over the gradients that are there."""
+        """Make one step. Parameters without a gradient are left out."""
         large: list[tuple[dict[str, Any], nn.Parameter, torch.Tensor]] = []
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -87,7 +87,7 @@ class KernelAdamW(torch.optim.Optimizer):
                     large.append((group, parameter, gradient))
                     parameter.grad = None
         if large:
-            # All in one operator.
+            # One operator for all counters.
             torch._foreach_add_([self._state_of(parameter)["step"] for _, parameter, _ in large], 1)
         for each in large:
             self._update_alone(*each)
@@ -110,7 +110,7 @@ class KernelAdamW(torch.optim.Optimizer):
         self._update(_local(parameter), _local(gradient), mean, square, state["step"], self._factor, settings)
 
     def _update_others(self) -> None:
-        # Loading a checkpoint replaces both.
+        # Loading a checkpoint replaces the groups and the state.
         self._others.param_groups, self._others.state = self.param_groups, self.state
         found = [each.grad for group in self.param_groups for each in group["params"]]
         if gradients := [_local(each) for each in found if each is not None]:

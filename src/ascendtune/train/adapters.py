@@ -1,4 +1,4 @@
-"""Adapters that a run goes on from: found and checked before the worker starts. Free of torch."""
+"""Adapters that a run starts from, found and checked before the worker starts. Free of torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredAdapter:
 
     path: Path
     digest: str
-    """SHA-256 of its weights: a run that goes on must find the same ones."""
+    """SHA-256 of its weights: a resumed run must find the same weights."""
 
     def to_json(self) -> dict[str, str]:
         return {"path": str(self.path), "digest": self.digest}
@@ -37,15 +37,15 @@ class StoredAdapter:
 
 
 def find_adapters(section: MethodSection, base: Path | None = None, *, quantised: bool = False) -> list[StoredAdapter]:
-    """The adapters of `start_from` of method.lora or method.oft, in order.
+    """The adapters in `start_from` of method.lora or method.oft, in order.
 
     Args:
-        base: directory of the model that is trained; None where it is not on this machine.
+        base: directory of the model that is trained; None if it is not on this machine.
         quantised: the recipe has model.quantization.
 
     Raises:
-        InputError: one is missing, is not of the recipe's tuner in safetensors, does not fit `base` or a quantised
-            base, or cannot be added to the others.
+        InputError: an adapter is missing, does not have the type of the recipe's tuner or is not in safetensors, does
+            not fit `base` or a quantised base, or cannot be added to the others.
     """
     key, names = f"method.{section.tuner}.start_from", section.start_from
     found = [_find(key, name, section, base) for name in names]
@@ -60,12 +60,12 @@ def find_adapters(section: MethodSection, base: Path | None = None, *, quantised
 
 
 def require_same_adapters(record: dict[str, Any], adapters: list[StoredAdapter]) -> None:
-    """Raise where an adapter that the run of a checkpoint was started from is another file now, or another adapter.
+    """Raise if an adapter that the run of a checkpoint started from has changed, or is another adapter now.
 
     Args:
         record: run.json of that run.
     """
-    # Checkpoints hold what trains; the frozen adapters beside it are read from their files every time.
+    # A checkpoint holds the trained weights only; the frozen adapters are read from their files at each start.
     before = [StoredAdapter.of(each) for each in record.get("adapters", [])]
     if len(before) != len(adapters):
         raise RecipeError(
@@ -85,9 +85,9 @@ def require_same_adapters(record: dict[str, Any], adapters: list[StoredAdapter])
 
 
 def require_recorded_adapters(record: dict[str, Any]) -> None:
-    """Raise where this host has another adapter at the path of one that the run was started with.
+    """Raise if an adapter of the run has other content on this host than when the run was started.
 
-    Every process reads them from their files, at every start.
+    Every process reads the adapters from their files, at each start.
 
     Args:
         record: run.json.
@@ -111,14 +111,14 @@ def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Sto
     except RecipeError as error:
         raise RecipeError(f"{key}: {error.what}", code=error.code, remedy=error.remedy, where=error.where) from error
     config = read_adapter_config(path / CONFIG)
-    kind, wanted = config["peft_type"], section.tuner.upper()
-    if kind != wanted:
+    kind, expected = config["peft_type"], section.tuner.upper()
+    if kind != expected:
         is_ours = kind in ("LORA", "OFT")
         other = f"; or set method.tuner: {kind.lower()} and method.{kind.lower()}.start_from" if is_ours else ""
         raise RecipeError(
-            f"{key}: the adapter is {kind}, not {wanted}",
+            f"{key}: the adapter is {kind}, not {expected}",
             code="adapter-type-mismatch",
-            remedy=f"give {'a LoRA' if wanted == 'LORA' else 'an OFT'} adapter{other}",
+            remedy=f"give {'a LoRA' if expected == 'LORA' else 'an OFT'} adapter{other}",
             where=path / CONFIG,
         )
     if kind == "OFT":
@@ -128,10 +128,10 @@ def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Sto
 
 
 def _require_same_constraint(oft: OftSection, config: dict[str, Any], path: Path) -> None:
-    """Raise where the file is of constrained OFT and the recipe is not, or the other way round."""
+    """Raise if either the adapter or the recipe has constrained OFT (coft), but not both."""
     was = bool(config.get("coft"))
     if was != oft.coft:
-        # The recipe says it as well: a rank that holds a shard of the weights cannot constrain them.
+        # The recipe must have coft, too: with it, ranks that hold a shard of the weights are refused.
         raise RecipeError(
             f"method.oft.start_from: the adapter was trained with coft: {str(was).lower()}, which decides how far its "
             "blocks turn",
@@ -142,7 +142,7 @@ def _require_same_constraint(oft: OftSection, config: dict[str, Any], path: Path
 
 
 def _require_fit_for_quantised(key: str, path: Path) -> None:
-    """Raise where the adapter in `path` scales the weights of the base, which a quantised base does not have."""
+    """Raise if the adapter in `path` scales the weights of the base model: quantised weights have other norms."""
     if read_adapter_config(path).get("use_dora"):
         raise RecipeError(
             f"{key} with model.quantization: the adapter is DoRA, which scales the weights as they are in the files, "
@@ -155,7 +155,7 @@ def _require_fit_for_quantised(key: str, path: Path) -> None:
 
 
 def _require_summand(key: str, name: str, config: dict[str, Any], path: Path, *, is_last: bool) -> None:
-    """Raise where the adapter is more than a term of a sum: then several cannot leave as one."""
+    """Raise if the adapter does more than add a term to the weights: then several cannot be exported as one."""
     obstacles = dict(NOT_SUMMABLE)
     if not is_last:
         obstacles["modules_to_save"] = "it replaces whole modules, which a later one cannot add to"

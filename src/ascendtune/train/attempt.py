@@ -1,4 +1,4 @@
-"""One attempt at a run, in one of its processes: from a run directory to a trained model and a note of how it ended."""
+"""One attempt at a run, in one of its processes: trains from a run directory and records how the attempt ended."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
 
 
 def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = ()) -> None:
-    """Train in `run` until it is finished, stopped or failed; run.json notes which.
+    """Train in `run` until the run is finished, stopped or failed; run.json records which.
 
     Args:
         record: run.json, as it was when this process claimed the run.
-        callbacks: told of the run on the main rank, after those that every run has.
+        callbacks: called on the main rank, after the callbacks that every run has.
 
     Raises:
-        AscendtuneError: with the exit code that the process should end with.
+        AscendtuneError: with the exit code for this process.
     """
     if has_finished(record):
         log.say(f"{run} has finished; nothing to do")
         return
     recipe = Recipe.load(run.recipe)
     rank = int(os.environ.get("RANK", "0"))
-    with ExitStack() as held:
-        if rank == 0 and not held.enter_context(file_lock(run.lock, wait=False)):
+    with ExitStack() as stack:
+        if rank == 0 and not stack.enter_context(file_lock(run.lock, wait=False)):
             raise MachineError(
                 "this run is being trained by another process",
                 code="run-in-use",
@@ -66,24 +66,29 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
                 where=run.path,
             )
         try:
-            _train(run, record, recipe, rank, held, callbacks)
+            _train(run, record, recipe, rank, stack, callbacks)
         except BaseException as error:
             if is_lost_connection(error):
-                # Not a failure of the training: an engine that starts failed jobs again does so after this exit code.
+                # Not a failure of the training: an engine that restarts failed jobs restarts the job after this exit
+                # code.
                 lost = lost_connection(error, run)
                 if lost.code == TIMED_OUT:
-                    # A rank that hangs records nothing.
+                    # The rank that hangs records nothing, so this rank records the time-out.
                     note_end(run, record, lost, rank)
                 raise lost from error
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
-            ours = translated(error)
-            if ours is not None and ours.code in _DISK_FULL and (steps := run.checkpoint_steps()):
-                ours.remedy += f"; the same command then resumes from step {steps[-1]}"
-            note_end(run, record, ours or error, rank)
-            if ours is None or ours is error:
+            translated_error = translated(error)
+            if (
+                translated_error is not None
+                and translated_error.code in _DISK_FULL
+                and (steps := run.checkpoint_steps())
+            ):
+                translated_error.remedy += f"; the same command then resumes from step {steps[-1]}"
+            note_end(run, record, translated_error or error, rank)
+            if translated_error is None or translated_error is error:
                 raise
-            raise ours from error
+            raise translated_error from error
 
 
 def _train(
@@ -91,25 +96,25 @@ def _train(
     record: dict[str, Any],
     recipe: Recipe,
     rank: int,
-    held: ExitStack,
+    stack: ExitStack,
     callbacks: Sequence[Callback],
 ) -> None:
-    _set_deterministic(recipe, held)
+    _set_deterministic(recipe, stack)
     attempt = len(record["attempts"]) + 1
     phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
-    held.callback(phases.close)
+    stack.callback(phases.close)
     model_directory = Path(record["model_directory"])
     _require_models(record)
-    # Data first: while one rank tokenises, no collective may be waiting.
+    # Data before collectives: while one rank tokenises, no collective may be waiting.
     barrier = PatientBarrier.of_this_job(phases)
     with barrier.work("prepares its data"):
         prepared = _open_data(recipe, record["data_hash"], model_directory, phases, barrier.show)
     phases.enter("rendezvous")
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.activate()
-    _set_torch_defaults(device, held)
+    _set_torch_defaults(device, stack)
     strategy = make_strategy(recipe, device, model_directory)
-    held.callback(strategy.close)
+    stack.callback(strategy.close)
     strategy.in_own_time, strategy.writes_in_own_time = barrier.work, barrier.beside("checkpoint").work
     host = socket.gethostname()
     hosts = list(dict.fromkeys(strategy.gather(host)))
@@ -117,11 +122,11 @@ def _train(
         run.begin_attempt(
             {"host": host, "hosts": hosts, "world_size": strategy.world_size, "device": device.name},
         )
-    # A rank that fails from here on ends this attempt, and begins none.
+    # A failure from here on ends this attempt instead of beginning another.
     strategy.barrier()
     phases.enter("loading")
     with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("loading the model"):
-        loop = set_up(run, record, recipe, strategy, prepared, phases, held)
+        loop = set_up(run, record, recipe, strategy, prepared, phases, stack)
     if strategy.is_main:
         loop.recorder.callbacks.extend(callbacks)
     facts = RunFacts(recipe.name, loop.last_step()[0], loop.counters.step, attempt)
@@ -131,13 +136,13 @@ def _train(
         try:
             reason = loop.run()
         except torch.OutOfMemoryError as error:
-            # run.json may be unreadable by now, and must not hide this error.
+            # run.json may be unreadable by now; an error while reading it must not replace this error.
             with suppress(OSError, AscendtuneError):
                 error.add_note(describe_memory(loop))
             raise
         if strategy.is_main:
             note_peak(run, record.get("plan"), strategy.device)
-            # Steps that are profiled are slower.
+            # Profiled steps are slower than others.
             if not recipe.profile.only:
                 add_run(loop)
         loop.checkpointer.wait()
@@ -151,7 +156,7 @@ def _train(
 
 
 def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
-    """Close the callbacks, and draw the picture of the run. An error here must not hide how the run ended."""
+    """Close the callbacks and draw the picture of the run. Errors are logged: they must not replace the run's own."""
     closing: list[Callable[[], object]] = [callback.on_end for callback in callbacks]
     if not isinstance(sys.exception(), KeyboardInterrupt):
         closing.append(partial(_draw, run))
@@ -167,21 +172,19 @@ def _draw(run: RunDir) -> None:
         draw(run)
 
 
-def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
+def _set_deterministic(recipe: Recipe, stack: ExitStack) -> None:
     if recipe.deterministic:
         # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        held.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+        stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         torch.use_deterministic_algorithms(True)
 
 
-def _set_torch_defaults(device: Device, held: ExitStack) -> None:
-    """Compute as in a process of its own: the program that calls `fit` may have changed what torch does by default.
+def _set_torch_defaults(device: Device, stack: ExitStack) -> None:
+    """Set torch's defaults as in a new process: the program that calls `fit` may have changed them.
 
-    The random numbers that this program draws later are those that it would draw without the training.
-
-    Raises:
-        InputError: the call is inside torch.autocast, which keeps its casts of the weights from one step to the next.
+    The program's random number generators are not affected by the training.
+        InputError: the call is inside torch.autocast, which would keep the casts of the weights from step to step.
     """
     if torch.is_autocast_enabled(device.torch_device.type):
         raise InputError(
@@ -189,19 +192,19 @@ def _set_torch_defaults(device: Device, held: ExitStack) -> None:
             code="called-in-autocast",
             remedy="call it outside; the recipe's precision says what is computed in which type",
         )
-    held.callback(torch.set_rng_state, torch.get_rng_state())
-    if (of_device := device.random_state()) is not None:
-        held.callback(device.set_random_state, of_device)
-    held.callback(torch.set_default_dtype, torch.get_default_dtype())
+    stack.callback(torch.set_rng_state, torch.get_rng_state())
+    if (device_state := device.random_state()) is not None:
+        stack.callback(device.set_random_state, device_state)
+    stack.callback(torch.set_default_dtype, torch.get_default_dtype())
     torch.set_default_dtype(torch.float32)
-    held.enter_context(torch.inference_mode(mode=False))
-    held.enter_context(torch.enable_grad())
+    stack.enter_context(torch.inference_mode(mode=False))
+    stack.enter_context(torch.enable_grad())
     if torch.get_default_device().type != "cpu":
-        held.enter_context(torch.device("cpu"))
+        stack.enter_context(torch.device("cpu"))
 
 
 def _require_models(record: dict[str, Any]) -> None:
-    """Raise where this host lacks a model of the run, whose files would be called damaged, or has another adapter."""
+    """Raise if this host lacks a model of the run, or has another adapter; loading would call the files damaged."""
     adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     for path in (record["model_directory"], record.get("reference_directory"), *adapters):
         if path is not None and not Path(path).is_dir():
@@ -217,40 +220,41 @@ def _require_models(record: dict[str, Any]) -> None:
 def _open_data(
     recipe: Recipe, data_hash: str, model_directory: Path, phases: Phases, show: Callable[[str, int, int], None]
 ) -> PreparedData:
-    """The tokens that the run was started with.
+    """Open the tokens that the run was started with; tokenise the data if they are not in the cache.
 
     Args:
-        show: told of the progress where they are made.
+        show: called with the progress of tokenising.
 
     Raises:
-        DataError: they are not in the cache of this host, and what is made here is something else.
+        DataError: tokenising on this host gives other tokens.
     """
     entry = cached_tokens(data_hash)
     try:
         return open_prepared(entry)
     except MachineError:
-        # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
+        # This is another node, or the cache was emptied: by the lock in the cache, one rank tokenises and the others
+        # wait.
 
         def progress(what: str, done: int, total: int) -> None:
             phases.pulse()
             show(what, done, total)
 
-        made = prepare_data(recipe, model_directory, progress)
-    if made.fingerprint != data_hash:
-        # Ranks would train on different rows, each with the divisors of its own.
+        prepared = prepare_data(recipe, model_directory, progress)
+    if prepared.fingerprint != data_hash:
+        # Ranks would train on different rows, and divide their losses by different counts.
         raise DataError(
-            f"the data on this host is not what the run was started with (hashes: {made.fingerprint[:12]} here, "
+            f"the data on this host is not what the run was started with (hashes: {prepared.fingerprint[:12]} here, "
             f"{data_hash[:12]} in run.json): its files, template or tokenizer are others, or ascendtune, tokenizers or "
             "jinja2 have other versions",
             code="data-differs-between-nodes",
             remedy="give every node the same files, the same model and the same packages; on one node run the same "
             "command again",
         )
-    return made
+    return prepared
 
 
 def _finish(loop: Loop, chat_template: str, reason: str) -> None:
-    """Export the model (not with `profile.only`), and note the end."""
+    """Export the model (not with `profile.only`) and record the end of the attempt."""
     run, strategy, counters = loop.run_directory, loop.strategy, loop.counters
     run.require_present()
     if loop.recipe.profile.only:

@@ -1,4 +1,4 @@
-"""Why an attempt ended, for run.json. Free of torch: Ctrl-C may come while that is imported."""
+"""Why an attempt ended, for run.json. Free of torch: Ctrl-C may come while torch is imported."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ascendtune.core.rundir import RunDir, State
 
 
 def has_finished(record: Mapping[str, Any]) -> bool:
-    """Whether nothing is left to train; `record` is run.json.
+    """Whether the run, whose run.json is `record`, has nothing left to train.
 
-    A finished run goes on where the recipe names a checkpoint by its path.
+    A finished run continues if the recipe names a checkpoint by its path.
     """
     return record["state"] == "finished" and not record.get("resume_from")
 
 
 def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: int) -> None:
-    """Write the cause to run.json: the first rank that knows one writes it; errors of later ranks follow from it.
+    """Write the cause to run.json. The first rank that knows a cause writes it: errors of later ranks follow from it.
 
-    A run that had finished before stays so.
+    A run that had finished before keeps that state.
 
     Args:
         before: run.json, as it was when this process claimed the run.
@@ -40,12 +40,12 @@ def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: in
             error = Stopped(what, remedy=f"give the same command again: it {after}", signal_number=signal.SIGINT)
         with file_lock(run.path / ".cause.lock", wait=True):
             if len(run.read()["attempts"]) == len(before["attempts"]):
-                # It ended before the ranks met: what stands there is of an earlier attempt.
+                # This attempt ended before the ranks met: run.json describes an earlier attempt.
                 host, ranks = socket.gethostname(), int(os.environ.get("WORLD_SIZE", "1"))
                 run.begin_attempt({"host": host, "hosts": [host], "world_size": ranks})
             if run.read()["state"] in ("created", "running"):
                 state: State = "stopped" if isinstance(error, Stopped) else "failed"
                 run.end_attempt(state, exit_cause_of_worker(error, rank))
     except (OSError, AscendtuneError) as second:
-        # run.json may be on the disk whose failure ended the run.
+        # The failure of the disk that holds run.json may be what ended the run.
         log.warn(f"run.json could not be updated: {second}")

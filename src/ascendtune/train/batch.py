@@ -1,4 +1,4 @@
-"""Micro-batches on the device: which rows each rank computes, and the tensors of them."""
+"""Micro-batches on the device: the rows that each rank computes, and their tensors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class AnswerGroups:
     documents: int
     """Two for each pair (2i chosen, 2i + 1 rejected), one for each single answer."""
     target_slot: torch.Tensor
-    """(labelled,) int64: where each labelled position goes in a flattened table, (documents, most labels of one)."""
+    """(labelled,) int64: index of each labelled position in a flattened (documents, `most_labels`) table."""
     most_labels: int
-    """Labelled positions of the document that has most."""
+    """Labelled positions of the document that has the most."""
     label_counts: torch.Tensor
-    """(documents,) fp32: labelled positions of each."""
+    """(documents,) fp32: labelled positions of each document."""
     last_index: torch.Tensor
-    """(documents,) int64: flattened position of each one's last token."""
+    """(documents,) int64: flattened position of each document's last token."""
     values: torch.Tensor
     """(groups,) fp32: the margin of a pair; 1 for a desirable single answer, 0 for an undesirable one."""
     reference: DoubleFloat | None = None
@@ -41,7 +41,7 @@ class AnswerGroups:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
-    """`data.collate.Batch` as tensors; shapes as there."""
+    """`data.collate.Batch` as tensors, with the same shapes."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor | None
@@ -51,16 +51,16 @@ class DeviceBatch:
     targets: torch.Tensor
     groups: AnswerGroups | None = None
     attention_mask: torch.Tensor | None = None
-    """(batch, tokens) int64, 0 for padding: for models that make their masks themselves."""
+    """(batch, tokens) int64, 0 for padding: for models that make their own attention masks."""
     rows: tuple[int, ...] = ()
     """(documents,) numbers of the rows in the data set, for losses over whole answers."""
     weight: float = 1.0
-    """0 for the batch of a rank that has no work but must take part in the collectives."""
+    """0 for the batch of a rank that has no rows but must take part in the collectives."""
     is_last: bool = True
-    """Whether no other micro-batch of this rank follows in the step."""
+    """Whether this is the last micro-batch of this rank in the step."""
 
     def model_inputs(self) -> dict[str, Any]:
-        """Arguments of the decoder. `cu_seqlens*` pass through transformers to the attention function."""
+        """Arguments of the decoder. transformers passes `cu_seqlens*` on to the attention function."""
         inputs: dict[str, Any] = {"input_ids": self.input_ids, "use_cache": False}
         if self.position_ids is not None:
             inputs["position_ids"] = self.position_ids
@@ -79,7 +79,7 @@ def to_device(
 
     Args:
         reference: (rows,) of the whole data set.
-        masked: the model gets a mask of the padding.
+        masked: include the attention mask, which marks padding.
     """
     target = device.torch_device
     on_host = device.shares_host_memory
@@ -126,7 +126,7 @@ def _as_double_float(values: NDArray[np.float64], move: Callable[[NDArray[Any]],
 
 
 def dummy_batch(batch: DeviceBatch) -> DeviceBatch:
-    """The same batch without weight: it takes part in collectives and its gradient is zero."""
+    """The same batch with weight 0: it takes part in the collectives and its gradient is zero."""
     if batch.groups is not None:
         return replace(batch, weight=0.0)
     nothing = batch.targets[:0]
@@ -135,31 +135,31 @@ def dummy_batch(batch: DeviceBatch) -> DeviceBatch:
 
 @dataclass(frozen=True)
 class Batches:
-    """The micro-batches that this rank computes of a data set."""
+    """The micro-batches of a data set that this rank computes."""
 
     dataset: TokenDataset
     plan: BatchPlan
-    """Which rows make which step."""
+    """The rows of each step."""
     strategy: Strategy
     per_device: int
     """Sequences of a micro-batch."""
     padding_free: bool
-    """The rows of a micro-batch follow each other, isolated; else they are padded."""
+    """Whether the rows of a micro-batch are concatenated and isolated from each other; otherwise they are padded."""
     pad_id: int
     masked: bool = False
-    """The model gets a mask of the padding."""
+    """Whether the model gets an attention mask, which marks padding."""
     mismatched: bool = False
-    """Groups hold an answer and a mismatched one, which goes into a batch of its own (kto)."""
+    """Whether each group is an answer and a mismatched one, which goes into a batch of its own (kto)."""
     reference: NDArray[np.float64] | None = None
     """(rows,) log-probabilities under the reference model, for losses that compare with them."""
 
     def of_step(
         self, step: int, *, context: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> tuple[list[PackedSequence], Iterator[DeviceBatch]]:
-        """The global batch of `step`, counted from 0, and the micro-batches that this rank computes of it.
+        """The global batch of `step`, counted from 0, and the micro-batches of it that this rank computes.
 
         Args:
-            context: makes the context in which each micro-batch is made.
+            context: returns the context in which each micro-batch is made.
         """
         sequences = self.plan.batch(step)
         return sequences, self.micro_batches(sequences, context=context)
@@ -171,13 +171,13 @@ class Batches:
         mismatched: bool = False,
         context: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> Iterator[DeviceBatch]:
-        """The micro-batches that this rank computes of a global batch, as many on every rank.
+        """The micro-batches of a global batch that this rank computes; their number is the same on every rank.
 
-        A rank without work must still take part in the collectives: it gets `dummy_batch`.
+        A rank without rows must still take part in the collectives: it gets a `dummy_batch`.
 
         Args:
-            mismatched: kto's mismatched answers instead of the rows themselves; none where there are none.
-            context: makes the context in which each micro-batch is made.
+            mismatched: make batches of kto's mismatched answers instead of the rows; none if the data set has none.
+            context: returns the context in which each micro-batch is made.
         """
         if mismatched and not self.mismatched:
             return

@@ -1,4 +1,4 @@
-"""Batches of the steps to come, collated and sent to the device by one thread beside the training."""
+"""Batches of the next steps, collated and sent to the device by one thread while the training computes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ascendtune.data.plan import PackedSequence
 from ascendtune.train.batch import Batches, DeviceBatch
 
 _AHEAD = 2
-"""Micro-batches that are made before they are needed."""
+"""Number of micro-batches that are made in advance."""
 
 
-class _Made(NamedTuple):
+class _QueueItem(NamedTuple):
     step: int
     sequences: list[PackedSequence]
-    """Of the whole step."""
+    """All sequences of the step."""
     batch: DeviceBatch
 
 
 class BatchFeed:
-    """A bounded queue of micro-batches, in the order in which training takes them.
+    """A bounded queue of micro-batches, in the order in which training uses them.
 
-    Which batch a step gets depends on its number alone: nothing of this queue belongs to the state of a run.
+    The batch of a step depends on the step's number only, so the queue is not part of a run's state.
 
     Args:
-        first: the step to begin with, counted from 0.
+        first: the first step, counted from 0.
         end: the step after the last one.
     """
 
     def __init__(self, batches: Batches, first: int, end: int) -> None:
         self._batches = batches
         self._steps = range(first, end)
-        self._made: deque[_Made | BaseException] = deque()
+        self._queue: deque[_QueueItem | BaseException] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
@@ -47,7 +47,7 @@ class BatchFeed:
         """As `Batches.of_step`; `step` must be the next one.
 
         Raises:
-            Exception: what making the first micro-batch raised; the iterator raises it for the others.
+            Exception: raised while the first micro-batch was made; the iterator raises those of the others.
         """
         with context():
             sequences = self._next(step, take=False).sequences
@@ -62,24 +62,24 @@ class BatchFeed:
             yield batch
 
     def close(self) -> None:
-        """End the thread; what it has made is dropped."""
+        """End the thread and drop the batches that were not used."""
         with self._changed:
             self._closed = True
-            self._made.clear()
+            self._queue.clear()
             self._changed.notify_all()
         self._thread.join()
 
-    def _next(self, step: int, *, take: bool) -> _Made:
+    def _next(self, step: int, *, take: bool) -> _QueueItem:
         with self._changed:
-            self._changed.wait_for(lambda: self._made)
-            made = self._made[0]
-            if isinstance(made, BaseException):
-                raise made
-            assert made.step == step
+            self._changed.wait_for(lambda: self._queue)
+            item = self._queue[0]
+            if isinstance(item, BaseException):
+                raise item
+            assert item.step == step
             if take:
-                self._made.popleft()
+                self._queue.popleft()
                 self._changed.notify_all()
-            return made
+            return item
 
     def _run(self) -> None:
         try:
@@ -87,16 +87,16 @@ class BatchFeed:
             for step in self._steps:
                 sequences = self._batches.plan.batch(step)
                 for batch in self._batches.micro_batches(sequences):
-                    if not self._put(_Made(step, sequences, batch)):
+                    if not self._put(_QueueItem(step, sequences, batch)):
                         return
         except BaseException as error:  # noqa: BLE001  # raised again in the step that needs the batch
             self._put(error)
 
-    def _put(self, made: _Made | BaseException) -> bool:
-        """Add to the queue when it has room; False when the queue is closed."""
+    def _put(self, item: _QueueItem | BaseException) -> bool:
+        """Wait until the queue has room and add to it; False if the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._made) < _AHEAD)
+            self._changed.wait_for(lambda: self._closed or len(self._queue) < _AHEAD)
             if not self._closed:
-                self._made.append(made)
+                self._queue.append(item)
                 self._changed.notify_all()
             return not self._closed

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint in Hugging Face format, for commands that use weights: `ascendtune chat run@120`."""
+"""The weights of a checkpoint in Hugging Face format, for commands like `ascendtune chat run@120`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from ascendtune.train.strategy.base import Strategy
 def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool = False) -> Path:
     """The directory of the model or adapter that training would have exported at this checkpoint.
 
-    It is written into `RUN/exported/` at the first call, and found there at later ones, as long as the checkpoint is
-    the same. The base model is loaded on the CPU.
+    The first call writes it into `RUN/exported/`; later calls find it there while the checkpoint is unchanged. The base
+    model is loaded on the CPU.
 
     Args:
         checkpoint: a complete checkpoint of `run`.
-        trust_remote_code: run the Python code in the directory of the base model. The recipe's own key does not count:
-            the run may be another user's.
+        trust_remote_code: run the Python code in the directory of the base model. The recipe's own key is ignored,
+            because the run may belong to another user.
 
     Raises:
-        InputError: the checkpoint has DeepSpeed's format, the base model needs code that may not run, or the run has
+        InputError: the checkpoint has DeepSpeed's format, the base model needs code that is not trusted, or the run has
             removed the checkpoint meanwhile.
-        MachineError: it is damaged, or the disk is full.
+        MachineError: the checkpoint is damaged, or the disk is full.
     """
     run.require_present()
     target = run.path / "exported" / f"{checkpoint.name}-{_identity(checkpoint)}"
@@ -52,7 +52,7 @@ def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool
             try:
                 _export(run, checkpoint, target, trust_remote_code)
             except MachineError as error:
-                # Loading the base model takes its time, in which a run that trains goes on.
+                # Loading the base model takes a while, in which a run that is training may remove the checkpoint.
                 if checkpoint.is_dir():
                     raise
                 raise InputError(
@@ -72,9 +72,9 @@ def _identity(checkpoint: Path) -> str:
 
 
 def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool) -> None:
-    alone = Strategy(open_device("cpu"))
+    strategy = Strategy(open_device("cpu"))
     try:
-        require_intact(checkpoint, alone)
+        require_intact(checkpoint, strategy)
         form = json.loads(read_record(checkpoint / "state.json")).get("form")
     except (OSError, ValueError, AttributeError) as error:
         raise damaged_checkpoint(checkpoint, error) from error
@@ -93,7 +93,8 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     tokenizer, config = Tokenizer.load(directory, section.new_tokens), read_config(section, directory)
     if recipe.method.stage == "reward":
         set_single_score(config, tokenizer.pad_id)
-    # Adapters that start as a part of the base are defined by the type in which the base was loaded.
+    # The initial value of some adapters is split off the base weights; it depends on the type in which these were
+    # loaded.
     weights = record["resolved"]["precision"]["weights"]
     model = load_model(
         section, recipe.method.stage, directory, config,
@@ -104,7 +105,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     tuned = apply_tuner(model, recipe.method, [StoredAdapter.of(each).path for each in record.get("adapters", [])])
     read_weights(model, checkpoint)
     new_tokens = bool(recipe.model.new_tokens)
-    alone.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))
+    strategy.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))
     export_model(tuned, tokenizer, target, _chat_template(record, recipe, tokenizer), new_tokens=new_tokens)
 
 
@@ -122,7 +123,7 @@ def _code_not_trusted(directory: Path) -> InputError:
 
 
 def _chat_template(record: dict[str, Any], recipe: Recipe, tokenizer: Tokenizer) -> str:
-    """As training exports it; read again where the cache of tokens is empty."""
+    """The chat template that training exports; determined again if the tokens are not in the cache."""
     try:
         return open_prepared(cached_tokens(record["data_hash"])).chat_template
     except MachineError:

@@ -1,4 +1,4 @@
-"""The numbers of a run: those that a checkpoint remembers, and those between two records, kept on the device."""
+"""The numbers of a run: those in a checkpoint, and those between two records, which are kept on the device."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from ascendtune.train.supervision import agreed_signal, stop_flags
 
 @dataclass
 class Counters:
-    """What a checkpoint remembers beside tensors."""
+    """The state of a run that a checkpoint stores beside tensors."""
 
     step: int = 0
-    """Optimizer steps that have been made."""
+    """Optimizer steps made so far."""
     tokens_seen: int = 0
     skipped_steps: int = 0
-    """Steps left out because their gradient was not a number."""
+    """Steps skipped because the loss or the gradient was not finite."""
     best_step: int | None = None
     best_loss: float | None = None
     """The lowest evaluation loss."""
     improved_loss: float | None = None
-    """The loss of the last evaluation that was an improvement; early stopping counts from there."""
+    """The loss of the last evaluation that was an improvement; early stopping compares with it."""
     worse_evaluations: int = 0
     """Evaluations since the last improvement."""
     evaluated_step: int = 0
     """The step of the last evaluation."""
     evaluated_on: str = ""
-    """Hash of the rows that the evaluations are of; losses on other rows are not compared with them."""
+    """Hash of the evaluation rows; losses on other rows are not comparable."""
     scaler: dict[str, Any] = field(default_factory=dict)
     """State of the fp16 gradient scaler."""
 
     def note_evaluation(self, loss: float, *, min_improvement: float) -> bool:
-        """Note the evaluation loss after `step`; returns whether it is the lowest. NaN never is.
+        """Record the evaluation loss after `step`, and return whether it is the lowest. NaN never is.
 
         Args:
-            min_improvement: how much lower than at the last improvement the loss must be to count as one.
+            min_improvement: how far the loss must be below that of the last improvement to count as one.
         """
         is_best = loss < (math.inf if self.best_loss is None else self.best_loss)
         if is_best:
@@ -54,13 +54,13 @@ class Counters:
         return is_best
 
     def forget_evaluations(self) -> None:
-        """Look for the best evaluation, and for improvements, from here on."""
+        """Start the search for the best evaluation, and for improvements, anew."""
         self.best_step = self.best_loss = self.improved_loss = None
         self.worse_evaluations = 0
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Counters:
-        """From the state in a checkpoint; keys that this version does not have are left out."""
+        """Counters from the state in a checkpoint; unknown keys are ignored."""
         return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
 
 
@@ -69,36 +69,36 @@ class StepMetrics:
     """Sums since the last record: of one step, or of `track.every_steps` steps."""
 
     sums: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    """`loss` and extras of each step, summed over this rank's part."""
+    """`loss` and extras of each step, each summed over this rank's rows."""
     counts: list[tuple[int, int]] = field(default_factory=list)
-    """(units that the loss is a mean over, labelled tokens) of each step, all ranks."""
+    """(units that the loss is averaged over, labelled tokens) of each step, of all ranks."""
     tokens: int = 0
     last_batch: list[PackedSequence] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
     in_range: list[torch.Tensor] = field(default_factory=list)
-    """() bool of each step with a scaled loss: whether its gradients are numbers; otherwise the device skips it."""
+    """() bool of each step with a scaled loss: whether its gradients are finite; if not, the device skips it."""
     learning_rate: float = 0.0
     step: int = 0
-    """The step after which they are recorded."""
+    """The step after which the sums are recorded."""
     skipped_steps: int = 0
-    """Of the run up to that step, once read with those that the device skipped."""
+    """Skipped steps of the run up to that step; includes those that the device skipped once `read` was called."""
     is_read: bool = False
-    """Whether the numbers below are those of all steps that were added."""
+    """Whether the numbers below include all steps that were added."""
     loss: float = math.nan
-    """Mean over the units since the last record, all ranks; known once read."""
+    """Mean over the units since the last record, of all ranks; set by `read`."""
     extras: dict[str, float] = field(default_factory=dict)
-    """Means over the units of the other values of the objective, whose `to_metrics` decides what is recorded."""
+    """Means over the units of the objective's other values; its `to_metrics` selects those that are recorded."""
     norm: float = math.nan
     overflowed: int = 0
-    """How many steps were not `in_range`."""
+    """Number of steps that were not `in_range`."""
     stop_signal: int = 0
-    """A signal that reached any rank, agreed by all of them."""
+    """A stop signal that reached any rank; all ranks agree on it."""
     _sent: Callable[[], torch.Tensor] | None = None
-    """Waits for the sums of all ranks, on their way to the host."""
+    """Waits until the sums of all ranks are on the host, and returns them."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether loss and norm, once read, are numbers."""
+        """Whether loss and norm are finite, once read."""
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
     @property
@@ -112,7 +112,7 @@ class StepMetrics:
     def add(
         self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[PackedSequence]
     ) -> None:
-        """Add a step: the sums of this rank, () fp32 each, and numbers of all ranks."""
+        """Add a step: this rank's sums, () fp32 each; the counts are of all ranks."""
         self.sums.append(sums)
         self.counts.append((units, labelled))
         self.tokens += tokens
@@ -120,20 +120,20 @@ class StepMetrics:
         self._forget()
 
     def send(self, strategy: Strategy, signal_number: int) -> None:
-        """Queue the sums over ranks and their copy to the host, unless that is done. Every rank must call it."""
+        """Queue the all-reduce of the sums and their copy to the host, if not done yet. Every rank must call this."""
         if self._sent is not None:
             return
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
         totals = [_total([each[name] for each in self.sums]) for name in self._names()]
         overflowed = len(self.in_range) - torch.stack(self.in_range).sum() if self.in_range else 0.0
-        # Gradients are equal on all ranks after their collective: every rank sends its share of what is known of them.
+        # Gradients are equal on all ranks after their all-reduce: every rank contributes its share of their norm.
         sums = strategy.sum_on_device(
             [*totals, norm / strategy.world_size, overflowed / strategy.world_size, *stop_flags(signal_number)]
         )
         self._sent = strategy.device.copy_to_host(sums)
 
     def read(self) -> None:
-        """Wait for what was sent."""
+        """Wait for the sums that `send` queued, and store their means."""
         assert self._sent is not None
         *found, norm_sum, overflowed, interrupts, terms = self._sent().tolist()
         means = {name: total / self.units for name, total in zip(self._names(), found, strict=True)}
@@ -156,5 +156,5 @@ class StepMetrics:
 
 
 def _total(sums: list[torch.Tensor]) -> torch.Tensor:
-    """() fp32, of () fp32 each."""
+    """Sum of `sums`, () fp32 each; the result, too."""
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum()

@@ -1,7 +1,7 @@
-"""Weights that stay in their files until the part of the model that they belong to is divided among the ranks.
+"""Weights that stay in their files until the part of the model to which they belong is sharded.
 
-Until then a parameter is one number that stands for all of its own (stride 0): it has shape, type and device, and no
-memory. Filled and divided block by block, a model never takes more of a rank's memory than its share and one block.
+Until then a parameter is a single number expanded with stride 0: it has shape, dtype and device, and takes no memory.
+The blocks are filled and sharded one by one, so a rank's memory never holds more than its shard and one block.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from ascendtune.recipe.sections import ModelSection
 
 
 class DeferredWeights:
-    """The parameters of one model whose weights have not been read yet.
+    """The parameters of a model whose weights have not been read yet.
 
     Args:
-        places: parameter -> (file, name of its tensor in that file).
-        stay_whole: what is read is not divided, so it must not stay mapped from files, which may be replaced.
+        locations: parameter -> (file, name of its tensor in that file).
+        stay_whole: the weights are not sharded; they are copied, as a file that stays mapped may be replaced.
     """
 
-    def __init__(self, places: dict[nn.Parameter, tuple[Path, str]], *, stay_whole: bool) -> None:
-        self._places, self._stay_whole = places, stay_whole
+    def __init__(self, locations: dict[nn.Parameter, tuple[Path, str]], *, stay_whole: bool) -> None:
+        self._locations, self._stay_whole = locations, stay_whole
 
     def fill(self, module: nn.Module) -> None:
-        """Read the weights of `module` and of all modules in it, unless they have been read before."""
+        """Read the weights of `module` and its submodules that have not been read yet."""
         by_file: dict[Path, list[tuple[nn.Parameter, str]]] = defaultdict(list)
         for parameter in module.parameters():
-            # A reference that stays here would keep the undivided weight alive.
-            if (place := self._places.pop(parameter, None)) is not None:
-                by_file[place[0]].append((parameter, place[1]))
+            # A reference kept here would keep the full weight alive after sharding.
+            if (location := self._locations.pop(parameter, None)) is not None:
+                by_file[location[0]].append((parameter, location[1]))
         for path, wanted in by_file.items():
             with safe_open(path, framework="pt") as file:
                 for parameter, name in wanted:
@@ -51,9 +51,9 @@ class DeferredWeights:
 
 
 def _in_own_pages(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`weight`, any shape, in `dtype`, in memory that goes back to the system when the tensor goes.
+    """`weight`, any shape, in `dtype`, in memory pages that return to the system when the tensor is freed.
 
-    In the heap, what stays after a block would lie between what is given back, and hold it.
+    On the heap, allocations that outlive a block would keep the freed memory around them in the process.
     """
     if weight.dtype == dtype or not weight.numel():
         return weight.to(dtype)
@@ -62,22 +62,22 @@ def _in_own_pages(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def nothing_deferred(module: nn.Module) -> None:
-    """The weights of `module` are in memory already."""
+    """Do nothing: the weights of `module` are in memory already."""
 
 
 def can_defer(section: MethodSection) -> bool:
-    """Whether the tuner of `section` makes do with the shapes of the weights."""
+    """Whether the tuner of `section` needs only the shapes of the weights."""
     takes_values = bool(section.start_from)
     if section.adapter is not None:
         takes_values |= bool(section.adapter.modules_to_save)
     if section.tuner == "lora":
         takes_values |= section.lora.dora or section.lora.init == "pissa"
-    # The score of a reward model is drawn, and not in the files.
+    # The score head of a reward model is initialised at random; it is not in the files.
     return section.stage != "reward" and not takes_values
 
 
 def may_defer(section: ModelSection, method: MethodSection) -> bool:
-    """Whether weights can stay in their files until they are divided, as far as the recipe says."""
+    """Whether the recipe allows that weights stay in their files until they are sharded."""
     return section.init != "random" and not section.trust_remote_code and not section.new_layers and can_defer(method)
 
 
@@ -85,19 +85,19 @@ def deferred_model(
     kind: Any, directory: Path, config: Any, *,
     dtype: torch.dtype, implementation: str, vocabulary: int, stay_whole: bool = False,
 ) -> tuple[Any, DeferredWeights] | None:  # fmt: skip
-    """A model of transformers without weights, and where these are; None where loading is more than copying.
+    """A transformers model without weights, and the files that have them; None if loading is more than copying.
 
-    Each parameter must be in the files under its own name and with its own shape, and nothing else may be.
+    Each parameter must be in the files under its own name and with its own shape, and the files must hold nothing else.
 
     Args:
         kind: an auto class.
         implementation: of attention.
-        vocabulary: tokens of the tokenizer, for which the embeddings must have rows.
+        vocabulary: number of the tokenizer's tokens; the embeddings must have as many rows.
         stay_whole: as in `DeferredWeights`.
     """
     if getattr(config, "quantization_config", None) is not None:
         return None
-    # Making a model notes its type in the config, which still says of what type the files are.
+    # Constructing a model writes its dtype to the config, which must keep the dtype of the files.
     config = deepcopy(config)
     config.name_or_path = str(directory)
     with _without_memory():
@@ -112,16 +112,16 @@ def deferred_model(
     names: dict[nn.Parameter, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[parameter].append(name)
-    places = {}
-    for parameter, own in names.items():
-        found = [name for name in own if name in stored]
+    locations = {}
+    for parameter, own_names in names.items():
+        found = [name for name in own_names if name in stored]
         if len(found) != 1 or stored[found[0]].shape != tuple(parameter.shape):
             return None
         if stored[found[0]].dtype not in FLOAT_DTYPES or parameter.dtype != dtype:
             return None
-        places[parameter] = files[found[0]], found[0]
-    is_whole = len(places) == len(stored) and model.state_dict().keys() == {
-        each for own in names.values() for each in own
+        locations[parameter] = files[found[0]], found[0]
+    is_whole = len(locations) == len(stored) and model.state_dict().keys() == {
+        each for own_names in names.values() for each in own_names
     }
     if not is_whole:
         return None
@@ -130,12 +130,12 @@ def deferred_model(
         # The same object, so that tied weights stay tied.
         torch.utils.swap_tensors(parameter, nn.Parameter(stand_in, parameter.requires_grad))
     _read_generation_config(model, directory)
-    return model, DeferredWeights(places, stay_whole=stay_whole)
+    return model, DeferredWeights(locations, stay_whole=stay_whole)
 
 
 @contextmanager
 def _without_memory() -> Iterator[None]:
-    """Parameters of modules that are made in this context are on the meta device; buffers are computed as always."""
+    """Put parameters of modules constructed in this context on the meta device; buffers are computed as usual."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -148,9 +148,9 @@ def _without_memory() -> Iterator[None]:
 
 
 def _compute_buffers(model: Any) -> None:
-    """Compute the buffers of `model` again, whose weights are on the meta device, as `from_pretrained` does.
+    """Compute the buffers of `model`, whose weights are on the meta device, again, as `from_pretrained` does.
 
-    They were made while torch's default type was that of the weights, which GPT-J's positions in bf16 do not survive.
+    They were computed while the weights' dtype was torch's default, and GPT-J's positions are wrong in bf16.
     """
     for module in model.modules():
         module._is_hf_initialized = False
@@ -158,7 +158,7 @@ def _compute_buffers(model: Any) -> None:
 
 
 def _converts(model: Any) -> bool:
-    """Whether transformers computes weights of this model from those in the files."""
+    """Whether transformers converts weights of this model after reading them."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter
 
@@ -166,10 +166,10 @@ def _converts(model: Any) -> bool:
 
 
 def _empties_padding(model: Any) -> bool:
-    """Whether the class sets the padding token's embedding to 0 whenever weights are loaded, as Youtu's does."""
+    """Whether loading weights sets the padding token's embedding to 0, as in Youtu's class."""
     table = nn.Embedding(2, 1, padding_idx=0)
     nn.init.ones_(table.weight)
-    # As `from_pretrained` marks what it has read; classes should leave that alone.
+    # The mark of weights that `from_pretrained` has read: initialisation should leave them alone.
     table.weight._is_hf_initialized = True  # type: ignore[attr-defined]
     with torch.no_grad():
         model._init_weights(table)
@@ -177,7 +177,7 @@ def _empties_padding(model: Any) -> bool:
 
 
 def _read_generation_config(model: Any, directory: Path) -> None:
-    """As `from_pretrained` does: it is exported with the model."""
+    """Read the generation config as `from_pretrained` does: it is exported with the model."""
     from transformers import GenerationConfig
 
     if model.can_generate():

@@ -16,11 +16,11 @@ from ascendtune.train.strategy.base import RootModule
 def evaluate(
     batches: Batches, objective: Objective, root: RootModule, precision: Precision, pulse: Callable[[], None]
 ) -> tuple[float, dict[str, float]]:
-    """Means over a whole data set, shared by the ranks: the loss, and the other values that the objective records.
+    """Means over a whole data set, computed by all ranks together: the loss, and the objective's other values.
 
     Args:
         root: the module that gathers the weights of the model in `objective`.
-        pulse: called before every global batch, as a sign of life.
+        pulse: called before each global batch, for the heartbeat.
     """
     strategy, plan, sums = batches.strategy, batches.plan, dict[str, DoubleFloat]()
 
@@ -36,7 +36,7 @@ def evaluate(
         for batch in micro_batches():
             loss, extras = root(objective, batch)
             for name, value in (("loss", loss), *extras.items()):
-                # Of a hundred thousand batches, fp32 would lose the last ones' digits.
+                # In fp32, the sum of a hundred thousand batches would lose the digits of the last ones.
                 sums[name] = sums[name].plus(to_double_float(value)) if name in sums else to_double_float(value)
     objective.train(was_training)
     dataset = batches.dataset

@@ -1,4 +1,4 @@
-"""What a run leaves: weights in Hugging Face format, complete or absent; and whether the disk has space for it."""
+"""The exported model: weights in Hugging Face format, complete or absent; and the disk space that they need."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
     """Write weights (safetensors), config, tokenizer and chat template to `directory`.
 
     Args:
-        tuned: a transformers model, or a PeftModel, of which the adapter alone is written (one, where it is a sum).
-        chat_template: Jinja text of the template of training: inference must use the same.
-        new_tokens: the embeddings have grown, so an adapter must bring them along.
+        tuned: a transformers model, or a PeftModel, of which only the adapter is written (a sum as one adapter).
+        chat_template: the Jinja template used in training; inference must use the same.
+        new_tokens: the embeddings have been enlarged, so an adapter must include them.
 
     Raises:
-        MachineError: the disk is full or may not be written; an older model there is untouched.
+        MachineError: the disk is full or not writable; an older model there is unchanged.
     """
     temporary = directory.with_name(f".{directory.name}.writing")
     with translated_disk_errors(directory, "writing the model"), appearing(directory, temporary, replace=True):
         _require_space(exported_bytes(tuned, new_tokens), directory.parent)
-        # PEFT would find out by asking the hub for the base model's vocabulary.
+        # Without this option PEFT requests the base model's vocabulary from the hub.
         adapted = hasattr(tuned, "peft_config")
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
-        # Saving asks accelerate, which imports DeepSpeed where it is installed.
+        # Saving calls accelerate, which imports DeepSpeed if it is installed.
         silence_deepspeed()
         with _system_errors():
             tuned.save_pretrained(temporary, **options)
@@ -59,7 +59,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
 
 @contextmanager
 def _system_errors() -> Iterator[None]:
-    """Raise as OSError what safetensors raises as an error of its own, with the system's number in its text."""
+    """Convert safetensors' own errors with the system's error number in their text to OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -69,7 +69,7 @@ def _system_errors() -> Iterator[None]:
 
 
 def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
-    """The parameters of `tuned` that `export_model` writes: all of a model; of an adapter what it trains and brings."""
+    """The parameters that `export_model` writes: of a model all; of an adapter the trained ones and enlarged tables."""
     if not hasattr(tuned, "peft_config"):
         return list(tuned.parameters())
     tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()] if new_tokens else []
@@ -78,24 +78,24 @@ def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
 
 
 def exported_bytes(tuned: Any, new_tokens: bool, dtype: torch.dtype | None = None) -> int:
-    """What `export_model` writes of `tuned`, about.
+    """Approximate size of the files that `export_model` writes for `tuned`.
 
     Args:
-        dtype: in which the weights will be exported; None where they have it already.
+        dtype: of the exported weights; None if the weights have it already.
     """
     parameters = exported_parameters(tuned, new_tokens)
     added = 0
     if hasattr(tuned, "peft_config") and frozen_adapters(tuned):
-        # They leave as one adapter, whose rank is that of all together.
-        alone = {id(each) for name, each in tuned.named_parameters() if ".lora_" in name}
-        parameters = [each for each in parameters if id(each) not in alone]
+        # They are exported as one adapter, whose rank is the sum of their ranks.
+        lora_ids = {id(each) for name, each in tuned.named_parameters() if ".lora_" in name}
+        parameters = [each for each in parameters if id(each) not in lora_ids]
         added = bytes_of_sum(tuned)
     written: int = sum(each.numel() * (dtype.itemsize if dtype else each.element_size()) for each in parameters)
     return added + written
 
 
 def _write_tables_once(directory: Path) -> None:
-    """A grown table that is trained whole is written by PEFT under three names, of which one is read again."""
+    """Keep one of three copies of an enlarged and fully trained table: PEFT writes three and reads one."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
@@ -109,7 +109,7 @@ def _write_tables_once(directory: Path) -> None:
 
 
 def _write_all_tables(tuned: Any, directory: Path) -> None:
-    """Where one table of embeddings has a LoRA, PEFT leaves out the other, which has grown, too."""
+    """Add the other enlarged table if one table of embeddings has a LoRA: PEFT leaves it out then."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
@@ -119,15 +119,15 @@ def _write_all_tables(tuned: Any, directory: Path) -> None:
     tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()]
     modules = tuned.get_base_model().named_modules()
     found = [(f"{PREFIX}{name}", module.weight) for name, module in modules if module in tables]
-    held = {id(weight) for name, weight in found if written & {f"{name}.weight", f"{name}.base_layer.weight"}}
-    if lost := {f"{name}.weight": weight for name, weight in found if id(weight) not in held}:
-        tensors = {name: weight.detach().cpu().contiguous() for name, weight in lost.items()}
+    written_ids = {id(weight) for name, weight in found if written & {f"{name}.weight", f"{name}.base_layer.weight"}}
+    if missing := {f"{name}.weight": weight for name, weight in found if id(weight) not in written_ids}:
+        tensors = {name: weight.detach().cpu().contiguous() for name, weight in missing.items()}
         save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
 
 
 def _sort_module_names(config: Path) -> None:
-    """PEFT writes sets in the order of Python's hashes, which differs from process to process: equal runs would not
-    leave equal files."""
+    """Sort the names: PEFT writes sets in the order of Python's hashes, which differs between processes, so equal runs
+    would leave different files."""
     content = read_adapter_config(config)
     for key in ("target_modules", "exclude_modules"):
         if isinstance(content.get(key), list):

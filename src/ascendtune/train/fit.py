@@ -26,8 +26,8 @@ from ascendtune.train.report.callback import Callback
 from ascendtune.train.report.notebook import Picture
 from ascendtune.train.report.picture import draw
 
-_ONE_AT_A_TIME = threading.RLock()
-"""Random states and settings of torch are those of the process: trainings in two threads would change each other's."""
+_TRAINING_LOCK = threading.RLock()
+"""Random states and settings of torch belong to the process: trainings in two threads would change each other's."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class FitResult:
     run: RunDir
     steps: int
     loss: float | None
-    """Loss of the last recorded step; None when it was not a number."""
+    """Loss of the last recorded step; None if it was not a number."""
     best_evaluation_loss: float | None
     model: Path
-    """Final weights in Hugging Face format; an adapter when the tuner is lora or oft."""
+    """Final weights in Hugging Face format; an adapter if the tuner is lora or oft."""
 
     def load_model(self) -> Any:
-        """The final weights as a model of transformers, or of PEFT for an adapter: on the CPU, for evaluation."""
+        """The final weights as a transformers model, or a PEFT model for an adapter; on the CPU, in evaluation mode."""
         recipe = Recipe.load(self.run.recipe)
         scores = recipe.method.stage == "reward"
         kind, options = ("SequenceClassification", {"num_labels": 1}) if scores else ("CausalLM", {})
@@ -54,18 +54,18 @@ class FitResult:
         return loader.from_pretrained(self.model, trust_remote_code=recipe.model.trust_remote_code, **options).eval()
 
     def plot(self) -> Picture | None:
-        """Loss, learning rate, gradient norm and throughput over the steps; None where matplotlib is not installed."""
+        """Loss, learning rate, gradient norm and throughput over the steps; None if matplotlib is not installed."""
         pictures = draw(self.run)
         return Picture(pictures[0].resolve()) if pictures else None
 
     @property
     def metrics(self) -> Any:
-        """The lines of metrics.jsonl: a pandas DataFrame where pandas is installed, otherwise a list of dicts."""
+        """The lines of metrics.jsonl: a pandas DataFrame if pandas is installed, otherwise a list of dicts."""
         return _table(self.run.read_metrics())
 
     @property
     def evaluations(self) -> Any:
-        """The lines of eval.jsonl, as `metrics`."""
+        """The lines of eval.jsonl, in the same form as `metrics`."""
         return _table(self.run.read_evaluations())
 
 
@@ -83,17 +83,17 @@ def fit(
 
     Args:
         recipe: a recipe, or its keys as nested dicts; with `rows` these need no data.train.
-        rows: training rows instead of the recipe's data.train: dicts, a data set of the package `datasets` or a
-            DataFrame of pandas, in any format that files may have. They are written into the cache as JSON Lines, under
-            their SHA-256.
-        callbacks: are told of the run as it goes on; an exception ends the run, one of `on_end` is a warning.
-        allow_change: recipe keys that may differ from the run that is resumed.
-        trust_checkpoint: load a checkpoint that another user has written, or may write.
+        rows: training rows instead of the recipe's data.train: dicts, a data set of the package `datasets` or a pandas
+            DataFrame, in any format that files may have. They are written to the cache as JSON Lines; the file is named
+            after its SHA-256.
+        callbacks: called during the run; an exception ends the run, one in `on_end` is logged as a warning.
+        allow_change: recipe keys that may differ from those of the resumed run.
+        trust_checkpoint: load a checkpoint that another user has written, or has permission to write.
 
     Raises:
-        AscendtuneError: as the command line would report it; `exit_code` is the one it would return.
-        InputError: `recipe` is the path of one.
-        DataError: there are no rows, a row is not a dict, or holds a value that JSON does not have.
+        AscendtuneError: as the command line would report it; `exit_code` is the one that the command would return.
+        InputError: `recipe` is a path.
+        DataError: there are no rows, a row is not a dict, or a value cannot be written as JSON.
     """
     if not isinstance(recipe, Recipe | Mapping):
         raise InputError(
@@ -101,28 +101,28 @@ def fit(
             code="not-a-recipe",
             remedy='read the file: fit(Recipe.load("recipe.yaml"))',
         )
-    # Imported here: checking a recipe takes neither Arrow nor torch.
+    # Imported here: checking a recipe must import neither Arrow nor torch.
     from ascendtune.train.prepare import prepare_run
 
     if isinstance(recipe, Mapping):
         keys = dict(recipe)
         if rows is not None:
             data = keys.get("data") or {}
-            # What is no section is left to the check.
+            # The check reports a value that is not a section.
             keys["data"] = {"train": "rows", **data} if isinstance(data, Mapping) else data
         recipe = Recipe.check(keys)
     if rows is not None:
-        specs = [DatasetSpec(path=str(_written(rows)))]
+        specs = [DatasetSpec(path=str(_write_rows(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
-    with _ONE_AT_A_TIME, restricted_umask(), _variables_and_progress_bars_kept():
-        ready = prepare_run(recipe, {}, resume_options=ResumeOptions(allow_change, trust_checkpoint, in_python=True))
-        assert ready.run is not None and ready.claim is not None
-        # The program may change its directory before it looks at the result.
-        run = RunDir(ready.run.path.absolute())
-        with ready.claim:
+    with _TRAINING_LOCK, restricted_umask(), _variables_and_progress_bars_kept():
+        prepared = prepare_run(recipe, {}, resume_options=ResumeOptions(allow_change, trust_checkpoint, in_python=True))
+        assert prepared.run is not None and prepared.claim is not None
+        # The program may change its working directory before it uses the result.
+        run = RunDir(prepared.run.path.absolute())
+        with prepared.claim:
             from ascendtune.train.attempt import train
 
-            train(ready.run, ready.run.read(), callbacks)
+            train(prepared.run, prepared.run.read(), callbacks)
     last = list(run.read_metrics())[-1]
     evaluations = [record["loss"] for record in run.comparable_evaluations() if record["loss"] is not None]
     return FitResult(
@@ -136,7 +136,7 @@ def fit(
 
 @contextmanager
 def _variables_and_progress_bars_kept() -> Iterator[None]:
-    """Undo what a training sets for its process and the libraries in it: a training of another library may follow."""
+    """Undo what a training sets in its process and the libraries in it: another library may train afterwards."""
     before = dict(os.environ)
     # Imported here: see `fit`.
     from transformers.utils import logging
@@ -152,9 +152,9 @@ def _variables_and_progress_bars_kept() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
+def _write_rows(rows: Iterable[Mapping[str, Any]]) -> Path:
     if type(rows).__name__ == "DataFrame":
-        # pandas, which need not be installed, has NaN where a cell is empty.
+        # pandas, which need not be installed, stores NaN for an empty cell.
         frame: Any = rows
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     content = b"".join(_json_line(row, number) for number, row in enumerate(rows, 1))

@@ -1,7 +1,7 @@
-"""Floating-point operations of a training step: what they grow with, and how many they are. No torch.
+"""Floating-point operations of a training step, by the quantities that they grow with. Free of torch.
 
 `useful` FLOPs are those of one forward and one backward pass, the base of MFU (Chowdhery et al. 2022, PaLM, arXiv
-2204.02311, appendix B); `computed` ones include what is computed a second time and what padding costs, the base of HFU.
+2204.02311, appendix B); `computed` FLOPs include recomputation and padding, the base of HFU.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Passes:
-    """FLOPs for each position, or for each pair of query and key."""
+    """FLOPs of each position, or of each pair of query and key."""
 
     forward: float = 0.0
     backward: float = 0.0
     again: float = 0.0
-    """Of forward passes that are computed a second time."""
+    """Forward passes that are computed a second time."""
 
     def __add__(self, other: Passes) -> Passes:
         return Passes(self.forward + other.forward, self.backward + other.backward, self.again + other.again)
@@ -37,14 +37,14 @@ class Passes:
 
 @dataclass(frozen=True)
 class ModelFlops:
-    """What a model and its recipe cost, by what the cost grows with."""
+    """The FLOPs of a model under a recipe, by the quantity that they grow with."""
 
     body: Passes
-    """For each position."""
+    """FLOPs of each position."""
     head: Passes
-    """For each position that the head is applied to."""
+    """FLOPs of each position that the head is applied to."""
     attention: tuple[tuple[int | None, Passes], ...]
-    """Window in tokens, None without one, and the cost of each pair of query and key in all layers of that kind."""
+    """Per kind of layer: window in tokens (None without one), and FLOPs of each query-key pair in all its layers."""
     head_is_labelled_only: bool
 
     def of_documents(self, lengths: Mapping[int, int], *, labels: float, padding: float = 0.0) -> Passes:
@@ -52,8 +52,8 @@ class ModelFlops:
 
         Args:
             lengths: tokens of a document -> how many such documents.
-            labels: labelled tokens of all of them.
-            padding: positions beside their tokens that are computed.
+            labels: number of labelled tokens in all documents.
+            padding: number of computed positions beside their tokens.
         """
         rows = sum(length * count for length, count in lengths.items()) + padding
         total = self.body * rows + self.head * (labels if self.head_is_labelled_only else rows)
@@ -62,7 +62,7 @@ class ModelFlops:
         return total
 
     def per_token(self, lengths: Mapping[int, int], *, padding_ratio: float) -> TokenFlops:
-        """Means over documents of these lengths; `padding_ratio` is the share of computed positions that is padding."""
+        """Means over documents of these lengths; `padding_ratio` is the share of padding in the computed positions."""
         tokens = sum(length * count for length, count in lengths.items())
         padding = tokens * padding_ratio / (1 - padding_ratio)
         with_head = replace(self, head=Passes()) if self.head_is_labelled_only else self
@@ -80,7 +80,7 @@ class ModelFlops:
 
 @dataclass(frozen=True)
 class TokenFlops:
-    """Mean FLOPs of a token, and those that a labelled one costs beside."""
+    """Mean FLOPs of a token, and the additional FLOPs of a labelled one."""
 
     useful: float
     computed: float
@@ -95,7 +95,7 @@ class TokenFlops:
 
 
 def pairs(length: int, window: int | None = None) -> int:
-    """Pairs of a query and a key that it sees, itself among them, in a document of `length` tokens."""
+    """Pairs of a query and a visible key, itself included, in a document of `length` tokens."""
     seen = length if window is None else min(window, length)
     return length * seen - seen * (seen - 1) // 2
 

@@ -8,25 +8,25 @@ import torch
 from torch.distributed.tensor import DTensor
 
 _NORMS_AT_ONCE = 24
-"""As many as torch_npu gives to one operator (op-plugin, ForeachNormKernelNpuOpApi.cpp)."""
+"""torch_npu passes as many to one operator (op-plugin, ForeachNormKernelNpuOpApi.cpp)."""
 
 
 @torch.no_grad()
 def norm_of_parts(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """() fp32: the norm of what this rank has of `gradients`, any shapes and types, as one vector.
+    """Norm of this rank's shards of `gradients`, any shapes and dtypes, as one vector: () fp32.
 
-    torch's `get_total_norm` does the same, in the type of the gradients: in bf16 a norm has two to three digits. It
-    asks DTensor how to divide each norm, which takes the host some 10 µs for each weight.
+    torch's `get_total_norm` computes it in the dtype of the gradients: in bf16 a norm has two to three digits. It also
+    makes DTensor determine how to shard each norm, which takes the host some 10 µs for each weight.
     """
     by_kind: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for each in gradients:
         local = each.to_local() if isinstance(each, DTensor) else each
-        # An Ascend's foreach operators refuse empty tensors, which ranks get of weights with fewer rows than ranks.
+        # Ascend's foreach operators refuse empty tensors; a weight with fewer rows than ranks has empty shards.
         if local.numel():
             by_kind.setdefault((local.device, local.dtype), []).append(_row_norms(local))
     norms: list[torch.Tensor] = []
     for (_, dtype), locals_ in by_kind.items():
-        # torch_npu makes an fp32 copy of all that it is given in another type: a few at a time.
+        # torch_npu copies all tensors of another dtype to fp32: a few at a time bound the memory.
         at_once = len(locals_) if dtype == torch.float32 else _NORMS_AT_ONCE
         for begin in range(0, len(locals_), at_once):
             norms += torch._foreach_norm(locals_[begin : begin + at_once], 2.0, torch.float32)
@@ -37,9 +37,9 @@ def norm_of_parts(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
-    """Numbers whose norm is that of `gradient`: on CPU torch sums one long vector sequentially, in fp32.
+    """Numbers with the same norm as `gradient`: on CPU torch sums a long vector sequentially, in fp32.
 
-    Of a matrix of 50 million numbers the norm came out 0.4 % too small, of 2¹⁴ it is right to 1.4e-7 (torch 2.13).
+    The norm of 50 million numbers was 0.4 % too small; that of 2¹⁴ is right to 1.4e-7 (torch 2.13).
     """
     is_long = gradient.is_cpu and gradient.numel() > 1 << 14
     if not is_long or gradient.ndim < 2:
@@ -50,9 +50,9 @@ def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def norm_of_all(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
-    """() fp32, or a DTensor of it: the norm of `gradients`, of any shapes and types, as one vector.
+    """Norm of `gradients`, any shapes and dtypes, as one vector: () fp32, or a DTensor of it.
 
-    Where they are divided, every rank must call it, and `full_tensor` of the result, too.
+    If the gradients are sharded, every rank must call this, and `full_tensor` of the result.
     """
     known = [each for each in gradients if each is not None]
     if not any(isinstance(each, DTensor) for each in known):

@@ -1,4 +1,4 @@
-"""The training loop: read it top-down from `Loop.run`."""
+"""The training loop. Read it top-down from `Loop.run`."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
 _STEPS_TO_A_STOP = 10
-"""The most steps after which several ranks know of a signal that reached one of them."""
+"""A signal that reached one rank is known to all after this many steps at most."""
 
 
 @dataclass
 class Loop:
-    """Trains from `counters.step` to `schedule.total_steps`. `setup.set_up` makes it."""
+    """Trains from `counters.step` to `schedule.total_steps`. Built by `setup.set_up`."""
 
     run_directory: RunDir
     recipe: Recipe
     strategy: Strategy
     precision: Precision
-    """Of the forward pass in the loop."""
+    """Precision of the forward pass."""
     root: RootModule
-    """Gathers the weights and calls what it is given."""
+    """Gathers the full weights and calls the function that it is passed."""
     module: torch.nn.Module
-    """`root` as the strategy wrapped it: what training calls."""
+    """`root`, wrapped by the strategy; training calls this one."""
     objective: Objective
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
-    """Of fp16 losses."""
+    """Scales fp16 losses."""
     schedule: Schedule
     batches: Batches
-    """Of the training data."""
+    """Batches of the training data."""
     held_out: Batches | None
-    """Of the evaluation data."""
+    """Batches of the evaluation data."""
     activations: Callable[[], AbstractContextManager[Any]]
-    """Makes the context of a forward pass that decides where its activations are kept."""
+    """Returns a context for the forward pass, in which its activations may be offloaded."""
     checkpointer: Checkpointer
     checkpoint_every: int
     """Steps between two checkpoints."""
@@ -71,28 +71,28 @@ class Loop:
     stop: StopRequest
     recorder: Recorder
     model: Any
-    """What is exported at the end: a transformers model, or the PeftModel around it."""
+    """The model that is exported at the end: a transformers model, or the PeftModel around it."""
     tokenizer: Tokenizer
     export_dtype: torch.dtype
-    """Type of the exported weights: of a base model as it came in, of adapters as they were trained."""
+    """Dtype of the exported weights: for a base model that of its files, for adapters that of training."""
 
     def __post_init__(self) -> None:
         self._parameters = [each for each in self.objective.parameters() if each.requires_grad]
         self._shares_casts = self.strategy.shares_casts(self.recipe.batch.accumulate)
 
     def run(self) -> str:
-        """Train; returns why it ended: "all steps done" or "no improvement …".
+        """Train, and return why training ended: "all steps done" or "no improvement …".
 
         Raises:
-            Stopped: a signal came; a checkpoint of the last step is complete.
-            CheckFailed: the loss or the gradient is not a number.
+            Stopped: a signal was received; the checkpoint of the last step is complete.
+            CheckFailed: the loss or the gradient is not finite.
         """
         counters = self.counters
         self.module.train()
         # A signal may have stopped the run between a step and the evaluation that follows it.
         if self._should_evaluate(counters.step) and counters.evaluated_step < counters.step:
             self._evaluate()
-        # A kill may have come between the last evaluation and the export.
+        # The process may have been killed between the last evaluation and the export.
         if reason := self._early_stop():
             return reason
         last, ended_because = self.last_step()
@@ -117,12 +117,12 @@ class Loop:
 
     @contextmanager
     def _batch_source(self, last: int) -> Iterator[Batches | BatchFeed]:
-        """What makes the batches of the steps until `last`. After an error a record that is on its way is written."""
+        """The source of batches for the steps up to `last`. After an error, the pending record is written."""
         feed = BatchFeed(self.batches, self.counters.step, last) if self.strategy.device.runs_asynchronously else None
         try:
             yield feed or self.batches
         except Exception:
-            # A device that failed has no numbers to give. A loss that is not a number may be the cause of this error.
+            # A failed device cannot return the numbers. A loss that is not finite may have caused this error.
             with suppress(RuntimeError):
                 self._write_record()
             raise
@@ -141,7 +141,7 @@ class Loop:
         return min(ends, key=lambda end: end[0])
 
     def _step(self, source: Batches | BatchFeed) -> None:
-        """One optimizer step over one global batch, which `source` makes."""
+        """Make one optimizer step over one global batch from `source`."""
         self.phases.step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._random_states = torch.get_rng_state(), self.strategy.device.random_state()
@@ -156,7 +156,7 @@ class Loop:
     def _forward_backward(
         self, source: Batches | BatchFeed
     ) -> tuple[list[PackedSequence], dict[str, torch.Tensor], int, int]:
-        """The gradients of one global batch; returns its sequences, sums of this rank, units and labelled tokens."""
+        """Compute the gradients of a global batch; return its sequences, sums of this rank, units, labelled tokens."""
         plan = self.batches.plan
         sequences, micro_batches = source.of_step(self.counters.step, context=partial(self.phases.phase, "data"))
         self.dumps.batch(sequences)
@@ -183,7 +183,7 @@ class Loop:
     def _update(self) -> None:
         """Clip gradients, step the optimizer, zero the gradients.
 
-        In a checked step a gradient that is not finite never reaches the weights.
+        If `_checks_in_step`, a gradient that is not finite never reaches the weights.
         """
         rate = self.schedule.learning_rate(self.counters.step)
         for group in self.optimizer.param_groups:
@@ -215,16 +215,16 @@ class Loop:
 
     def _clip(self, limit: float, norm: torch.Tensor) -> None:
         if isinstance(self.optimizer, KernelAdamW):
-            # In its step, which reads the gradients anyway.
+            # The optimizer clips during its step, which reads the gradients anyway.
             self.optimizer.clip(limit, norm)
         else:
             self.strategy.clip(self._parameters, limit, norm)
 
     def _checks_in_step(self) -> bool:
-        """Whether the update waits for loss and norm. Where it does not, `_write_record` looks at them.
+        """Whether the update waits for loss and norm; if not, `_write_record` checks them.
 
-        Scalers check on the device. With `on_nan: stop` nothing is made of a step after one that is not finite, so a
-        device need not wait in between.
+        Gradient scalers check on the device. With `on_nan: stop`, steps after one that is not finite are discarded, so
+        the device need not wait after each step.
         """
         if self._skips_overflows():
             return False
@@ -234,19 +234,19 @@ class Loop:
         return is_read_anyway and self._should_record(self.counters.step + 1)
 
     def _skips_overflows(self) -> bool:
-        """Whether steps whose gradients overflow are skipped on the device: with fp16 they do now and then."""
+        """Whether the device skips steps with overflowing gradients, which are normal in fp16."""
         return self.scaler is not None or self.precision.skips_overflows
 
     def _is_in_range(self, norm: torch.Tensor) -> torch.Tensor:
-        """() bool: whether the device makes this step; `norm`, () fp32, is that of its gradients, unscaled."""
+        """() bool: whether the device makes this step; `norm`, () fp32, is the norm of its unscaled gradients."""
         if self.scaler is None:
             return norm.isfinite()
-        # What decides it: on chips that saturate, overflows leave gradients that are finite.
+        # The scaler's own criterion: on chips that saturate, overflown gradients are finite.
         found = self.scaler._found_inf_per_device(self.optimizer).values()
         return torch.stack([each.to(norm.device) for each in found]).sum() == 0
 
     def _is_finite(self) -> bool:
-        """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""
+        """Read loss and norm. If they are not finite, stop, or return False if the recipe skips such steps."""
         metrics = self.recorder.metrics
         self.recorder.read(metrics)
         if metrics.is_finite:
@@ -274,8 +274,8 @@ class Loop:
         )
 
     def _dump_again(self, step: int) -> None:
-        """Repeat the forward and the backward pass of this step, with the same dropout, for its dump."""
-        # The engine of DeepSpeed has made its step: other weights would be dumped.
+        """Repeat the forward and backward pass of this step, with the same dropout, and dump it."""
+        # DeepSpeed's engine has updated the weights already: the dump would be of other weights.
         if self.dumps.is_dumping or self.strategy.clips_in_step:
             return
         for parameter in self._parameters:
@@ -289,11 +289,11 @@ class Loop:
             self.dumps.before_update()
 
     def _record(self, last: int) -> None:
-        """Record this step, if it is to be recorded; then stop if a signal came.
+        """Record this step if it is due; then stop if a signal was received.
 
-        A step is recorded when the next one has been launched, so that the device has work while the host waits for the
-        numbers; and before an evaluation, a checkpoint and the end, step `last`. With a record several ranks agree on
-        signals; where records are rare, in between, too.
+        A record is written after the next step has been launched, so the device computes while the host waits for the
+        numbers; before an evaluation, a checkpoint and the end (step `last`) it is written at once. Several ranks agree
+        on signals with each record and, if records are rare, in between.
         """
         step = self.counters.step
         stop_signal = self._write_record() or self.recorder.take_signal()
@@ -307,11 +307,11 @@ class Loop:
             self._stop(stop_signal)
 
     def _write_record(self) -> int:
-        """Write the line of the last recorded step, if that is still to be done; returns the signal that came, or 0."""
+        """Write the line of the last recorded step if it is pending; return the signal that was received, or 0."""
         metrics = self.recorder.take()
         if metrics is None:
             return 0
-        # A lower scale mends gradients that overflow, and never a loss.
+        # A lower scale of the loss corrects gradients that overflow, but not a loss that is not finite.
         is_finite = math.isfinite(metrics.loss) if self._skips_overflows() else metrics.is_finite
         if self.recipe.on_nan != "skip" and not is_finite:
             raise self._not_finite(metrics.step, metrics)
@@ -321,7 +321,7 @@ class Loop:
     def _stop(self, number: int) -> None:
         self._save()
         self.checkpointer.wait()
-        # torchrun ends the other ranks when the first one leaves: every rank waits until all are done.
+        # When one rank exits, torchrun ends the others: all ranks wait here until each has finished.
         self.strategy.barrier()
         step = self.counters.step
         extra = "" if self.recipe.checkpoint.resume == "auto" else " with checkpoint.resume=auto"
@@ -346,7 +346,7 @@ class Loop:
             self._save()
 
     def _early_stop(self) -> str | None:
-        """The reason to end early, if there is one."""
+        """The reason to stop early; None if there is none."""
         counters, early = self.counters, self.recipe.eval.early_stop
         if early and counters.worse_evaluations >= early.patience:
             enough = f" of {early.min_improvement:g}" if early.min_improvement else ""
@@ -367,7 +367,7 @@ class Loop:
         self.recorder.leave_out(time.perf_counter() - begun)
 
     def _should_record(self, step: int) -> bool:
-        # Steps with a checkpoint are recorded, so that a resumed run never begins between two records.
+        # Steps with a checkpoint are recorded, so a resumed run always starts right after a record.
         return (
             step % self.recipe.track.every_steps == 0
             or step == self.schedule.total_steps
@@ -377,7 +377,7 @@ class Loop:
         )
 
     def _records_at_once(self, step: int) -> bool:
-        """Whether the record of `step` is written before the next step: where it does not wait, or must not be late."""
+        """Whether the record of `step` is written before the next step: because it is ready, or must not be delayed."""
         return (
             not self.strategy.device.runs_asynchronously
             or self.recorder.has_arrived
@@ -387,7 +387,7 @@ class Loop:
         )
 
     def _is_stopped_alone(self) -> bool:
-        # One rank need not agree with others: a stop need not wait for the next record.
+        # A single rank need not agree with others on a signal, so it stops without waiting for the next record.
         return self.strategy.world_size == 1 and self.stop.signal_number != 0
 
     def _should_save(self, step: int) -> bool:

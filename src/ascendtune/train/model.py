@@ -1,4 +1,4 @@
-"""A transformers model: type, attention, rows for new tokens, tuner, recomputation."""
+"""A transformers model: loaded with its dtype, attention and new tokens, tuned, with recomputation."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def read_config(section: ModelSection, directory: Path) -> Any:
     """The model's config.
 
     Raises:
-        RecipeError: transformers does not know the architecture, or it needs code that may not run.
+        RecipeError: transformers does not know the architecture, or it needs code that is not trusted.
     """
     from transformers import AutoConfig
 
     read_model_config(directory / "config.json")
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=section.trust_remote_code)
-    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
+    except Exception as error:  # transformers raises various classes for invalid values
         remedy = "upgrade transformers, or check config.json"
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then set model.trust_remote_code: true"
@@ -54,7 +54,7 @@ def read_config(section: ModelSection, directory: Path) -> Any:
 
 
 def set_single_score(config: Any, pad_id: int) -> None:
-    """Make `config` that of a reward model: one score, at the last token that is not padding."""
+    """Turn `config` into that of a reward model: one score, at the last token that is not padding."""
     config.num_labels = 1
     config.get_text_config().pad_token_id = pad_id
 
@@ -73,15 +73,15 @@ def load_model(
     """A causal language model (a model with one score, for stage reward) on the CPU, in training mode.
 
     Args:
-        implementation: of attention, by a name that transformers knows.
-        vocabulary: tokens of the tokenizer; the embeddings grow when they have fewer rows.
-        seed: for `init: random`, and for a score that the files do not hold.
+        implementation: attention implementation, by a name that transformers knows.
+        vocabulary: number of the tokenizer's tokens; embeddings with fewer rows are enlarged.
+        seed: for `init: random`, and for a score head that is not in the files.
 
     Raises:
         RecipeError: weights are missing or do not fit the architecture.
     """
     dtype, kind = DTYPES[precision.weights], auto_class(stage)
-    # Decides random weights, and a score that the files do not hold.
+    # For random weights, and for a score head that is not in the files.
     torch.manual_seed(seed)
     with _loading(directory):
         if section.init == "random":
@@ -110,7 +110,7 @@ def load_deferred(
     vocabulary: int,
     stay_whole: bool,
 ) -> tuple[Any, DeferredWeights] | None:
-    """As `load_model`, with the weights still in their files; None for a model that must be loaded whole.
+    """Same as `load_model`, with the weights still in their files; None for a model that must be loaded as a whole.
 
     Raises:
         RecipeError: the files are damaged, or do not fit the architecture.
@@ -130,26 +130,26 @@ def load_deferred(
 
 @contextmanager
 def _loading(directory: Path) -> Iterator[None]:
-    """Keep transformers quiet, and translate its errors about the model in `directory`."""
+    """Silence transformers' logging, and translate its errors about the model in `directory`."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
-    # Its report of keys is for programmers, and lists the score, which training adds, as missing.
+    # Its report of keys is for programmers, and lists the score head, which training adds, as missing.
     logging.set_verbosity_error()
     try:
         yield
     except AscendtuneError:
         raise
-    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
+    except Exception as error:  # transformers raises various classes for invalid values
         raise _unusable(error, directory) from error
     finally:
         logging.set_verbosity(verbosity)
 
 
 def auto_class(stage: str) -> Any:
-    """The class that makes a model for a stage."""
-    # Imported one by one: each costs the first step some time.
+    """The auto class for the models of a stage."""
+    # Separate imports: each one delays the first step.
     if stage == "reward":
         from transformers import AutoModelForSequenceClassification
 
@@ -160,7 +160,7 @@ def auto_class(stage: str) -> Any:
 
 
 def _config_of_files(section: ModelSection, directory: Path, config: Any) -> Any:
-    """`config` without the layers that the recipe adds, which the files do not hold."""
+    """`config` without the layers that the recipe adds: they are not in the files."""
     if not section.new_layers:
         return config
     stored = read_config(section.model_copy(update={"new_layers": 0}), directory)
@@ -180,7 +180,7 @@ def _load_weights(
         trust_remote_code=section.trust_remote_code,
         use_safetensors=True,
         output_loading_info=True,
-        # They are an error, with names and shapes, two lines below.
+        # Mismatches are reported as an error, with names and shapes, by `require_all_weights` below.
         ignore_mismatched_sizes=True,
     )
     scores = kind is auto_class("reward")
@@ -218,7 +218,7 @@ def _unusable(error: Exception, directory: Path) -> RecipeError:
 
 
 def grow_embeddings(model: Any, vocabulary: int) -> int:
-    """Add rows for new tokens, each the mean of the old rows; returns how many. Never shrinks."""
+    """Add rows for new tokens, each the mean of the old rows, and return their number. Never removes rows."""
     rows: int = model.get_input_embeddings().weight.shape[0]
     if vocabulary <= rows:
         return 0
@@ -235,11 +235,11 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
 def apply_tuner(
     model: Any, section: MethodSection, adapters: Sequence[Path] = (), compute: Compute = compute_here
 ) -> Any:
-    """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel).
+    """Freeze or wrap `model` as the method says, and return the model to save at the end (the model or a PeftModel).
 
     Args:
-        adapters: directories of `start_from` of method.lora or method.oft.
-        compute: computes the start of an adapter.
+        adapters: directories of the adapters in `start_from` of method.lora or method.oft.
+        compute: computes an adapter's initial weights.
     """
     if section.tuner == "lora":
         return add_adapter(model, section, adapters, compute)
@@ -249,19 +249,19 @@ def apply_tuner(
 
 
 def trainable_share(model: Any) -> tuple[int, int]:
-    """(trainable, all) parameters; tied ones count once."""
+    """Number of trainable parameters, and of all; tied ones are counted once."""
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     every = sum(count for count, _ in counts) + quantised_numbers(model)
     return sum(count for count, trains in counts if trains), every
 
 
 def recompute_activations(model: Any, section: MemorySection) -> None:
-    """Switch on activation checkpointing, one checkpoint per layer, where the recipe asks for it."""
+    """Enable activation checkpointing, one checkpoint per layer, if the recipe asks for it."""
     if not section.gradient_checkpointing:
         return
     if not getattr(model, "supports_gradient_checkpointing", False):
         warn("memory.gradient_checkpointing has no effect: this model does not support it")
         return
-    # transformers renamed the method; the old name still works but complains.
+    # transformers renamed the method; the old name still works, with a warning.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})

@@ -1,4 +1,4 @@
-"""What is shown of a model before its first step, and what its user is warned of."""
+"""Checks of a model before its first step, and warnings about it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from ascendtune.train.precision import DTYPES
 
 _LENGTHS = (5, 9, 7)
 _LARGE_WEIGHT = 0.25
-"""Few weights of a matrix are as large as this."""
-# Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
-# next to nothing), and of the same row computed in another shape.
+"""Few weights of a matrix are larger than this."""
+# Allowed rounding error, as a share of the largest value: for a row with other neighbours (the same kernels compute it,
+# so nearly none), and for a row computed in another shape.
 _SAME_SHAPE = {"fp32": 1e-5, "bf16": 4e-3, "fp16": 1e-3}
 _OTHER_SHAPE = {"fp32": 1e-3, "bf16": 6e-2, "fp16": 1e-2}
 
 
 def require_same_files(directory: Path, gather: Callable[[str], list[str]]) -> None:
-    """Raise on every rank where nodes have other weights at the same path: parts of both would be trained as one model.
+    """Raise on every rank if nodes have other weights at the same path: training would mix both.
 
     Args:
-        gather: from a text of this rank to those of every rank.
+        gather: returns the texts of all ranks for that of this rank.
     """
     of_main, *others = gather(f"{sample_of_weights(directory)} {socket.gethostname()}")
     sample, main_host = of_main.split(" ", 1)
@@ -52,25 +52,25 @@ def require_same_files(directory: Path, gather: Callable[[str], list[str]]) -> N
 
 
 def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attention: str, compute: str) -> float:
-    """Show that documents in one sequence do not see each other; returns the largest difference that was seen.
+    """Check that documents in one sequence do not attend to each other; return the largest difference.
 
-    Three documents go through the model in one sequence. Another first document must leave the hidden states of the
-    others as they are, and the last alone must give what it gives in company: then attention stops at both borders and
-    positions start anew. Call it under the autocast of training.
+    Three documents go through the model in one sequence. Replacing the first must not change the hidden states of the
+    others, and the last document alone must have the hidden states that it has in the sequence: then attention stops at
+    both borders and positions restart. Call it under the autocast of training.
 
     Args:
-        attention: for the message.
-        compute: fp32, bf16 or fp16: how much rounding is allowed.
+        attention: name for the message.
+        compute: fp32, bf16 or fp16: determines the allowed rounding error.
 
     Raises:
         CheckFailed: a document's hidden states depend on its neighbours.
-        RecipeError: the model itself says that it cannot keep documents apart on this device.
+        RecipeError: the model itself refuses to isolate documents on this device.
     """
     first, *others = _documents(device, vocabulary)
     try:
         together = _hidden(model, [first, *others])
     except ValueError as error:
-        # What transformers raises. An operator that the device lacks (NotImplementedError) is another matter.
+        # transformers raises ValueError. NotImplementedError is a different case: the device lacks an operator.
         raise RecipeError(
             f"this model does not support packed documents: {str(error).strip().splitlines()[0]}",
             code="packing-unsupported",
@@ -93,10 +93,10 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
 
 
 def fusible_head(model: Any, device: torch.device, vocabulary: int) -> HeadForm | None:
-    """How logits follow from `head(decoder(x))`, where the head may be fused with the loss; None where it may not.
+    """Form of the logits as a function of `head(decoder(x))`; None if the head must not be fused with the loss.
 
     Raises:
-        RecipeError: the model computes infinities before it is trained at all.
+        RecipeError: the untrained model already computes infinite values.
     """
     ids = torch.cat(_documents(device, vocabulary))[None, :POSITIONS]
     with torch.no_grad(), _in_eval_mode(model):
@@ -105,18 +105,18 @@ def fusible_head(model: Any, device: torch.device, vocabulary: int) -> HeadForm 
             raise _not_finite(model)
         if form is None or expected is None:
             return None
-        # By the way that training takes: the class may do something before its decoder, too. Hidden states, not logits:
-        # a cap that the model computes in bf16 rounds them by more than such a change need be.
+        # Call the decoder as training does: the model's class may do more than that. Compare hidden states, not logits:
+        # a cap computed in bf16 rounds logits by more than such a difference.
         found = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state.float()
     agrees = torch.allclose(found, expected.float(), rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
     return form if agrees else None
 
 
 def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None:
-    """Show that the model's score is `score(hidden state of the last token)`, which is how pairs are scored.
+    """Check that the model's score is `score(hidden state of the last token)`: pairs are scored that way.
 
     Raises:
-        RecipeError: it is not.
+        RecipeError: the score is another function.
     """
     (document,) = _documents(device, vocabulary)[:1]
     with torch.no_grad(), _in_eval_mode(model):
@@ -135,7 +135,7 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
 
 
 def warn_of_shared_frequencies(recipe: Recipe, config: Any) -> None:
-    """Say that rows do not train as they would alone, where LongRoPE or dynamic NTK makes it so."""
+    """Warn if rows do not train as they would alone, because of LongRoPE or dynamic NTK."""
     is_alone = recipe.data.packing is False and recipe.batch.micro_batch == 1 and recipe.method.task != "pairs"
     text = config.get_text_config()
     changes, dynamic = lengths_that_change_rope(getattr(text, "rope_parameters", None)), length_of_dynamic_rope(text)
@@ -156,7 +156,7 @@ def warn_of_shared_frequencies(recipe: Recipe, config: Any) -> None:
 def warn_of_untrained_parts(
     model: Any, recipe: Recipe, config: Any, attention: AttentionChoice, *, is_main: bool
 ) -> None:
-    """Name what a user may expect to be trained and is not."""
+    """Warn of parts of the model that a user may expect to be trained but that are not."""
     if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
         warn(
             "the rows of model.new_tokens are frozen as they begin, so the new tokens look alike: "
@@ -165,7 +165,7 @@ def warn_of_untrained_parts(
     if not is_main:
         return
     warn_of_rounded_steps(recipe)
-    # The trial of a reward model ends before its score.
+    # The trial of a reward model does not include its score head.
     silent = [each for each in attention.support.without_gradient if each != "score.weight"]
     _warn_of_weights_without_gradient(model, silent)
     if getattr(config.get_text_config(), "output_router_logits", False):
@@ -176,10 +176,10 @@ def warn_of_untrained_parts(
 
 
 def warn_of_rounded_steps(recipe: Recipe) -> None:
-    """Say from which size on weights that are trained in 16 bits stay as they are; DeepSpeed's optimizer has fp32 ones.
+    """Warn of the size from which on weights trained in 16 bits do not change. DeepSpeed's optimizer has fp32 weights.
 
-    A step of AdamW is about as large as the learning rate. Rounding takes it back where it is less than half of the
-    distance between two numbers, which doubles with each power of two.
+    A step of AdamW is about as large as the learning rate. Rounding undoes it if it is less than half of the distance
+    between two numbers, which doubles with each power of two.
     """
     dtype = DTYPES.get(recipe.model.dtype, torch.float32)
     is_whole = recipe.method.adapter is None and recipe.parallel.strategy != "deepspeed"
@@ -195,7 +195,7 @@ def warn_of_rounded_steps(recipe: Recipe) -> None:
 
 
 def _warn_of_weights_without_gradient(model: Any, silent: list[str]) -> None:
-    """Name trained weights that get no gradient; an adapter gets none where its layer's weight gets none."""
+    """Warn of trained weights without a gradient; an adapter has none if the weight of its layer has none."""
     patterns = {each.removesuffix(".weight") for each in silent}
     names = [
         name
@@ -233,7 +233,7 @@ def _not_finite(model: Any) -> RecipeError:
 
 
 def _documents(device: torch.device, vocabulary: int) -> list[torch.Tensor]:
-    # A generator of its own: the check must not move the random state that training starts from.
+    # A separate generator: the check must not change the random state that training starts from.
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(0, vocabulary, (length,), generator=generator).to(device) for length in _LENGTHS]
 

@@ -1,4 +1,4 @@
-"""The model as it trains: loaded, with attention, tuner and kernels, divided among the ranks; and what it can do."""
+"""Sets up the model for training: loading, attention, tuner and kernels, sharding; checks what the model supports."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantis
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """The model as it trains, and what was chosen for it."""
+    """The model as it is trained, and the choices made for it."""
 
     config: Any
     precision: Precision
     scaler: torch.amp.GradScaler | None
-    """Of fp16 losses in the loop."""
+    """Scales fp16 losses in the loop."""
     attention: AttentionChoice
     kernels: dict[str, KernelChoice]
     tokenizer: Tokenizer
     root: RootModule
-    """Around the model, divided among the ranks where the strategy does so."""
+    """The module around the model, sharded if the strategy shards."""
     tuned: Any
-    """The model, or PEFT's around it: what is exported."""
+    """The model, or PEFT's wrapper around it: it is exported."""
 
 
 def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, prepared: PreparedData) -> ModelSetup:
-    """Load the model, put what is trained into it, and divide it as the strategy does."""
+    """Load the model, add the trained parts, and shard it if the strategy does so."""
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)
-    # Before anything is loaded: a device may have none for gradients in host memory.
+    # Before anything is loaded: the device may have no scaler for gradients in host memory.
     scaler = strategy.loop_precision(precision).scaler(device, on_host=not strategy.updates_on_device)
     if node_count() > 1:
         _require_same_files(record, recipe, strategy)
@@ -79,10 +79,10 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     require_no_parameter_adapted(tuned, linears)
     with strategy.in_own_time("loads the model"):
         if linears and not strategy.divides_weights:
-            # After the tuner, which makes adapters for plain linear layers.
+            # After the tuner, which adds adapters to plain linear layers only.
             fill(model)
             model.to(device.torch_device)
-        # After the tuner: it copies modules, and the copies must be of the model's own modules.
+        # After the tuner: it copies modules, and must copy the model's own ones.
         kernels = install_kernels(model, recipe.kernel, device, precision, fill)
         promote_layer_norms(model)
         model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
@@ -90,7 +90,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
             model_checks.warn_of_shared_frequencies(recipe, config)
         recompute_activations(model, recipe.memory)
         root = RootModule(model)
-    # Not within the work above, which takes one host longer than another: ranks of fsdp agree before they fill.
+    # Apart from the work above, whose duration differs between hosts: ranks of fsdp synchronise before they fill.
     with strategy.in_own_time("loads the model"):
         strategy.shard(root, precision, fill)
     return ModelSetup(config, precision, scaler, attention, kernels, tokenizer, root, tuned)
@@ -107,7 +107,7 @@ def _load(
     recipe: Recipe, directory: Path, config: Any, strategy: Strategy, precision: Precision,
     attention: AttentionChoice, vocabulary: int,
 ) -> tuple[Any, Callable[[nn.Module], None]]:  # fmt: skip
-    """The model, and what reads the weights of a part of it that are still in their files."""
+    """The model, and the function that reads those weights of a part that are still in their files."""
     section, implementation = recipe.model, attention.implementation()
     if strategy.divides_weights or section.quantization is not None:
         found = load_deferred(
@@ -118,7 +118,7 @@ def _load(
         if found is not None:
             model, weights = found
             return model, weights.fill
-    # The seed decides random weights and adapters, alike on every rank.
+    # Random weights and adapters depend on the seed, so they are equal on every rank.
     model = load_model(
         section, recipe.method.stage, directory, config,
         precision=precision, implementation=implementation, vocabulary=vocabulary, seed=recipe.seed,
@@ -138,10 +138,10 @@ def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> Attent
 
 
 def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
-    """How the model's head makes logits, None where it may not be fused; the first time that the whole model computes.
+    """Form of the model's logits; None if the head must not be fused. This is the first computation of the whole model.
 
     Raises:
-        RecipeError: it makes scores or logits that cannot be trained, or cannot compute in this precision.
+        RecipeError: its scores or logits cannot be trained, or it cannot compute in this precision.
     """
     try:
         with precision.autocast():
@@ -151,7 +151,7 @@ def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precis
             raise
         try:
             _form_of_head(model, recipe, strategy)
-        except Exception:  # noqa: BLE001  # then it is not the precision
+        except Exception:  # noqa: BLE001  # fails without autocast, too: the precision is not the cause
             raise error from None
         raise RecipeError(
             f"{type(model).__name__}'s own code does not compute in {precision.compute}: {first_line(error)}",
@@ -169,7 +169,7 @@ def _form_of_head(model: Any, recipe: Recipe, strategy: Strategy) -> HeadForm | 
 
 
 def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
-    """Whether documents go through the model without padding; shown on this device, with this model, where they do."""
+    """Whether documents go through the model without padding; if so, their isolation is checked on this device."""
     if recipe.pads_always or recipe.has_rows_alone:
         return False
     if not may_isolate(recipe, attention, is_main=strategy.is_main):
@@ -185,7 +185,7 @@ def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precisio
             warn(f"data.packing: auto pads: {error.what}")
         return False
     except CheckFailed as error:
-        # Nothing is packed: padded rows give the result that was asked for.
+        # Nothing is packed: with padded rows the results are those of the recipe.
         if recipe.data.packing is not False:
             raise
         if strategy.is_main:
@@ -195,17 +195,17 @@ def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precisio
 
 
 def may_isolate(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
-    """Whether this attention keeps documents apart that go through the model without padding.
+    """Whether this attention isolates documents that go through the model without padding.
 
     Raises:
-        RecipeError: the recipe packs, which needs it.
+        RecipeError: it does not, and the recipe packs.
     """
     if attention.support.packed:
         return True
     why = f"this model does not support packed documents: {attention.support.why_padded}"
     if recipe.data.packing is True:
         raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
-    # A model with its own attention has had a warning already.
+    # The warning about a model with its own attention has been logged already.
     if is_main and recipe.data.packing and not attention.is_own:
         warn(f"data.packing: auto pads: {why}")
     return False

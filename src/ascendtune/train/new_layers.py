@@ -1,6 +1,6 @@
-"""Further decoder blocks that change nothing at first: LLaMA Pro (Wu et al. 2024, arXiv:2401.02415, section 3.2).
+"""New decoder blocks that are the identity at first: LLaMA Pro (Wu et al. 2024, arXiv:2401.02415, section 3.2).
 
-The L blocks of a model are N groups; behind each group stands a copy of its last block whose output projections are 0.
+The L blocks of a model form N groups; after each group follows a copy of its last block with output projections of 0.
 A block adds its output to the residual stream, so a copy that outputs 0 is the identity.
 """
 
@@ -16,16 +16,16 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.core.units import count_of
 from ascendtune.train.tuner.freeze import decoder_blocks
 
-# Last weights of attention and of the feed-forward network, by the names that transformers gives them.
+# Last weights of attention and of the feed-forward network, by their names in transformers.
 _OUTPUTS = {"o_proj", "out_proj", "down_proj", "c_proj", "dense", "dense_4h_to_h", "fc2", "wo", "w2"}
 _PROBED_TOKENS = 4
 
 
 def expanded_config(config: Any, count: int) -> Any:
-    """`config` with `count` further blocks, also in its lists of one entry per block; in place.
+    """`config` with `count` new blocks, also in its lists of one entry per block; modified in place.
 
     Raises:
-        RecipeError: the blocks are not a multiple of `count`, or blocks are chosen by their numbers.
+        RecipeError: the number of blocks is not a multiple of `count`, or config.json lists blocks by their numbers.
     """
     text = config.get_text_config()
     layers: int = text.num_hidden_layers
@@ -39,7 +39,7 @@ def expanded_config(config: Any, count: int) -> Any:
     for name, value in text.to_dict().items():
         if "layer" not in name or not isinstance(value, list | tuple | dict) or not value:
             continue
-        # Gemma 4 has what differs between layers as a dict of their numbers.
+        # Gemma 4 stores the differences between layers in a dict of layer numbers.
         if len(value) != layers or isinstance(value, dict):
             raise _not_expandable(f"{name} in config.json chooses layers by their numbers")
         setattr(text, name, [value[_source(number, layers, count)[0]] for number in range(layers + count)])
@@ -48,10 +48,10 @@ def expanded_config(config: Any, count: int) -> Any:
 
 
 def expand_layers(model: Any, config: Any) -> Any:
-    """A model of `config` with the weights of `model` (shared, not copied) and new blocks that change nothing.
+    """A model of `config` with the weights of `model` (shared, not copied) and new blocks that are the identity.
 
     Args:
-        config: of `expanded_config`.
+        config: returned by `expanded_config`.
 
     Raises:
         RecipeError: the new model does not compute what `model` computes.
@@ -78,7 +78,7 @@ def expand_layers(model: Any, config: Any) -> Any:
         else:
             setattr(module, leaf, value)
     larger.tie_weights()
-    # A model with a score does not generate.
+    # Missing for a model with a score head, which does not generate.
     for name in ("generation_config", "_weight_conversions"):
         if hasattr(model, name):
             setattr(larger, name, getattr(model, name))
@@ -88,14 +88,14 @@ def expand_layers(model: Any, config: Any) -> Any:
 
 
 def _source(number: int, layers: int, count: int) -> tuple[int, bool]:
-    """Which of the old blocks block `number` comes from, and whether it is new."""
+    """Number of the old block that block `number` is copied from, and whether it is a new block."""
     group = layers // count
     nth, within = divmod(number, group + 1)
     return nth * group + min(within, group - 1), within == group
 
 
 def _source_of(name: str, where: str, layers: int, count: int) -> tuple[str, bool]:
-    """The name of the tensor in the old model, and whether it belongs to a new block."""
+    """Name of the tensor in the old model, and whether it belongs to a new block."""
     if not name.startswith(f"{where}."):
         return name, False
     number, _, rest = name.removeprefix(f"{where}.").partition(".")
@@ -104,7 +104,7 @@ def _source_of(name: str, where: str, layers: int, count: int) -> tuple[str, boo
 
 
 def _probe(model: Any) -> torch.Tensor:
-    """(1, tokens, hidden): what the decoder computes of the first tokens of the vocabulary, on the host."""
+    """(1, tokens, hidden): the decoder's output for the first tokens of the vocabulary, on the host."""
     ids = torch.arange(_PROBED_TOKENS)[None]
     with _plain_attention(model), torch.no_grad():
         computed: torch.Tensor = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -113,7 +113,7 @@ def _probe(model: Any) -> torch.Tensor:
 
 @contextmanager
 def _plain_attention(model: Any) -> Iterator[None]:
-    """Attention and dropout as on any host: that of the device may not run there."""
+    """Use eager attention, without dropout: the device's implementation may not run on the host."""
     was_training, implementation = model.training, model.config._attn_implementation
     model.eval()
     model.config._attn_implementation = "eager"

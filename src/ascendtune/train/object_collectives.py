@@ -1,7 +1,7 @@
-"""The pickles that ranks may send each other.
+"""The pickles that ranks may send to each other.
 
-torch's object collectives unpickle what comes from another rank. Gloo does not authenticate ranks: any process that
-reaches its port can pretend to be one. A pickle that names anything but plain data is refused before it is executed.
+torch's object collectives unpickle data from other ranks. Gloo does not authenticate ranks: any process that can
+connect to its port can impersonate one. A pickle that refers to anything but plain data is refused and not executed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _ALLOWED = {"collections": {"OrderedDict"}, "torch": {"Size", "device"}}
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Unpickles plain data: numbers, texts, collections of them, and types and sizes of tensors."""
+    """Unpickles plain data: numbers, strings, collections of them, and dtypes and sizes of tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The object `name` of `module`.
+        """Return the object `name` of `module`.
 
         Raises:
-            MachineError: it is not one that ranks send each other.
+            MachineError: ranks never send this object.
         """
         if name in _ALLOWED.get(module, ()):
             return super().find_class(module, name)
-        # Nothing is imported for its sake, and a name with dots, which leads through attributes, is not in there.
+        # Nothing is imported here; and a dotted name, which would follow attributes, is not a key of the module's dict.
         found = vars(sys.modules[module]).get(name) if module in sys.modules else None
         if module == "torch" and isinstance(found, torch.dtype | torch.layout | torch.memory_format):
             return found
@@ -41,6 +41,6 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def refuse_foreign_pickles() -> None:
-    """Let every object collective of this process unpickle by `PlainUnpickler`."""
-    # torch names it once, for exactly this use.
+    """Make every object collective of this process unpickle with `PlainUnpickler`."""
+    # This is torch's only reference to its unpickler in these collectives.
     c10d._unpickler = PlainUnpickler

@@ -1,4 +1,4 @@
-"""`memory.offload_activations`: what the forward pass keeps for the backward pass waits in host memory, but weights."""
+"""`memory.offload_activations`: tensors saved for the backward pass, except weights, are moved to host memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ascendtune.recipe.sections import MemorySection
 def activation_store(
     section: MemorySection, device: Device, module: nn.Module
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """Makes the context of a forward pass of `module`: with the hooks that offload, where the recipe asks for it."""
+    """A factory of contexts for the forward pass of `module`, with offloading hooks if the recipe asks for it."""
     if not section.offload_activations:
         return nullcontext
     if device.shares_host_memory:
@@ -32,12 +32,12 @@ def activation_store(
 def saving_all_but_weights(
     module: nn.Module, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]
 ) -> saved_tensors_hooks:
-    """Hooks that give `pack` each tensor that autograd saves, unless its memory is that of a weight of `module`.
+    """Hooks that call `pack` for each tensor that autograd saves, unless it shares memory with a weight of `module`.
 
-    A product saves its matrix: torch's `save_on_cpu` would send every weight to the host and back in each pass. Weights
-    that FSDP has gathered are not told from other tensors, nor are the casts of autocast.
+    A product saves its matrix: torch's `save_on_cpu` would copy every weight to the host and back in each pass. Weights
+    gathered by FSDP and casts of autocast are treated like other tensors.
     """
-    # Divided weights are not what products save.
+    # Products do not save sharded weights but the gathered ones.
     kept = (each for each in (*module.parameters(), *module.buffers()) if not isinstance(each, DTensor))
     weights = {each.untyped_storage()._cdata for each in kept}
 

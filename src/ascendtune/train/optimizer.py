@@ -16,7 +16,7 @@ from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.adamw import AdamWUpdate, KernelAdamW, LocalAdamW
 
 _NORM = re.compile(r"norm(\.modules_to_save\.\w+)?$", re.IGNORECASE)
-"""What the name of a normalisation ends with, also where PEFT trains it whole."""
+"""Ending of the names of normalisation layers, also of those that PEFT trains as a whole."""
 
 
 def make_optimizer(
@@ -29,15 +29,15 @@ def make_optimizer(
     plus_ratio: float | None = None,
     tables: Collection[nn.Parameter] = (),
 ) -> torch.optim.Optimizer:
-    """An optimizer over the trainable parameters; matrices decay, biases and norms do not.
+    """Make the optimizer of the trainable parameters; weight decay applies to matrices, not to biases and norms.
 
-    The learning rate of a group is that of the step times its `learning_rate_factor`.
+    The learning rate of a group is that of the step times the group's `learning_rate_factor`.
 
     Args:
-        fused: whether AdamW does all of its step in one kernel.
-        update: a kernel of the device for AdamW's large tensors, where all parameters are there.
-        tables: what muon leaves to AdamW though it has two dimensions; see `tables_of`.
-        plus_ratio: LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the factor of adapters' B matrices.
+        fused: whether AdamW makes its whole step in one kernel.
+        update: the device's kernel for AdamW's large tensors, if all parameters are on the device.
+        tables: two-dimensional parameters that muon leaves to AdamW; see `tables_of`.
+        plus_ratio: LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the learning rate factor of adapters' B matrices.
     """
     groups = parameter_groups(named_parameters, section.weight_decay, plus_ratio or 1.0)
     for group in groups:
@@ -69,13 +69,13 @@ def make_optimizer(
 class MuonWithAdamW(torch.optim.Optimizer):
     """torch.optim.Muon for the matrices of a model, AdamW for everything else, over one set of groups and states.
 
-    Muon is that of Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon) with the scale of Liu et al. 2025,
-    arXiv:2502.16982, equation 4: an update of 0.2 · sqrt(max(rows, columns)) times the learning rate, so that one rate
+    Muon is by Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with the scale of Liu et al. 2025,
+    arXiv:2502.16982, equation 4: an update is 0.2 · sqrt(max(rows, columns)) times the learning rate, so that one rate
     suits both parts.
 
     Args:
-        groups: of `parameter_groups`.
-        tables: parameters of two dimensions that are not matrices of the model.
+        groups: from `parameter_groups`.
+        tables: two-dimensional parameters that are not matrices of the model.
 
     Raises:
         MachineError: this torch has no Muon.
@@ -104,7 +104,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         of_muon, of_adamw = (
             [group for group in self.param_groups if group["is_muon"] is kind] for kind in (True, False)
         )
-        # Their defaults go into the groups, which are shared.
+        # The parts write their defaults into the groups, which are shared.
         self._parts: dict[bool, torch.optim.Optimizer] = {}
         if of_muon:
             self._parts[True] = torch.optim.Muon(
@@ -116,22 +116,22 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Give the parts this optimizer's groups and states, which loading a checkpoint replaces."""
+        """Pass this optimizer's groups and states to the parts: loading a checkpoint replaces them."""
         for kind, part in self._parts.items():
             part.param_groups = [group for group in self.param_groups if group["is_muon"] is kind]
             part.state = self.state
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # the loop never gives a closure
-        """One step of each part, over the gradients that are there."""
+        """Make one step of each part. Parameters without a gradient are left out."""
         self._share()
         for part in self._parts.values():
             part.step()
 
 
 def tables_of(model: nn.Module) -> list[nn.Parameter]:
-    """Weights of two dimensions that are not matrices between hidden states.
+    """Two-dimensional weights that are not matrices between hidden states.
 
-    Embeddings, (entries, hidden), the head, a reward model's score, and what `is_vector` names.
+    Embeddings, (entries, hidden), the head, a reward model's score head, and parameters for which `is_vector` is true.
     """
     modules: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = getattr(model, "get_output_embeddings", lambda: None)() or getattr(model, "score", None)
@@ -140,10 +140,10 @@ def tables_of(model: nn.Module) -> list[nn.Parameter]:
 
 
 def states_per_parameter(section: OptimSection) -> int:
-    """Tensors of a parameter's size that the optimizer keeps, about; `state_numbers` has it of each parameter.
+    """Approximate number of the optimizer's tensors per parameter; `state_numbers` is exact for each parameter.
 
-    Adafactor keeps one row and one column for each matrix; they count as 0. Muon keeps one for each matrix; the second
-    one of embeddings and head is left out.
+    Adafactor stores a row and a column for each matrix; they count as 0. Muon stores one tensor for each matrix; the
+    second one of embeddings and head is left out.
     """
     match section.optimizer:
         case "auto" | "adamw":
@@ -157,10 +157,10 @@ def states_per_parameter(section: OptimSection) -> int:
 
 
 def state_numbers(section: OptimSection, shape: Sequence[int], *, is_table: bool) -> int:
-    """Numbers in the optimizer's state of a parameter of `shape`; the count of steps is left out.
+    """Numbers in the optimizer's state of a parameter of `shape`, without its step counter.
 
     Args:
-        is_table: it is one of `tables_of`.
+        is_table: whether the parameter is one of `tables_of`.
     """
     size = math.prod(shape)
     match section.optimizer:
@@ -193,15 +193,15 @@ def parameter_groups(
 
 
 def _is_b(name: str) -> bool:
-    """Whether it is the B matrix of an adapter, or its bias: of a linear layer or of an embedding."""
+    """Whether the parameter is the B matrix of an adapter of a linear layer or embedding, or its bias."""
     return not {"lora_B", "lora_embedding_B"}.isdisjoint(name.split("."))
 
 
 def is_vector(name: str) -> bool:
-    """Whether the name of a parameter is that of a vector: of a bias, a norm, a scale, or a decay of a state space.
+    """Whether a parameter of this name is a vector: a bias, a norm, a scale, or a state space's decay.
 
     Some have two dimensions: biases of stacked experts, (experts, hidden), norms of Cohere's heads, (heads, width),
-    Mamba's A_log, (channels, states), which its authors exempt from weight decay, with D.
+    and Mamba's A_log, (channels, states), which its authors exempt from weight decay, together with D.
     """
     owner, _, leaf = name.rpartition(".")
     return "bias" in leaf or leaf in ("A_log", "D", "scale") or bool(_NORM.search(owner))
@@ -225,7 +225,7 @@ class Schedule:
         self.warmup_steps = math.ceil(total_steps * section.warmup_ratio) if steps is None else steps
 
     def learning_rate(self, step: int) -> float:
-        """The rate of `step`, counted from 0."""
+        """Learning rate of `step`, counted from 0."""
         if step < self.warmup_steps:
             return self._peak * step / self.warmup_steps
         if self._shape == "constant":

@@ -1,7 +1,7 @@
-"""Ranks that are done with work of their own wait for those of slower hosts, for hours where these live.
+"""A barrier for ranks of several nodes after work that may take one host hours longer than another.
 
-A process group gives up after a time that is meant for lost ranks. So before the next collective the ranks of several
-nodes meet in torchrun's store: each gives signs of life there, and the main rank lets all go on when the last is done.
+A process group's time-out is meant for lost ranks. So before the next collective, the ranks of several nodes meet in
+torchrun's store: each sends heartbeats there, and the main rank releases all when the last one is done.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from ascendtune.core.units import format_duration
 from ascendtune.train.strategy.base import node_count
 from ascendtune.train.supervision import Phases
 
-_SIGN_EVERY_SECONDS = 10.0
-_LOOK_EVERY_SECONDS = 1.0
-_SILENT_SECONDS = 300.0
-"""Without a sign, after which a rank is taken for lost."""
+_HEARTBEAT_SECONDS = 10.0
+_POLL_SECONDS = 1.0
+_LOST_SECONDS = 300.0
+"""A rank without a heartbeat for this long is considered lost."""
 _START_SECONDS = 1800.0
-"""The same for one that has given none: it imports torch, perhaps from a slow file system."""
-_TELL_AFTER_SECONDS = 15.0
-_TELL_EVERY_SECONDS = 60.0
+"""The same for a rank that has sent none yet: it imports torch, perhaps from a slow file system."""
+_LOG_AFTER_SECONDS = 15.0
+_LOG_EVERY_SECONDS = 60.0
 _MOST_NAMED = 3
 _DONE, _ALL_DONE = "done", "all_done"
 
 
 class PatientBarrier:
-    """`work` is a context for work that may take one host hours longer than another; it ends on all ranks at once.
+    """`work` is a context for work of different duration; it ends on all ranks at the same time.
 
     Args:
-        store: shared by all ranks; None where the job has one node, whose ranks work equally fast.
-        phases: of this rank, which are told that it waits.
+        store: shared by all ranks; None if the job has one node, whose ranks work equally fast.
+        phases: this rank's phases; they show that it waits.
     """
 
     def __init__(self, store: dist.Store | None, rank: int, ranks: int, phases: Phases) -> None:
         self._store, self._rank, self._ranks, self._phases = store, rank, ranks, phases
-        self._sign: dict[str, object] = {}
-        self._met = 0
-        """How often the ranks have met here."""
-        self._told = -_TELL_EVERY_SECONDS
+        self._heartbeat: dict[str, object] = {}
+        self._meetings = 0
+        """Number of times that the ranks have met here."""
+        self._logged_at = -_LOG_EVERY_SECONDS
 
     @classmethod
     def of_this_job(cls, phases: Phases) -> PatientBarrier:
@@ -56,128 +56,130 @@ class PatientBarrier:
         if node_count() == 1:
             return cls(None, rank, ranks, phases)
         store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_START_SECONDS)))
-        # A launcher that starts the ranks again may keep its store.
+        # A launcher that restarts the ranks may keep its store.
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return cls(dist.PrefixStore(f"patient_barrier_{start}", store), rank, ranks, phases)
 
     def beside(self, name: str) -> PatientBarrier:
-        """Another one, for a thread beside the training."""
+        """Another barrier, for a thread that works while the training goes on."""
         store = None if self._store is None else dist.PrefixStore(name, self._store)
         return PatientBarrier(store, self._rank, self._ranks, Phases(None))
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:
-        """Context of work between two collectives. All ranks must enter it, and about at the same time.
+        """Context of work between two collectives. All ranks must enter it at about the same time.
 
         Args:
-            doing: as the others tell of this host while they wait for it: "loads the model".
+            doing: this rank's work, for the messages of ranks that wait for it: "loads the model".
 
         Raises:
-            MachineError: a rank gives no sign of life any more.
-            RuntimeError: the store is gone, and with it the main rank's node.
+            MachineError: a rank has stopped sending heartbeats.
+            RuntimeError: the store cannot be reached: the node of the main rank is lost.
         """
         if self._store is None:
             yield
             return
-        self._sign = {"host": socket.gethostname(), "number": 0, "doing": doing, "met": self._met}
-        over = threading.Event()
-        living = threading.Thread(target=self._live, args=(self._store, over), name="signs of life", daemon=True)
-        living.start()
+        self._heartbeat = {"host": socket.gethostname(), "number": 0, "doing": doing, "meetings": self._meetings}
+        finished = threading.Event()
+        thread = threading.Thread(
+            target=self._send_heartbeats, args=(self._store, finished), name="heartbeats", daemon=True
+        )
+        thread.start()
         try:
             yield
             self._wait(self._store)
         finally:
-            over.set()
-            # In a store that does not answer it may hang for long.
-            living.join(_LOOK_EVERY_SECONDS)
+            finished.set()
+            # The thread may hang for long in a store that does not answer.
+            thread.join(_POLL_SECONDS)
 
     def show(self, what: str, done: int, total: int) -> None:
-        """Note how far this rank is with its data, for the log and for those that wait."""
-        self._sign["doing"] = f"is {what}" + (f": {done / total:.0%}" if total else "")
-        if time.monotonic() - self._told > _TELL_EVERY_SECONDS:
-            self._told = time.monotonic()
-            say(f"the tokens of this run are not in the cache of this host, which {self._sign['doing']}")
+        """Note the progress of this rank's data, for its log and for the ranks that wait."""
+        self._heartbeat["doing"] = f"is {what}" + (f": {done / total:.0%}" if total else "")
+        if time.monotonic() - self._logged_at > _LOG_EVERY_SECONDS:
+            self._logged_at = time.monotonic()
+            say(f"the tokens of this run are not in the cache of this host, which {self._heartbeat['doing']}")
 
     def _wait(self, store: dist.Store) -> None:
-        self._met += 1
-        self._sign |= {"doing": "", "met": self._met}
-        self._give_sign(store)
+        self._meetings += 1
+        self._heartbeat |= {"doing": "", "meetings": self._meetings}
+        self._send_heartbeat(store)
         store.add(_DONE, 1)
-        watched = _Watched(store, range(1, self._ranks) if self._rank == 0 else [0], self._met)
+        awaited = _AwaitedRanks(store, range(1, self._ranks) if self._rank == 0 else [0], self._meetings)
         phase = self._phases.current
         while not self._all_are_done(store):
             self._phases.enter("rendezvous")
-            watched.look()
-            time.sleep(_LOOK_EVERY_SECONDS)
+            awaited.check()
+            time.sleep(_POLL_SECONDS)
         self._phases.enter(phase)
 
     def _all_are_done(self, store: dist.Store) -> bool:
         if self._rank != 0:
-            return store.add(_ALL_DONE, 0) >= self._met
-        if store.add(_DONE, 0) < self._met * self._ranks:
+            return store.add(_ALL_DONE, 0) >= self._meetings
+        if store.add(_DONE, 0) < self._meetings * self._ranks:
             return False
         store.add(_ALL_DONE, 1)
         return True
 
-    def _live(self, store: dist.Store, over: threading.Event) -> None:
-        while not over.is_set():
+    def _send_heartbeats(self, store: dist.Store, finished: threading.Event) -> None:
+        while not finished.is_set():
             try:
-                self._give_sign(store)
+                self._send_heartbeat(store)
             except RuntimeError:
-                # The store is gone, which this rank notices as soon as it waits.
+                # The store cannot be reached; `_wait` raises for that.
                 return
-            over.wait(_SIGN_EVERY_SECONDS)
+            finished.wait(_HEARTBEAT_SECONDS)
 
-    def _give_sign(self, store: dist.Store) -> None:
-        self._sign["number"] = time.monotonic_ns()
-        store.set(_key(self._rank), json.dumps(self._sign))
+    def _send_heartbeat(self, store: dist.Store) -> None:
+        self._heartbeat["number"] = time.monotonic_ns()
+        store.set(_key(self._rank), json.dumps(self._heartbeat))
 
 
-class _Watched:
-    """The ranks that this one waits for, and since when their last signs have been the same."""
+class _AwaitedRanks:
+    """The ranks that this rank waits for, with their last heartbeats and the times since which these are unchanged."""
 
-    def __init__(self, store: dist.Store, ranks: range | list[int], met: int) -> None:
-        self._store, self._ranks, self._met = store, ranks, met
-        self._began = self._looked = time.monotonic()
-        self._told = self._began + _TELL_AFTER_SECONDS - _TELL_EVERY_SECONDS
-        self._signs: dict[int, tuple[str, float]] = {}
+    def __init__(self, store: dist.Store, ranks: range | list[int], meetings: int) -> None:
+        self._store, self._ranks, self._meetings = store, ranks, meetings
+        self._begun = self._checked_at = time.monotonic()
+        self._logged_at = self._begun + _LOG_AFTER_SECONDS - _LOG_EVERY_SECONDS
+        self._heartbeats: dict[int, tuple[str, float]] = {}
 
-    def look(self) -> None:
+    def check(self) -> None:
         now = time.monotonic()
-        if now - self._looked < _SIGN_EVERY_SECONDS:
+        if now - self._checked_at < _HEARTBEAT_SECONDS:
             return
-        self._looked = now
+        self._checked_at = now
         for rank in self._ranks:
-            sign = self._store.get(_key(rank)).decode() if self._store.check([_key(rank)]) else ""
-            before, since = self._signs.setdefault(rank, (sign, now))
-            if sign != before:
-                self._signs[rank] = sign, now
-            elif now - since > (_SILENT_SECONDS if sign else _START_SECONDS):
-                raise _lost(rank, sign, now - since)
-        if now - self._told > _TELL_EVERY_SECONDS and (missing := self._missing()):
-            self._told = now
+            heartbeat = self._store.get(_key(rank)).decode() if self._store.check([_key(rank)]) else ""
+            before, since = self._heartbeats.setdefault(rank, (heartbeat, now))
+            if heartbeat != before:
+                self._heartbeats[rank] = heartbeat, now
+            elif now - since > (_LOST_SECONDS if heartbeat else _START_SECONDS):
+                raise _lost(rank, heartbeat, now - since)
+        if now - self._logged_at > _LOG_EVERY_SECONDS and (missing := self._missing()):
+            self._logged_at = now
             more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
             say(f"waiting for {', '.join(missing[:_MOST_NAMED])}{more}")
 
     def _missing(self) -> list[str]:
-        """The hosts that are not done, each with what it does."""
+        """The hosts that are not done, each with its work."""
         found = dict[str, str]()
-        for sign, _ in self._signs.values():
-            told = json.loads(sign or '{"host": "hosts that start", "doing": "", "met": 0}')
-            if told["met"] < self._met:
-                # Of the ranks of a host one prepares the data, and tells more than the others.
-                found[told["host"]] = max(found.get(told["host"], ""), told["doing"], key=len)
+        for heartbeat, _ in self._heartbeats.values():
+            facts = json.loads(heartbeat or '{"host": "hosts that start", "doing": "", "meetings": 0}')
+            if facts["meetings"] < self._meetings:
+                # Only one rank of a host prepares the data: its text is longer than that of the others.
+                found[facts["host"]] = max(found.get(facts["host"], ""), facts["doing"], key=len)
         return [f"{host}, which {doing}" if doing else host for host, doing in found.items()]
 
 
-def _lost(rank: int, sign: str, seconds: float) -> MachineError:
-    who = f"rank {rank}" + (f" on {json.loads(sign)['host']}" if sign else "")
+def _lost(rank: int, heartbeat: str, seconds: float) -> MachineError:
+    who = f"rank {rank}" + (f" on {json.loads(heartbeat)['host']}" if heartbeat else "")
     return MachineError(
-        f"{who} has given no sign of life for {format_duration(seconds)}, while the others wait for it",
+        f"{who} has sent no heartbeat for {format_duration(seconds)}, while the others wait for it",
         code="ranks-not-met",
         remedy="look at its log and whether its host is up; then run the same command again",
     )
 
 
 def _key(rank: int) -> str:
-    return f"sign_{rank}"
+    return f"heartbeat_{rank}"

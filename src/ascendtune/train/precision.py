@@ -1,4 +1,4 @@
-"""The types of weights and of matrix products."""
+"""Dtypes of weights and of matrix products."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ascendtune.recipe.recipe import Recipe
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _shared: dict[tuple[int, torch.dtype], torch.Tensor] | None = None
-"""Casts of weights by their ids, within `Precision.shared_casts`. Of all threads: autograd recomputes in its own."""
+"""Casts of weights by their ids, within `Precision.shared_casts`; for all threads: autograd recomputes in its own."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The outcome of `precision` and `model.dtype` on one device, with the reason."""
+    """Result of `precision` and `model.dtype` on one device, with the reason."""
 
     compute: str
-    """fp32, bf16 or fp16: the type of matrix products (autocast)."""
+    """Dtype of matrix products (autocast): fp32, bf16 or fp16."""
     weights: str
-    """In which type the model's weights are loaded."""
+    """Dtype in which the model's weights are loaded."""
     reason: str
     device_type: str
     skips_overflows: bool = False
-    """Whether fp16 losses are scaled outside the loop, and steps that overflow are skipped there."""
+    """Whether fp16 losses are scaled, and steps that overflow skipped, outside the loop."""
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context of every forward pass."""
@@ -41,11 +41,11 @@ class Precision:
 
     @contextmanager
     def shared_casts(self) -> Iterator[None]:
-        """Context of several micro-batches, forward and backward: each trained weight is cast once in it.
+        """Context for forward and backward passes of several micro-batches, in which each trained weight is cast once.
 
-        Autocast keeps its casts until the outermost context ends. This one computes nothing in another type. Operators
-        that autocast does not know get theirs from `cast_weight`. Passes without gradients must stay outside: what
-        they cast has no gradient.
+        Autocast keeps its casts until the outermost autocast context ends; this context itself casts nothing. Operators
+        that autocast does not know get their casts from `cast_weight`. Passes without gradients must run outside of it:
+        their casts have no gradient.
         """
         global _shared
         if self.compute == "fp32":
@@ -59,19 +59,19 @@ class Precision:
             _shared = None
 
     def scaler(self, device: Device, *, on_host: bool = False) -> torch.amp.GradScaler | None:
-        """fp16 gradients need scaling; bf16 has fp32's range.
+        """The gradient scaler for fp16; None for other types: bf16 has fp32's range.
 
         Args:
-            on_host: gradients go to host memory before they are unscaled.
+            on_host: gradients are copied to host memory before they are unscaled.
         """
         return device.gradient_scaler(on_host=on_host) if self.compute == "fp16" else None
 
 
 def in_autocast_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`tensors`, of any shape, in the type that autocast wants of matrix products, for operators that it does not know.
+    """`tensors`, any shape, in autocast's dtype for matrix products, for operators that autocast does not know.
 
-    Several of one operator come in different types otherwise: in a model with fp32 weights, queries and keys that were
-    rotated are fp32 and values are bf16.
+    The inputs of one operator may otherwise have different dtypes: in a model with fp32 weights, rotated queries and
+    keys are fp32 and values are bf16.
     """
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
@@ -80,7 +80,7 @@ def in_autocast_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`weight`, of any shape, in `dtype`; in `shared_casts` a weight that trains is cast once, as autocast does it."""
+    """`weight`, any shape, in `dtype`; in `shared_casts` a trained weight is cast once, as under autocast."""
     is_kept = _shared is not None and weight.is_leaf and weight.requires_grad and torch.is_grad_enabled()
     if _shared is None or not is_kept or weight.dtype == dtype or torch.compiler.is_compiling():
         return weight.to(dtype)
@@ -94,8 +94,8 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
     """Resolve `auto`.
 
     Raises:
-        MachineError: the device does not compute the type that the recipe names.
-        RecipeError: types do not go together.
+        MachineError: the device does not support the dtype in the recipe.
+        RecipeError: the dtypes in the recipe cannot be combined.
     """
     compute = recipe.precision
     reason = "as asked"
@@ -112,8 +112,8 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         raise MachineError(f"{device.name} has no bf16", code="bf16-unsupported", remedy="use precision: fp16 or fp32")
     weights = recipe.model.dtype
     if weights == "auto":
-        # Trained weights are fp32: at small learning rates a bf16 weight does not move. Frozen ones need no more than
-        # what they are multiplied in; adapters over them are fp32 in any case.
+        # Trained weights are fp32: at small learning rates a bf16 weight does not change. Frozen weights need no more
+        # precision than their products have; their adapters are fp32 in any case.
         weights = compute if recipe.method.adapter is not None else "fp32"
     adapter = recipe.method.adapter
     if adapter is not None and adapter.modules_to_save and compute == "fp32" and weights != "fp32":
@@ -127,34 +127,34 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
 
 
 class PromotingLayerNorm(nn.LayerNorm):
-    """Layer normalisation of inputs that are wider than its weights, as CUDA and NPU do it under autocast: in fp32.
+    """Layer normalisation for inputs of a wider dtype than its weights: in fp32, as on CUDA and NPU under autocast.
 
-    On CPU torch refuses them. They meet where a table that is trained whole in fp32 feeds frozen bf16 blocks, and where
-    FSDP gathers the weights of a block in bf16 while the residual stream is fp32.
+    On CPU torch raises for them. They occur if a fully trained fp32 embedding feeds frozen bf16 blocks, and if FSDP
+    gathers the weights of a block in bf16 while the residual stream is fp32.
     """
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(..., features), of the type of `hidden`, (..., features), on CPU."""
+        """Normalise `hidden`, (..., features); on CPU the result has the same dtype."""
         weight, bias = (_widened(each, hidden.dtype) for each in (self.weight, self.bias))
         return nn.functional.layer_norm(hidden, self.normalized_shape, weight, bias, self.eps)
 
 
 def _widened(vector: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """`vector`, any shape, in the wider one of its own type and `dtype`."""
+    """`vector`, any shape, in the wider of its own dtype and `dtype`."""
     return None if vector is None else vector.to(torch.promote_types(vector.dtype, dtype))
 
 
 def promote_layer_norms(model: nn.Module) -> None:
-    """Make the plain layer normalisations in `model` take inputs that are wider than their weights."""
+    """Make the plain layer normalisations in `model` accept inputs of a wider dtype than their weights."""
     for module in model.modules():
         if type(module) is nn.LayerNorm:
             module.__class__ = PromotingLayerNorm
 
 
 def export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
-    """Type of the exported weights: of a base model as it came in, of adapters as they were trained."""
+    """Dtype of the exported weights: for a base model that of its files, for adapters that of training."""
     if recipe.method.adapter is not None:
-        # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
+        # As PEFT saves them: they are small, and rounding to bf16 may exceed their effect.
         return torch.float32
     if recipe.model.dtype != "auto":
         return DTYPES[recipe.model.dtype]

@@ -1,4 +1,4 @@
-"""From a recipe to a run directory that a worker can train in: finds the model, prepares the data. No torch."""
+"""Prepares a run directory for the worker: finds the model, prepares the data. Free of torch."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """What `prepare_run` returns."""
+    """The result of `prepare_run`."""
 
     run: RunDir | None
     """None with `only_data`."""
     prepared: PreparedData
     model_directory: Path
     messages: list[str] = field(default_factory=list)
-    """Sentences for the user: what is resumed and why, which name was taken."""
+    """Sentences for the user: which checkpoint is resumed and why, which name was chosen."""
     claim: Claim | None = None
-    """Of `run`; handed over to the worker, or kept until the worker has ended."""
+    """The claim on `run`; passed to the worker, or kept until the worker has ended."""
 
 
 def prepare_run(
@@ -59,12 +59,12 @@ def prepare_run(
     """Do everything that needs no device.
 
     Args:
-        origins: where each key's value came from, for origins.json.
-        resume_options: to what the run that is resumed may differ in (default: nothing).
-        only_data: prepare the tokens and stop there.
+        origins: source of each key's value, for origins.json.
+        resume_options: permitted differences from the run that is resumed (default: none).
+        only_data: only prepare the tokens.
 
     Raises:
-        RecipeError, DataError: the recipe, the model or the data are not right.
+        RecipeError, DataError: the recipe, the model or the data are invalid.
         MachineError: the run directory cannot be written or is in use.
     """
     resume_options = resume_options or ResumeOptions()
@@ -89,7 +89,7 @@ def prepare_run(
     require_writable_place(cache_directory(), "XDG_CACHE_HOME")
     if only_data:
         return PreparedRun(None, prepare_data(recipe, model_directory, progress), model_directory)
-    # Claimed before the data takes its time: nothing of the choice can change meanwhile.
+    # The run is claimed before the data is prepared, which takes long: its state must not change meanwhile.
     choice, claim = choose_run(recipe, resume_options)
     try:
         prepared = prepare_data(recipe, model_directory, progress)
@@ -116,7 +116,7 @@ def prepare_run(
 
 
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> PreparedData:
-    """The recipe's tokens, from the cache or made. Data sets that are hub ids are downloaded first."""
+    """The recipe's tokens, from the cache or newly tokenised. Data sets that are hub ids are downloaded first."""
     with with_other_names(recipe.other_names):
         return prepare(
             recipe.data,
@@ -130,10 +130,10 @@ def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | Non
 
 
 def places_of_rows(recipe: Recipe, run: RunDir, rows: Sequence[int]) -> list[str]:
-    """`file:line` of rows of a run's training tokens; their numbers where it is not known.
+    """`file:line` of rows of a run's training tokens; their numbers if that is unknown.
 
     Raises:
-        DataError: the files of the data are no longer what they were.
+        DataError: the data files have changed.
     """
     from ascendtune.data.build import places_of
 
@@ -157,7 +157,7 @@ def data_reports(prepared: PreparedData) -> dict[str, Any]:
 def _write(
     choice: RunChoice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[StoredAdapter]
 ) -> None:
-    """Write the recipe and run.json; the worker adds devices, versions and its choices to it."""
+    """Write the recipe and run.json, to which the worker adds devices, versions and its choices."""
     if choice.resumed is not None:
         choice.run.update(resume_from=str(choice.resumed), **facts)
         choice.run.rewrite_recipe(recipe.to_yaml(), origins)
@@ -183,14 +183,14 @@ def _write(
 
 
 def _hash_of_weights(*directories: Path | None) -> str:
-    """A hash of names, sizes and times of the files of weights, which are not read."""
+    """Hash of the names, sizes and modification times of the weight files, which are not read."""
     files = [sorted(each.glob("*.safetensors")) if each else [] for each in directories]
     facts = [[(file.name, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in each] for each in files]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _argv() -> list[str]:
-    """The command as it can be given again: a package's, or a program's that is found by its name."""
+    """The command line to run the program again: `python -m PACKAGE`, or a program's name in PATH."""
     program = Path(sys.argv[0])
     name = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
     return command_without_secrets([*name, *sys.argv[1:]])

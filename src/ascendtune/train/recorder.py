@@ -1,4 +1,4 @@
-"""What is recorded of a run: each step's line, evaluations, checkpoints; handed to the callbacks."""
+"""The records of a run: steps, evaluations, checkpoints. They are passed to the callbacks."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from ascendtune.train.supervision import Phases, StopRequest, agreed_signal, sto
 
 @dataclass
 class Recorder:
-    """Counts what is trained on, and records it: `send` queues the copy to the host, `take` and `write` come later."""
+    """Counts what is trained on and records it: `send` queues the copy to the host, later `take` and `write` follow."""
 
     strategy: Strategy
     objective: Objective
     batches: Batches
-    """Of the training data."""
+    """Batches of the training data."""
     flops: TokenFlops
     counters: Counters
     phases: Phases
     stop: StopRequest
     hashes_batches: bool
-    """Whether the record names the batch by its hash."""
+    """Whether a record contains the hash of its batch."""
     callbacks: list[Callback]
-    """Of the main rank; empty on the others."""
+    """Callbacks of the main rank; empty on the others."""
     metrics: StepMetrics = field(default_factory=StepMetrics)
-    """Of the steps since the last record."""
+    """Sums of the steps since the last record."""
     _sent: StepMetrics | None = None
-    """Of the last step that is to be recorded, on their way to the host."""
+    """Sums of the last step to be recorded, on their way to the host."""
     _sent_signals: Callable[[], torch.Tensor] | None = None
-    """Waits for the signals of all ranks, on their way to the host."""
+    """Waits until the signals of all ranks are on the host, and returns them."""
     _begun: float = field(default_factory=time.perf_counter)
-    """When the step began that is recorded next."""
+    """Start time of the steps that are recorded next."""
 
     @property
     def has_arrived(self) -> bool:
-        """Whether the numbers of the step that is to be recorded are on the host."""
+        """Whether the numbers of the step to be recorded are on the host."""
         return self._sent is not None and self._sent.is_read
 
     def leave_out(self, seconds: float) -> None:
-        """Time that is not the step's: of an evaluation, a checkpoint, a profile."""
+        """Exclude time from the step's duration: that of an evaluation, a checkpoint, a profile."""
         self._begun += seconds
 
     def read(self, metrics: StepMetrics) -> None:
-        """Wait for the numbers, unless they are known. Every rank must call it."""
+        """Wait for the numbers, unless they are read already. Every rank must call this."""
         if not metrics.is_read:
             with self.phases.phase("collective"):
                 metrics.send(self.strategy, self.stop.signal_number)
                 metrics.read()
 
     def send(self) -> None:
-        """Queue the copy of what is recorded of this step, and begin to count anew."""
+        """Queue the copy of this record's sums to the host, and start new sums."""
         metrics = self.metrics
         metrics.step, metrics.skipped_steps = self.counters.step, self.counters.skipped_steps
         with self.phases.phase("collective"):
@@ -71,7 +71,7 @@ class Recorder:
         self._sent, self.metrics = metrics, StepMetrics()
 
     def take(self) -> StepMetrics | None:
-        """Wait for what was sent and not taken yet; None where there is nothing."""
+        """Wait for the sums that were sent and not taken yet; None if there are none."""
         metrics, self._sent = self._sent, None
         if metrics is not None:
             self.read(metrics)
@@ -80,13 +80,13 @@ class Recorder:
         return metrics
 
     def send_signals(self) -> None:
-        """Queue the agreement of all ranks on signals, after a step that is not recorded. Every rank must call it."""
+        """Queue the all-reduce of signals after a step that is not recorded. Every rank must call this."""
         with self.phases.phase("collective"):
             flags = self.strategy.sum_on_device([*stop_flags(self.stop.signal_number)])
             self._sent_signals = self.strategy.device.copy_to_host(flags)
 
     def take_signal(self) -> int:
-        """Wait for what `send_signals` sent: a signal that reached any rank, or 0."""
+        """Wait for the result of `send_signals`: a signal that reached any rank, or 0."""
         sent, self._sent_signals = self._sent_signals, None
         if sent is None:
             return 0
@@ -94,7 +94,7 @@ class Recorder:
             return agreed_signal(sent().tolist())
 
     def write(self, metrics: StepMetrics) -> None:
-        """Hand the record of a step, whose numbers were read, to the callbacks."""
+        """Pass the record of a step, whose numbers have been read, to the callbacks."""
         counters = self.counters
         counters.tokens_seen += metrics.tokens
         read_at = time.perf_counter()
@@ -111,7 +111,7 @@ class Recorder:
             "learning_rate": metrics.learning_rate,
             "tokens": metrics.tokens,
             "labelled_tokens": metrics.labelled,
-            # What the loss is a mean over, where that is not the labelled tokens: pairs or answers.
+            # Pairs or answers, if the loss is averaged over these instead of labelled tokens.
             **({"groups": metrics.units} if self.objective.unit == "group" else {}),
             "tokens_seen": counters.tokens_seen,
             "tokens_per_second": metrics.tokens / elapsed,
@@ -123,17 +123,17 @@ class Recorder:
         }
         for callback in self.callbacks:
             callback.on_step(_copy(record))
-        # A device computes on meanwhile; on the host the callbacks' time is not that of a step.
+        # An accelerator computes meanwhile; on a CPU the callbacks' time is not part of a step.
         self._begun = read_at if device.runs_asynchronously else time.perf_counter()
 
     def write_evaluation(self, loss: float, extras: dict[str, float], *, labelled: int, seconds: float) -> None:
-        """Hand the record of an evaluation to the callbacks.
+        """Pass the record of an evaluation to the callbacks.
 
         Args:
             loss: mean over the held-out rows' units.
-            extras: what the objective measured beside it.
-            labelled: tokens that count in the loss.
-            seconds: that it took, which are not training time.
+            extras: the objective's other values.
+            labelled: number of tokens that count in the loss.
+            seconds: duration of the evaluation, which is not training time.
         """
         record = {
             "attempt": self.phases.attempt,
@@ -149,7 +149,7 @@ class Recorder:
         self.leave_out(seconds)
 
     def announce_checkpoint(self, step: int) -> None:
-        """Tell the callbacks that the checkpoint of this step is complete."""
+        """Notify the callbacks that the checkpoint of this step is complete."""
         for callback in self.callbacks:
             callback.on_checkpoint(step)
 
@@ -163,5 +163,5 @@ def _all_finite(values: dict[str, float]) -> dict[str, float | None]:
 
 
 def _copy(record: dict[str, Any]) -> dict[str, Any]:
-    """For one callback: the display keeps the record, and a callback of `fit` may change what it is given."""
+    """A copy for one callback: the display keeps the record, and a callback of `fit` may change it."""
     return {name: value.copy() if isinstance(value, dict) else value for name, value in record.items()}

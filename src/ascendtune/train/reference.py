@@ -1,11 +1,11 @@
-"""Log-probabilities under the reference model: computed once, before the first step, and kept in the run directory.
+"""Log-probabilities under the reference model, computed once before the first step and stored in the run directory.
 
-The reference is the policy before its first step, or another model. A fresh adapter changes nothing, so before the
-first step the policy is its base; where an adapter is trained further, the reference is the base with that adapter.
+The reference is the policy before its first step, or another model. A new adapter changes nothing at first, so the
+reference is then the base model; if an adapter is trained further, the reference is the base model with this adapter.
 
-A reference never changes, so its answer to a row never does: no second model stays in memory while the policy trains,
-and further epochs cost nothing. Only rows that the run trains or evaluates on are computed. Batches are kept as a
-whole: after a stop in the middle the others are computed as they would have been.
+A reference never changes, so neither do its log-probabilities: no second model stays in memory while the policy trains,
+and further epochs cost nothing. Only rows that the run trains or evaluates on are computed. Batches are stored as a
+whole: after an interruption the remaining ones are computed as they would have been without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LogProbs = Callable[[DeviceBatch], DoubleFloat]
 
 _SAY_SECONDS = 10.0
 _KEEP_SECONDS = 30.0
-"""Between two writes: the most that a crash costs."""
+"""Time between two writes: a crash loses at most this much work."""
 
 
 def add_reference(
@@ -61,31 +61,31 @@ def add_reference(
     pulse: Callable[[], None],
     stop: StopRequest,
 ) -> Batches:
-    """`batches` with the log-probabilities under the reference: (rows,) fp64. Every rank calls it.
+    """`batches` with the log-probabilities under the reference: (rows,) fp64. Every rank must call this.
 
     Args:
-        steps: the first global batches, whose rows get a value; the others get NaN. They are computed in the run's
-            order: the same rows meet in a micro-batch as in training, so that rounding is the same and the first loss
-            is the closed form of its kind.
-        path: the file that keeps them; what it holds already is not computed again.
-        reference: makes the reference model ready while the context lasts; entered only when something is missing.
-        pulse: called before every global batch, as a sign of life.
-        stop: checked after every global batch.
+        steps: number of global batches, from the first, whose rows get a value; other rows get NaN. They are computed
+            in the run's order: micro-batches have the same rows as in training, so rounding is equal and the first
+            loss has its closed form.
+        path: the file that stores them; values in it are not computed again.
+        reference: returns a context in which the reference model is ready; entered only if values are missing.
+        pulse: called before each global batch, for the heartbeat.
+        stop: checked after each global batch.
 
     Raises:
         MachineError: the file is damaged or cannot be written.
-        Stopped: a signal came; the computed values are in the file.
+        Stopped: a signal was received; the computed values are in the file.
     """
     dataset, strategy = batches.dataset, batches.strategy
-    wanted = [batches.plan.batch(step) for step in range(steps)]
+    needed = [batches.plan.batch(step) for step in range(steps)]
     found = _read(path, len(dataset))
     strategy.barrier()
-    missing = [each for each in wanted if np.isnan(found[_rows_of(each, dataset)]).any()]
+    missing = [each for each in needed if np.isnan(found[_rows_of(each, dataset)]).any()]
     if not missing:
         return replace(batches, reference=found)
-    if strategy.is_main and len(missing) < len(wanted):
-        say(f"reference log-probabilities: {len(wanted) - len(missing):,} of {len(wanted):,} batches are there already")
-    # Of each batch: its rows, and (2, rows) the two parts of each sum, which stay on the device until they are kept.
+    if strategy.is_main and len(missing) < len(needed):
+        say(f"reference log-probabilities: {len(needed) - len(missing):,} of {len(needed):,} batches are there already")
+    # Of each batch: its rows, and (2, rows) the two parts of each sum, which stay on the device until they are stored.
     computed: list[tuple[tuple[int, ...], torch.Tensor]] = []
     new: list[int] = []
     begun = last_said = last_kept = time.monotonic()
@@ -104,7 +104,7 @@ def add_reference(
                 _keep(path, found, computed, new, strategy)
                 computed, new, last_kept = [], [], now
             if stop_signal:
-                raise _stopped(stop_signal, len(wanted) - len(missing) + done, len(wanted), path)
+                raise _stopped(stop_signal, len(needed) - len(missing) + done, len(needed), path)
             if strategy.is_main and now - last_said > _SAY_SECONDS:
                 last_said = now
                 left = format_duration((now - begun) / done * (len(missing) - done))
@@ -113,7 +113,7 @@ def add_reference(
 
 
 def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int, bool]:
-    """The signal that reached any rank, and whether it is time to keep what there is, by the main rank's clock."""
+    """The signal that reached any rank, and whether it is time to store the values, by the main rank's clock."""
     if strategy.world_size == 1:
         return signal_number, is_time
     *flags, due = strategy.sum([*stop_flags(signal_number), float(is_time and strategy.is_main)])
@@ -124,7 +124,7 @@ def _keep(
     path: Path, found: NDArray[np.float64], computed: list[tuple[tuple[int, ...], torch.Tensor]], new: list[int],
     strategy: Strategy,
 ) -> None:  # fmt: skip
-    """Bring the rows `new` of all ranks, of which this one has `computed` some, into `found` and into the file."""
+    """Write the values of rows `new`, of which each rank has `computed` some, into `found` and the file."""
     values = torch.zeros((2, len(found)), dtype=torch.float32, device=strategy.device.torch_device)
     if computed:
         rows = [row for batch, _ in computed for row in batch]
@@ -134,14 +134,14 @@ def _keep(
     found[new] = values.cpu().numpy().astype(np.float64).sum(axis=0)[new]
     if strategy.is_main:
         _write(path, found)
-    # torchrun ends the other ranks when the first one leaves: every rank waits until the values are in the file.
+    # When one rank exits, torchrun ends the others: all ranks wait here until the values are in the file.
     strategy.barrier()
 
 
-def _stopped(number: int, done: int, wanted: int, path: Path) -> Stopped:
+def _stopped(number: int, done: int, needed: int, path: Path) -> Stopped:
     return Stopped(
         f"stopped by {signal.Signals(number).name} before the first step; of the reference log-probabilities "
-        f"{done:,} of {wanted:,} batches are kept",
+        f"{done:,} of {needed:,} batches are kept",
         remedy="give the same command again to go on from there",
         signal_number=number,
         where=path,
@@ -173,7 +173,7 @@ def _write(path: Path, values: NDArray[np.float64]) -> None:
 
 
 def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> AttentionChoice:
-    """The attention of another model in `directory`."""
+    """The attention of the reference model in `directory`."""
     section, config = section_of_reference(recipe, Path(directory))
     choice = choose_attention(section, "preference", config, device.attention)
     if not choice.support.padded:
@@ -196,13 +196,13 @@ def reference_model(
     precision: Precision,
     tokens: int,
 ) -> Callable[[], AbstractContextManager[LogProbs]]:
-    """Makes a context in which the reference answers.
+    """Return a factory of contexts in which the reference computes log-probabilities.
 
     Args:
-        directory: of another model, where the recipe names one.
-        attention: of that model.
-        objective: around the model before its first step.
-        root: gathers the weights of that model.
+        directory: of the reference model, if the recipe names one.
+        attention: of the model in `directory`.
+        objective: the objective around the policy before its first step.
+        root: gathers the policy's weights.
         tokens: size of the vocabulary that the data use.
     """
     if directory is not None:
@@ -212,10 +212,10 @@ def reference_model(
 
 
 def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, attention: str) -> str:
-    """A hash of everything that the answers of a reference depend on: data, weights, and how they are computed.
+    """A hash of everything that the reference's log-probabilities depend on: data, weights, and how they are computed.
 
     Args:
-        record: run.json, which all ranks read: so that all of them compute the same key.
+        record: run.json; all ranks read it, so all compute the same key.
     """
     decisive = {
         "data": record["data_hash"],
@@ -246,7 +246,7 @@ def _another_model(
     tokens: int,
 ) -> Iterator[LogProbs]:
     section, config = section_of_reference(recipe, directory)
-    # Nothing of it is trained, so it needs no more digits than it is multiplied in.
+    # It is not trained, so its weights need no more precision than its products have.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
     with strategy.in_own_time("loads the reference model"):
         model = load_model(

@@ -1,4 +1,4 @@
-"""What `auto` came to and which versions train: for run.json and for the terminal."""
+"""The results of `auto` and the versions of packages, for run.json and the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def resolved_choices(
     recipe: Recipe, strategy: Strategy, setup: ModelSetup, kernels: dict[str, KernelChoice], batches: Batches,
     schedule: Schedule, *, head_form: HeadForm | None, weights_hash: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `auto` came to, and the size of the training, for run.json."""
+    """The results of `auto`, and the size of the training, for run.json."""
     device, precision, attention, plan = strategy.device, setup.precision, setup.attention, batches.plan
     trainable, parameters = trainable_share(setup.root.model)
     return {

@@ -1,4 +1,4 @@
-"""Which checkpoint a start goes on from, whether it may, and what the run directory has behind it."""
+"""The checkpoint that a start resumes from: whether it may, and the clean-up of later records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ascendtune.train.tuner.quantised_linear import Nf4Linear
 def require_same_base(
     owner: RunDir, recipe: Recipe, model: Any, hashes: dict[str, str], resolved: dict[str, Any]
 ) -> None:
-    """Raise where a checkpoint of `owner` would be put into another model than the one that it was trained in.
+    """Raise if a checkpoint of `owner` would be loaded into another base model than that of its run.
 
-    Checkpoints hold what trains: frozen weights, and those before the first step, with which some losses compare, are
-    read from the model's files every time.
+    Checkpoints hold the trained weights: frozen weights, and the weights before the first step, which some losses
+    compare with, are read from the model's files at each start.
 
     Args:
         hashes: of the weights before the first step, by plain name.
-        resolved: what `auto` came to: in other types, and under other operators, equal weights have other hashes.
+        resolved: the results of `auto`: with other dtypes or operators, equal weights have other hashes.
     """
     try:
         before, then = read_json_object(owner.start_weights)["parameters"], owner.read()["resolved"]
@@ -59,10 +59,10 @@ def require_same_base(
 
 
 def require_same_packing(recipe: Recipe, before: Mapping[str, Any], resolved: Mapping[str, Any], source: Path) -> None:
-    """Raise where `data.packing: auto` comes to something else than when the run began: its steps have other rows.
+    """Raise if the result of `data.packing: auto` has changed since the run began: its steps would have other rows.
 
     Args:
-        before: what `auto` came to then; empty where that is not known.
+        before: the results of `auto` then; empty if they are unknown.
         source: the checkpoint.
     """
     if recipe.data.packing == "auto" and before.get("packing", resolved["packing"]) != resolved["packing"]:
@@ -80,13 +80,13 @@ def resume(
     run: RunDir, source: Path | None, recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer,
     total_steps: int, evaluated_on: str,
 ) -> Counters:  # fmt: skip
-    """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints.
+    """Load the checkpoint that this start resumes from, if any, and remove later records and checkpoints.
 
     Args:
         evaluated_on: see `Counters.evaluated_on`.
 
     Raises:
-        RecipeError: it is of another run, and of the last step or a later one.
+        RecipeError: the checkpoint is of another run, and no step is left to train.
     """
     is_foreign = source is not None and not is_checkpoint_of(run, source)
     counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
@@ -105,10 +105,10 @@ def resume(
         counters.forget_evaluations()
     counters.evaluated_on = evaluated_on
     if is_foreign:
-        # It is of evaluations, and of a checkpoint, that the other run has.
+        # They describe evaluations, and a checkpoint, of the other run.
         counters.best_step = counters.best_loss = None
     best = counters.best_step if recipe.checkpoint.best else None
-    # A start from an older checkpoint may be without the best one.
+    # The best checkpoint may be missing: this may be a start from an older one.
     if best is not None and (best > counters.step or not run.checkpoint(best).exists()):
         if strategy.is_main:
             warn(f"the checkpoint of step {best}, the best so far, is gone: the best is looked for from here on")

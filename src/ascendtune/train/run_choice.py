@@ -1,4 +1,4 @@
-"""Which run directory a start takes: one to go on in, or a free name. Free of torch."""
+"""Chooses the run directory of a start: one to resume, or a free name. Free of torch."""
 
 from __future__ import annotations
 
@@ -25,65 +25,65 @@ _ENDS = {"stopped": "it was stopped", "failed": "it had failed"}
 
 @dataclass(frozen=True)
 class RunChoice:
-    """A run directory, new or to go on in."""
+    """The run directory of a start, new or resumed."""
 
     run: RunDir
     resumed: Path | None
-    """A checkpoint of this run to go on from."""
+    """A checkpoint of this run to resume from."""
     foreign: Path | None
     """A checkpoint of another run to start from."""
     messages: list[str]
     record: dict[str, Any] = field(default_factory=dict)
-    """run.json of the run whose checkpoint this start goes on from; its own is read after this start has claimed it."""
+    """run.json of the run whose checkpoint is resumed; the run's own is read after this start has claimed it."""
 
 
 def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[RunChoice, Claim]:
-    """Find the run that this start goes on in, or a free name for a new one, and claim it.
+    """Find the run to resume, or a free name for a new run, and claim it.
 
-    Two starts at once never choose the same: a start chooses while it has claimed the newest run of the name, and
-    releases that one only when it has claimed its choice.
+    Two concurrent starts never choose the same run: a start chooses while it has claimed the newest run of the name,
+    and releases that claim only after it has claimed its choice.
 
     Raises:
-        RecipeError: the run was trained with another recipe, or the checkpoint that it names is missing.
-        MachineError: another process trains the newest run of this name, or the place cannot be written, or others may
+        RecipeError: the run was trained with another recipe, or the checkpoint in the recipe is missing.
+        MachineError: another process trains the newest run of this name, the directory is not writable, or others may
             write it.
     """
-    wanted = recipe.run_directory()
+    directory = recipe.run_directory()
     while True:
-        newest = _newest_of_series(wanted)
-        with ExitStack() as held:
-            claim = held.enter_context(_claim(newest))
-            if _newest_of_series(wanted).path != newest.path:
-                continue  # another start has made the next one since
+        newest = _newest_of_series(directory)
+        with ExitStack() as stack:
+            claim = stack.enter_context(_claim(newest))
+            if _newest_of_series(directory).path != newest.path:
+                continue  # another start has created a newer run meanwhile
             choice = _choose(recipe, newest, resume_options)
-            # Of a run that has finished nothing else removes what a kill after its end has left.
+            # Nothing else removes the files that a process killed after its run had finished has left.
             newest.remove_unfinished()
-            chosen = claim if choice.run.path == newest.path else held.enter_context(_claim(choice.run))
-            # Another owner could replace the recipe before the worker reads it.
+            chosen = claim if choice.run.path == newest.path else stack.enter_context(_claim(choice.run))
+            # Another owner of the directory could replace the recipe before the worker reads it.
             require_own(choice.run.path, remedy="give this run another name: name=OTHER")
-            held.pop_all()
+            stack.pop_all()
             if chosen is not claim:
                 claim.release()
             return choice, chosen
 
 
 def planned_run(recipe: Recipe, resume_options: ResumeOptions) -> RunChoice:
-    """The choice that `choose_run` would make now; nothing is claimed or written.
+    """The choice that `choose_run` would make now, without claiming or writing anything.
 
     Raises:
-        RecipeError: as `choose_run`.
+        RecipeError: for the same reasons as in `choose_run`.
     """
     return _choose(recipe, _newest_of_series(recipe.run_directory()), resume_options)
 
 
 def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> RunChoice:
-    wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
+    directory, resume = recipe.run_directory(), recipe.checkpoint.resume
     if resume not in ("auto", "never"):
         return _from_path(recipe, checkpoint_to_resume(recipe), newest, resume_options)
     if not newest.run_json.is_file():
-        is_run = RunDir(wanted).run_json.is_file()
-        taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
-        return RunChoice(newest, None, None, [] if newest.path == wanted else [f"starting {newest}: {taken}"])
+        is_run = RunDir(directory).run_json.is_file()
+        taken = f"{directory} exists" + ("" if is_run else " and is not a run")
+        return RunChoice(newest, None, None, [] if newest.path == directory else [f"starting {newest}: {taken}"])
     record, steps = newest.read(), newest.checkpoint_steps()
     state = record["state"]
     if resume == "never":
@@ -107,14 +107,14 @@ def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Ru
             [f"resuming {newest} from step {steps[-1]}: {_ENDS.get(state, 'its process was lost')}"],
             record,
         )
-    free = _next_of_series(wanted)
-    unfinished = _unfinished_before(newest, wanted) if resume == "auto" else []
+    free = _next_of_series(directory)
+    unfinished = _unfinished_before(newest, directory) if resume == "auto" else []
     return RunChoice(free, None, None, [f"starting {free}: {reason}", *unfinished])
 
 
-def _unfinished_before(newest: RunDir, wanted: Path) -> list[str]:
-    """How to go on in the newest run before `newest` that was stopped or failed: a start looks at `newest` alone."""
-    runs = _runs_of_series(wanted)
+def _unfinished_before(newest: RunDir, directory: Path) -> list[str]:
+    """How to resume the newest unfinished run before `newest`: a start considers `newest` alone."""
+    runs = _runs_of_series(directory)
     for number in sorted(runs, reverse=True):
         earlier = RunDir(runs[number])
         end = _ENDS.get(_noted(earlier.path, "state"))
@@ -125,7 +125,7 @@ def _unfinished_before(newest: RunDir, wanted: Path) -> list[str]:
 
 
 def checkpoint_to_resume(recipe: Recipe) -> Path:
-    """The checkpoint that `checkpoint.resume` names: a path, or `run@120`, where the run is a path or a sibling's name.
+    """The checkpoint in `checkpoint.resume`: a path, or `run@120`, where `run` is a path or the name of a sibling.
 
     Raises:
         InputError: the run has no such checkpoint.
@@ -138,7 +138,7 @@ def checkpoint_to_resume(recipe: Recipe) -> Path:
 
 
 def require_checkpoint(checkpoint: Path) -> None:
-    """Raise RecipeError when there is no whole checkpoint."""
+    """Raise RecipeError if `checkpoint` is not a complete checkpoint."""
     if not checkpoint.is_dir():
         raise RecipeError(
             f"{_RESUME}: no such checkpoint",
@@ -166,7 +166,7 @@ def require_checkpoint(checkpoint: Path) -> None:
 
 
 def _checkpoint_remedy(missing: Path) -> str:
-    """The checkpoints of the run that the path leads into: other tools write `RUN/checkpoint-100`."""
+    """A remedy with the checkpoints of the run that contains the path: other tools write `RUN/checkpoint-100`."""
     run = next((RunDir(each) for each in missing.parents[:2] if (each / "run.json").is_file()), None)
     steps = run.checkpoint_steps() if run else []
     if run is None or not steps:
@@ -179,11 +179,11 @@ def _checkpoint_remedy(missing: Path) -> str:
 
 def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options: ResumeOptions) -> RunChoice:
     require_checkpoint(checkpoint)
-    # Behind a symbolic link, what may be changed is where it leads.
+    # A symbolic link is resolved: permissions are those of its target.
     place = checkpoint.resolve()
     _require_own(place.parent, place, resume_options)
-    wanted, owner = recipe.run_directory(), RunDir(place.parent.parent)
-    own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
+    directory, owner = recipe.run_directory(), RunDir(place.parent.parent)
+    own = next((path for path in _runs_of_series(directory).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, resume_options)
         return RunChoice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
@@ -191,13 +191,13 @@ def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options:
         other = Recipe.load(owner.recipe)
         _require_same_loss(owner, other, recipe, checkpoint)
         require_same_adapter(owner, other, recipe, checkpoint)
-    run = _next_of_series(wanted) if newest.run_json.is_file() else newest
+    run = _next_of_series(directory) if newest.run_json.is_file() else newest
     record = owner.read() if owner.run_json.is_file() else {}
     return RunChoice(run, None, place, [f"starting {run} from {checkpoint}: as asked"], record)
 
 
 def _require_same_loss(owner: RunDir, other: Recipe, recipe: Recipe, checkpoint: Path) -> None:
-    """Raise where the run of a checkpoint had another loss: its step, optimizer state and reference would be wrong.
+    """Raise if the checkpoint's run had another loss: its step, optimizer state and reference would be wrong.
 
     Args:
         other: the recipe of that run.
@@ -220,67 +220,67 @@ def _require_own(checkpoints: Path, checkpoint: Path, resume_options: ResumeOpti
         require_own(checkpoints, checkpoint, remedy=f"add {resume_options.trusting}")
 
 
-def _series(wanted: Path) -> dict[int, Path]:
-    """`name` is number 1, `name-2` number 2, …: those that exist as run directories or otherwise."""
-    pattern = re.compile(re.escape(wanted.name) + r"(?:-(\d+))?")
-    entries = wanted.parent.iterdir() if wanted.parent.is_dir() else iter(())
+def _series(directory: Path) -> dict[int, Path]:
+    """The existing files of a series: `name` is number 1, `name-2` number 2, …; run directories and others."""
+    pattern = re.compile(re.escape(directory.name) + r"(?:-(\d+))?")
+    entries = directory.parent.iterdir() if directory.parent.is_dir() else iter(())
     found = ((pattern.fullmatch(entry.name), entry) for entry in entries)
     return {int(match.group(1) or 1): entry for match, entry in found if match}
 
 
-def _runs_of_series(wanted: Path) -> dict[int, Path]:
-    """`_series` without the runs that a user has given such a name: they are other runs."""
+def _runs_of_series(directory: Path) -> dict[int, Path]:
+    """`_series` without runs that a user has given such a name: these are different runs."""
     return {
-        number: path for number, path in _series(wanted).items() if number == 1 or _noted(path, "name") != path.name
+        number: path for number, path in _series(directory).items() if number == 1 or _noted(path, "name") != path.name
     }
 
 
 def _noted(path: Path, key: str) -> Any:
-    """A value of run.json; None where it has none or cannot be read."""
+    """A value of run.json; None if it is missing or cannot be read."""
     try:
         return RunDir(path).read().get(key)
     except (AscendtuneError, OSError):
         return None
 
 
-def _newest_of_series(wanted: Path) -> RunDir:
-    """The newest run; where there is none, the place for the first.
+def _newest_of_series(directory: Path) -> RunDir:
+    """The newest run; if there is none, the directory of the first.
 
-    A start that has not got as far as run.json counts: it holds its claim, or was killed and left a place to start in.
+    A start that has not written run.json yet counts: it holds its claim, or was killed and left a directory to use.
     """
     runs = {
         number: path
-        for number, path in _runs_of_series(wanted).items()
+        for number, path in _runs_of_series(directory).items()
         if RunDir(path).run_json.is_file() or is_unfinished_start(path)
     }
     if runs:
         return RunDir(runs[max(runs)])
-    is_free = not wanted.exists() or (wanted.is_dir() and not any(wanted.iterdir()))
-    return RunDir(wanted) if is_free else _next_of_series(wanted)
+    is_free = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+    return RunDir(directory) if is_free else _next_of_series(directory)
 
 
-def _next_of_series(wanted: Path) -> RunDir:
-    taken = _series(wanted)
-    return RunDir(wanted.with_name(f"{wanted.name}-{max(taken) + 1}") if taken else wanted)
+def _next_of_series(directory: Path) -> RunDir:
+    taken = _series(directory)
+    return RunDir(directory.with_name(f"{directory.name}-{max(taken) + 1}") if taken else directory)
 
 
 def _claim(run: RunDir) -> Claim:
     """Claim `run` for this start.
 
     Raises:
-        MachineError: another process trains it, or the place cannot be written.
+        MachineError: another process trains it, or the directory is not writable.
     """
     require_writable(run.path)
-    with ExitStack() as held:
-        claim = held.enter_context(Claim.take(run.path))
+    with ExitStack() as stack:
+        claim = stack.enter_context(Claim.take(run.path))
         if run.run_json.is_file():
             _require_untrained(run)
-        held.pop_all()
+        stack.pop_all()
         return claim
 
 
 def _require_untrained(run: RunDir) -> None:
-    """Raise where a worker still trains whose starter was killed."""
+    """Raise if a worker whose starter was killed still trains."""
     with file_lock(run.lock, wait=False) as is_free:
         if not is_free:
             raise MachineError(

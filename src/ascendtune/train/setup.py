@@ -1,4 +1,4 @@
-"""From a run directory to the loop: model, tuner, objective, data, optimizer, and the checkpoint to resume from."""
+"""Builds the loop from a run directory: model, tuner, objective, data, optimizer, the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ def set_up(
     strategy: Strategy,
     prepared: PreparedData,
     phases: Phases,
-    held: ExitStack,
+    stack: ExitStack,
 ) -> Loop:
-    """Everything before the first step.
+    """Do everything before the first step.
 
     Args:
         record: run.json.
         prepared: the tokens.
-        held: closed when the attempt ends; signals are noted until then.
+        stack: closed when the attempt ends; signals are handled until then.
 
     Raises:
         RecipeError: the model or a name in the recipe does not fit, the model has changed since the checkpoint was
-            written, or nothing would be profiled.
-        CheckFailed: packed documents would see each other.
+            written, or no step would be profiled.
+        CheckFailed: packed documents would attend to each other.
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
     device = strategy.device
@@ -126,7 +126,7 @@ def set_up(
             held_out = held_out and add(held_out, held_out.plan.steps_per_epoch, run.reference("eval", key))
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
-    held.enter_context(stop.listening("a checkpoint"))
+    stack.enter_context(stop.listening("a checkpoint"))
     if source is not None:
         require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
         require_same_packing(recipe, record.get("resolved", {}), resolved, source)
@@ -140,7 +140,7 @@ def set_up(
         setup.scaler.load_state_dict(counters.scaler)
     flops = _flops_per_token(recipe, model, head_form, batches, resolved["padding_ratio"])
     profile = _step_profile(run, recipe, strategy, model, optimizer, phases, resolved, flops, batches.dataset)
-    held.callback(profile.close)
+    stack.callback(profile.close)
     recorder = Recorder(
         strategy, objective, batches, flops, counters, phases, stop,
         hashes_batches=recipe.align.batch_hash, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
@@ -158,14 +158,14 @@ def set_up(
 
 @dataclass(frozen=True)
 class _Layout:
-    """How rows become the sequences of a batch."""
+    """The layout of rows in a micro-batch."""
 
     padding_free: bool
-    """Documents go through the model without padding, one behind the other."""
+    """Whether documents are concatenated without padding."""
     masked: bool
-    """The model gets a mask of the padding."""
+    """Whether the model gets an attention mask, which marks padding."""
     reference_attention: AttentionChoice | None
-    """Of the reference, where it is another model."""
+    """Attention of the reference, if it is another model."""
 
 
 def _choose_layout(record: dict[str, Any], recipe: Recipe, strategy: Strategy, setup: ModelSetup) -> _Layout:
@@ -176,7 +176,7 @@ def _choose_layout(record: dict[str, Any], recipe: Recipe, strategy: Strategy, s
         of_reference = attention_of_reference(recipe, directory, strategy.device)
         padding_free = padding_free and may_isolate(recipe, of_reference, is_main=strategy.is_main)
         masked = masked or of_reference.is_own
-    # A rank with a plan of its own would train on other rows.
+    # All ranks must have the same plan of batches: otherwise they would train on different rows.
     is_shared = strategy.agree(padding_free)
     if padding_free and not is_shared and strategy.is_main:
         warn("rows are padded: attention keeps documents apart on this rank, and not on every other one")
@@ -186,7 +186,7 @@ def _choose_layout(record: dict[str, Any], recipe: Recipe, strategy: Strategy, s
 def _make_batches(
     recipe: Recipe, strategy: Strategy, prepared: PreparedData, record: dict[str, Any], layout: _Layout
 ) -> tuple[Batches, Batches | None]:
-    """Those of the training data, and of the evaluation data where there is any."""
+    """Batches of the training data, and of the evaluation data if there is any."""
 
     def plan(dataset: TokenDataset, global_batch: int, seed: int | None) -> BatchPlan:
         return BatchPlan(
@@ -226,7 +226,7 @@ def _require_space(
     run: RunDir, recipe: Recipe, setup: ModelSetup, schedule: Schedule, plan: BatchPlan, exported: torch.dtype,
     *, done: int,
 ) -> None:  # fmt: skip
-    """Raise where the disk cannot take the checkpoints and the model; `done` steps are made already."""
+    """Raise if the disk has too little space for the checkpoints and the model; `done` steps have been made already."""
     written = most_checkpoints(
         recipe, total_steps=schedule.total_steps, steps_per_epoch=plan.steps_per_epoch, done=done
     )

@@ -1,4 +1,4 @@
-"""A worker writes its Python stacks when it is asked, without a bit of the training being changed."""
+"""Writes a worker's Python stacks when a signal requests them, without affecting the training."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 
 
 def block_stacks_signal() -> None:
-    """Keep STACKS_SIGNAL from interrupting this thread, and those that it starts from now on."""
+    """Block STACKS_SIGNAL in this thread and in all threads that it starts from now on."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {STACKS_SIGNAL})
 
 
 def dump_stacks_on_signals(run: RunDir) -> None:
-    """Append the Python stacks of all threads to `run.stacks(rank)` at either signal.
+    """Append the Python stacks of all threads to `run.stacks(rank)` at STACKS_SIGNAL or FORCED_STACKS_SIGNAL.
 
-    `block_stacks_signal` must have been called. At STACKS_SIGNAL a thread writes them under the interpreter's lock,
-    also while the main thread waits in a collective. A main thread that hangs in a driver and keeps it leaves only
-    FORCED_STACKS_SIGNAL, at which faulthandler reads the frames without it. That is safe as long as no Python code
-    runs: a frame that another thread leaves while it is read is freed, and the process ends with SIGSEGV.
+    `block_stacks_signal` must have been called. At STACKS_SIGNAL a thread writes the stacks under the interpreter's
+    lock, also while the main thread waits in a collective. If the main thread hangs in a driver and holds the lock,
+    FORCED_STACKS_SIGNAL remains: faulthandler then reads the frames without the lock. That is safe as long as no Python
+    code runs: if another thread leaves a frame while it is read, the frame is freed and the process ends with SIGSEGV.
     """
     with suppress(OSError):
         file = FileIO(run.stacks(int(os.environ.get("RANK", "0"))), "wb")
@@ -54,15 +54,15 @@ def _answer_under_the_lock(file: FileIO) -> None:
 def _answer_without_the_lock(file: FileIO) -> None:
     has_another = callable(signal.getsignal(FORCED_STACKS_SIGNAL))
     if not has_another:
-        # What `unregister` restores: the default action would end the process.
+        # `unregister` restores this handler: the default action would end the process.
         signal.signal(FORCED_STACKS_SIGNAL, signal.SIG_IGN)
     faulthandler.register(FORCED_STACKS_SIGNAL, file, chain=has_another)
-    # Before the interpreter clears its threads away.
+    # Unregister before the interpreter clears its threads.
     atexit.register(faulthandler.unregister, FORCED_STACKS_SIGNAL)
 
 
 def _stacks() -> str:
-    """The stacks of all threads but this one, as faulthandler writes them: main thread last, innermost frame first."""
+    """Stacks of all threads but this one, in faulthandler's format: main thread last, innermost frame first."""
     names = {each.ident: each.name for each in threading.enumerate()}
     main = threading.main_thread().ident
     frames = sys._current_frames()

@@ -1,4 +1,4 @@
-"""How a training process and those that supervise it talk: its phase in a heartbeat file, and signals that stop it.
+"""How a training process communicates with its supervisors: its phase in a heartbeat file, and stop signals.
 
 Free of torch.
 """
@@ -20,10 +20,10 @@ from ascendtune.core.interrupts import LAUNCHER_TOKEN, stop_signals
 from ascendtune.core.log import say_in_handler
 from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 
-# Fixed, so that a new beat always covers the old one completely. The name of a host has 64 characters at most.
+# Fixed, so that a new beat always overwrites the old one completely. A host name has 64 characters at most.
 _BEAT_BYTES = 512
 _PASSED_ON_SECONDS = 2.0
-"""How long a launcher may take to pass a signal on."""
+"""Time in which a launcher passes a signal on."""
 
 
 class Phases:
@@ -31,11 +31,11 @@ class Phases:
 
     Phases are preparation (of the data), rendezvous and loading, then in each step data, forward, backward, collective
     and optimizer, in between checkpoint, evaluation and profile, and export. The heartbeat is one short write into an
-    open file, without fsync: it is read while the machine is up or not at all. Seconds are the host's: on an
-    accelerator work that was queued in one phase may run during the next.
+    open file, without fsync: it is read only while the machine is up. Seconds are the host's: on an accelerator, work
+    queued in one phase may run during the next.
 
     Args:
-        heartbeat: the file; None keeps none.
+        heartbeat: the file; None writes none.
         attempt: number of the attempt, for the heartbeat.
     """
 
@@ -54,25 +54,25 @@ class Phases:
             "pid_namespace": pid_namespace(),
         }
         self._who = json.dumps(who)[1:]
-        """What all beats end with: some ten are written in a step, so that they are put together as text."""
+        """The end of every beat. It is text, because about ten beats are written in a step."""
         self._seconds: dict[str, float] = {}
         self._innermost: str | None = None
-        """The innermost phase that is open."""
+        """The innermost open phase."""
         self._seconds_inside = 0.0
-        """Of phases that were a part of it."""
+        """Seconds of phases inside the innermost one."""
         self.make_range: Callable[[str], AbstractContextManager[object]] | None = None
-        """Makes a range of the profiler's trace around each phase, in the steps that are profiled."""
+        """Returns a range of the profiler's trace for each phase, in profiled steps."""
         self.step = 0
         self.enter("preparation")
 
     def enter(self, name: str) -> None:
-        """From here on the phase is `name`; of what comes before the first step the time is not kept."""
+        """Begin phase `name`; its time is not recorded (it precedes the first step)."""
         self.current = name
         self.pulse()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Attribute the time inside to `name`, but for that of a phase inside: after it this one goes on."""
+        """Attribute the time inside to `name`, except that of inner phases; afterwards the outer phase continues."""
         outer, self._innermost = self._innermost, name
         of_outer, self._seconds_inside = self._seconds_inside, 0.0
         self.enter(name)
@@ -88,7 +88,7 @@ class Phases:
                 self.enter(outer)
 
     def pulse(self) -> None:
-        """Write the heartbeat; for long work within one phase."""
+        """Write the heartbeat. Call it during long work within one phase."""
         if self._file is not None:
             beat = f'{{"phase": "{self.current}", "step": {self.step}, "monotonic": {time.monotonic()}, {self._who}'
             os.pwrite(self._file, beat.encode().ljust(_BEAT_BYTES - 1) + b"\n", 0)
@@ -107,21 +107,21 @@ class Phases:
 class StopRequest:
     """Ctrl-C and SIGTERM: the first ends the run with a checkpoint, a second Ctrl-C ends it at once.
 
-    It notes signals while `listening` lasts; the loop checks it after every step.
+    It handles signals while `listening` is entered; the loop checks it after each step.
     """
 
     def __init__(self) -> None:
         self.signal_number = 0
-        """The first signal that came; 0 when none did."""
+        """The first signal that was received; 0 if none was."""
         self._kept = ""
         self._since = 0.0
 
     @contextmanager
     def listening(self, kept: str) -> Iterator[None]:
-        """Note signals while the context lasts. In a thread (`fit`, called by a web page) they stay the caller's.
+        """Handle signals within the context. In a thread (`fit`, called by a web page) they are left to the caller.
 
         Args:
-            kept: what the work keeps when it is stopped, for the message when a signal comes.
+            kept: what the work saves when it is stopped, for the message after a signal.
         """
         self._kept = kept
         before: dict[signal.Signals, signal._HANDLER] = {}
@@ -136,24 +136,24 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number and number == signal.SIGINT:
-            # srun sends Ctrl-C to every process of a job, and the launcher, which is one of them, passes it on.
+            # srun sends Ctrl-C to every process of a job, and the launcher, which is one of them, passes it on again.
             if LAUNCHER_TOKEN in os.environ and time.monotonic() - self._since < _PASSED_ON_SECONDS:
                 return
             raise KeyboardInterrupt
         if not self.signal_number:
             self._since = time.monotonic()
-            # A closed terminal means the same as SIGTERM.
+            # A closed terminal is treated like SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             name = "SIGHUP, treated as SIGTERM" if number == signal.SIGHUP else signal.Signals(number).name
             say_in_handler(f"{name}: stopping, with {self._kept} (Ctrl-C again: at once)")
 
 
 def stop_flags(signal_number: int) -> list[float]:
-    """Summands of a rank in a sum over ranks, from which every rank knows a signal that reached any of them."""
+    """This rank's summands for a sum over ranks, from which every rank derives a signal that reached any of them."""
     return [float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)]
 
 
 def agreed_signal(flags: Sequence[float]) -> int:
-    """The signal in the sums of `stop_flags`; 0 when none came."""
+    """The signal in the sums of `stop_flags`; 0 if there is none."""
     interrupts, terms = flags
     return signal.SIGTERM if terms else signal.SIGINT if interrupts else 0

@@ -1,4 +1,4 @@
-"""Errors of torch, its collectives and the system, told as errors of this program that say what to do."""
+"""Converts errors of torch, its collectives and the system to errors of this program, with a remedy."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.train.strategy.base import started_by_torchrun
 
 TIMED_OUT = "collective-timed-out"
-"""Code of the error of a rank that waited for another one in vain."""
+"""Error code of a rank that waited for another rank until the time-out."""
 
 _OF_COLLECTIVES = re.compile("gloo|nccl|hccl", re.IGNORECASE)
 _LOST_CONNECTION = re.compile(
     r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|bad file descriptor|remote process exit"
     r"|communicator was aborted|connectfullmesh failed"
-    # HCCL's numbers: a time-out, connections by TCP and RoCE, the network, another rank.
+    # HCCL's error numbers: a time-out, connections over TCP and RoCE, the network, another rank.
     r"|(?=.*(?:gloo|nccl|hccl))(?:.*time[ds]? ?-?out)|hccl.*error code is (?:9|1[1-4]|19|21)(?!\d)",
     re.IGNORECASE | re.DOTALL,
 )
-"""In the messages of errors that follow when another rank has ended: never the first cause. Other errors of the same
-libraries are causes: memory that is missing, tensors that do not fit, a device that two ranks were given."""
+"""In messages of errors that follow after another rank has ended: never the first cause. Other errors of these
+libraries are causes: not enough memory, tensors that do not match, a device that two ranks use."""
 _TIMED_OUT = re.compile(r"(?<!connection )time[ds]? ?-?out|hccl.*error code is 9(?!\d)", re.IGNORECASE | re.DOTALL)
 _NOT_MET = re.compile("timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
     r"|(?:CUDA (?:driver )?error|Triton Error \[CUDA\]): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
-"""Of the host; then where a context, a kernel or a library finds no memory, often as other processes hold it. That of
-tensors has a class of its own."""
+"""Of the host; then of contexts, kernels and libraries, often because other processes use the memory. Failed
+allocations of tensors have a class of their own."""
 _DEVICE_FAILED = re.compile("acl api failed|CUDA error: ")
-"""Torch's, before 2.8 without a class of its own, and torch_npu's."""
+"""Messages of torch, which had no class for them before 2.8, and of torch_npu."""
 _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")
-"""Torch's message in c10/core/impl and the dispatcher (2.13)."""
+"""Message of torch, in c10/core/impl and the dispatcher (2.13)."""
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Whether this rank failed because the connection to another one broke, in training or in a checkpoint."""
+    """Whether this rank failed because its connection to another rank broke, in training or in a checkpoint."""
     if not started_by_torchrun():
         return False
     cause: BaseException | None = error
@@ -53,13 +53,13 @@ def is_lost_connection(error: BaseException) -> bool:
 
 
 def lost_connection(error: BaseException, run: RunDir) -> MachineError:
-    """The error of a rank that lost its connection to another one; with the code `TIMED_OUT` where it waited for it."""
+    """The error of a rank that lost its connection to another; its code is `TIMED_OUT` if it was a time-out."""
     if _TIMED_OUT.search(str(error)):
         return MachineError(
             f"another rank did not take part in a collective before the time-out: {_one_line(error)}",
             code=TIMED_OUT,
-            remedy="look which rank hung or was late: the stacks of a hang that was reported lie beside the logs, and "
-            "the last phase of each rank in heartbeat/ of the run directory",
+            remedy="find the rank that hung or was late: the stacks of a reported hang are beside the logs, and "
+            "the last phase of each rank is in heartbeat/ of the run directory",
             where=run.logs,
         )
     return MachineError(
@@ -71,7 +71,7 @@ def lost_connection(error: BaseException, run: RunDir) -> MachineError:
 
 
 def translated(error: BaseException) -> AscendtuneError | None:
-    """The error of this program for one of torch or the system that has a remedy; None for others."""
+    """The error of this program, with a remedy, for one of torch or the system; None if there is no remedy."""
     if isinstance(error, AscendtuneError):
         return error
     if isinstance(error, MemoryError):
@@ -93,9 +93,9 @@ def translated(error: BaseException) -> AscendtuneError | None:
         )
     if isinstance(error, dist.DistStoreError | dist.DistNetworkError) and _NOT_MET.search(str(error)):
         return MachineError(
-            f"not all ranks came to meet this one in time: {first_line(error)}",
+            f"not all ranks reached the rendezvous in time: {first_line(error)}",
             code="ranks-not-met",
-            remedy="look at the logs of the ranks that are missing, and whether the nodes reach each other",
+            remedy="look at the logs of the missing ranks, and check that the nodes can reach each other",
         )
     if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
         return MachineError(
@@ -113,9 +113,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _out_of_memory(error: BaseException) -> MachineError:
-    place, look = "device", "`ascendtune devices` shows what other processes hold"
+    place, look = "device", "`ascendtune devices` shows the memory that other processes use"
     if "DefaultCPUAllocator" in str(error):
-        place, look = "host", "`free -h` and `ulimit -v` show what this host gives"
+        place, look = "host", "`free -h` and `ulimit -v` show the limits of this host"
     said = f"out of {place} memory: {str(error).strip().splitlines()[0]}"
     return MachineError(
         "; ".join((said, *getattr(error, "__notes__", ()))),
@@ -131,5 +131,5 @@ def _is_of_collectives(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    """The whole message: these libraries name the cause in the last of several lines."""
+    """The whole message on one line: these libraries name the cause in the last of several lines."""
     return " ".join(str(error).split())

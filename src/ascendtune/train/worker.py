@@ -1,4 +1,4 @@
-"""The process that trains: `python -m ascendtune.train.worker RUNDIR`, alone or one of many under torchrun."""
+"""The training process: `python -m ascendtune.train.worker RUNDIR`, alone or one of many under torchrun."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ascendtune.train.stack_dump import block_stacks_signal, dump_stacks_on_sign
 
 
 def main(arguments: list[str]) -> int:
-    """Train, and report how it ended; returns the exit code."""
+    """Train, report how the training ended, and return the exit code."""
     debug = "ASCENDTUNE_DEBUG" in os.environ
     block_stacks_signal()
     make_streams_safe()
@@ -39,10 +39,11 @@ def main(arguments: list[str]) -> int:
         with claimed(run, arguments[1] if len(arguments) > 1 else None) as record:
             dump_stacks_on_signals(run)
             try:
-                # A script's shell starts what ends with `&` so that it ignores SIGINT, by which `jobs stop` asks.
+                # A script's shell starts commands that end with `&` with SIGINT ignored, and `jobs stop` sends SIGINT.
                 signal.signal(signal.SIGINT, interrupt)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-                # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
+                # Imported here: torch and transformers take seconds to import, and Ctrl-C meanwhile must not print a
+                # traceback.
                 with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("importing torch"):
                     train = _import_attempt()
             except KeyboardInterrupt as stop:
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         log.say("stopped at once")
         sys.stderr.flush()
-        # Not by returning: the interpreter would wait for the thread that is writing a checkpoint.
+        # Exits here instead of returning: the interpreter would wait for the thread that writes a checkpoint.
         os._exit(130)
     except MemoryError as error:
         exhausted = out_of_host_memory(error)
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
         if debug:
             traceback.print_exc()
         return exhausted.exit_code
-    except Exception as error:  # noqa: BLE001  # the last line of defence: a bug becomes one line
+    except Exception as error:  # noqa: BLE001  # a bug is reported in one line
         _report_bug(run, error, debug)
         return 1
     return 0
@@ -75,15 +76,15 @@ def main(arguments: list[str]) -> int:
 
 @contextmanager
 def claimed(run: RunDir, start_id: str | None) -> Iterator[dict[str, Any]]:
-    """Context in which no other start can write in `run`; yields run.json.
+    """Context in which no other start may write to `run`; yields run.json.
 
     Args:
-        start_id: of the start that wrote the recipe and claimed `run`; None where a user has started this process in
-            a run that exists: then rank 0 claims it.
+        start_id: id of the start that wrote the recipe and claimed `run`; None if a user has started this process on
+            an existing run: then rank 0 claims it.
 
     Raises:
         InputError: `run` is not a run directory.
-        MachineError: another start has claimed it, or other users may write it.
+        MachineError: another start has claimed it, or other users may write to it.
     """
     RunDir.open(run.path)
     require_own(run.path, run.recipe, run.run_json)
@@ -101,7 +102,7 @@ def claimed(run: RunDir, start_id: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _import_attempt() -> Callable[[RunDir, dict[str, Any]], None]:
-    """`attempt.train`, and the large modules that it needs."""
+    """Import `attempt.train` and the large modules that it needs."""
     with uncollected_imports():
         import transformers.modeling_utils  # noqa: F401
 
@@ -114,14 +115,14 @@ def _report_bug(run: RunDir, error: Exception, debug: bool) -> None:
     place = run.logs / f"rank_{rank}.log"
     where = "above"
     if debug or rank != "0":
-        # The stderr of the other ranks is their log.
+        # The standard error of the other ranks is their log file.
         traceback.print_exc()
     else:
         with suppress(OSError), place.open("a") as file:
             traceback.print_exc(file=file)
             where = f"in {place}"
     words = " ".join(str(error).split())
-    log.error(f"this is a bug in ascendtune: {type(error).__name__}: {words}; the traceback stands {where}")
+    log.error(f"this is a bug in ascendtune: {type(error).__name__}: {words}; the traceback is {where}")
 
 
 if __name__ == "__main__":

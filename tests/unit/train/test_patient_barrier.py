@@ -22,7 +22,7 @@ from ascendtune.train.supervision import Phases
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     lines = list[str]()
     monkeypatch.setattr(patient_barrier, "say", lines.append)
-    for name, seconds in {"SIGN_EVERY": 0.02, "LOOK_EVERY": 0.01, "SILENT": 0.4, "TELL_AFTER": 0, "START": 1}.items():
+    for name, seconds in {"HEARTBEAT": 0.02, "POLL": 0.01, "LOST": 0.4, "LOG_AFTER": 0, "START": 1}.items():
         monkeypatch.setattr(patient_barrier, f"_{name}_SECONDS", seconds)
     yield lines
 
@@ -81,18 +81,18 @@ def test_thread_beside_the_training_waits_by_itself() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_rank_that_gives_no_signs_any_more_is_lost(lost: int) -> None:
+def test_rank_without_heartbeats_is_lost(lost: int) -> None:
     ranks = barriers(dist.HashStore(), 2)
     with pytest.raises(ZeroDivisionError), ranks[lost].work("loads the model"):
         raise ZeroDivisionError
-    with pytest.raises(MachineError, match=f"rank {lost} on .* no sign of life") as caught:
+    with pytest.raises(MachineError, match=f"rank {lost} on .* no heartbeat") as caught:
         meet(ranks[1 - lost])
     assert caught.value.code == "ranks-not-met"
     assert not any(each.name == "signs of life" for each in threading.enumerate())
 
 
 def test_rank_that_never_came_is_named() -> None:
-    with pytest.raises(MachineError, match="rank 1 has given no sign"):
+    with pytest.raises(MachineError, match="rank 1 has sent no heartbeat"):
         meet(barriers(dist.HashStore(), 2)[0])
 
 
@@ -110,5 +110,5 @@ def test_ranks_that_are_started_again_wait_again(monkeypatch: pytest.MonkeyPatch
     meet(PatientBarrier(dist.PrefixStore("patient_barrier_0", store), 0, 1, Phases(None)))
     meet(PatientBarrier.of_this_job(Phases(None)))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with pytest.raises(MachineError, match="rank 0 has given no sign"):
+    with pytest.raises(MachineError, match="rank 0 has sent no heartbeat"):
         meet(PatientBarrier.of_this_job(Phases(None)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ascendtune.core.units import format_bytes
-from ascendtune.train.held_memory import held_by_category
 from ascendtune.train.loop import Loop
+from ascendtune.train.memory_by_category import memory_by_category
 
 _EXPECTED = {
     "weights": ("weights", "adapters"), "gradients": ("gradients",), "optimizer state": ("optimizer",),
@@ -18,7 +18,7 @@ _GREW = 1.05
 def describe_memory(loop: Loop) -> str:
     """For the error: bytes by category and, where the run was planned, the category that exceeds its estimate most."""
     held, planned = (
-        held_by_category(loop.root.parameters(), loop.optimizer),
+        memory_by_category(loop.root.parameters(), loop.optimizer),
         loop.run_directory.read().get("plan") or {},
     )
     peak = loop.strategy.device.memory_peak_bytes() or 0

@@ -18,7 +18,7 @@ from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import StepProfiler
 from ascendtune.recipe.sections import ProfileSection
-from ascendtune.train.held_memory import held_by_category
+from ascendtune.train.memory_by_category import memory_by_category
 from ascendtune.train.profile.ranges import garbage_collection_ranges, host_sync_ranges, module_ranges, named_range
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases
@@ -150,7 +150,7 @@ class StepProfile:
 
     def _of_rank(self) -> dict[str, Any]:
         """Facts for the report, at the beginning of the first profiled step."""
-        held = held_by_category(self._model.parameters(), self._optimizer) if self._section.memory else {}
+        held = memory_by_category(self._model.parameters(), self._optimizer) if self._section.memory else {}
         return {**self._facts, "rank": self._strategy.rank, "first_step": self._steps[0], "held_bytes": held}
 
     @contextmanager

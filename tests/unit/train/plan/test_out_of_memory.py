@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.train.held_memory import held_by_category
+from ascendtune.train.memory_by_category import memory_by_category
 from ascendtune.train.plan.out_of_memory import describe_memory
 
 _MIB = 2**20
@@ -29,7 +29,7 @@ def _loop(peak: int, plan: dict[str, Any] | None = None) -> Any:
 
 def test_every_tensor_is_counted_once() -> None:
     loop = _loop(10 * _MIB)
-    found = held_by_category(loop.root.parameters(), loop.optimizer)
+    found = memory_by_category(loop.root.parameters(), loop.optimizer)
     assert found["weights"] == found["gradients"] == _MIB
     assert found["optimizer state"] == pytest.approx(2 * _MIB, abs=64)
 

@@ -1,4 +1,4 @@
-"""What a rank's weights, gradients and optimizer state take on its device."""
+"""Device memory of a rank's weights, gradients and optimizer state."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 
-def held_by_category(weights: Iterable[torch.nn.Parameter], optimizer: Any) -> dict[str, int]:
-    """Bytes of the storages of this rank, each once in its category.
+def memory_by_category(weights: Iterable[torch.nn.Parameter], optimizer: Any) -> dict[str, int]:
+    """Bytes of this rank's storages, each counted once in its category.
 
     Args:
         weights: of any shape and dtype.
-        optimizer: its `state` is parameter -> name -> value, as that of torch's optimizers.
+        optimizer: its `state` maps parameter -> name -> value, as in torch's optimizers.
     """
     weights = list(weights)
     states = optimizer.state.values()
@@ -26,7 +26,7 @@ def held_by_category(weights: Iterable[torch.nn.Parameter], optimizer: Any) -> d
 
 
 def _bytes(tensors: Iterable[torch.Tensor | None]) -> int:
-    """Of storages on an accelerator or the host, each once."""
+    """Bytes of the tensors' storages, on an accelerator or the host, each counted once."""
     found = {}
     for each in tensors:
         if each is not None:
