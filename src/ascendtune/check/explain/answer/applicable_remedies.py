@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ascendtune.check.explain.facts.facts import Facts
@@ -153,8 +153,7 @@ _APT = re.compile(
 _TWICE = re.compile(r"(?<= )(?P<name>[a-z][\w.+-]+) \((?P=name)\)")
 _RPM_NAMED = re.compile(r"\b(?:yum|dnf)\b|RHEL|openEuler")
 _NAMED_BESIDE = re.compile(
-    r"(?<=: )(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])|"
-    r"(?<=：)(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])"
+    r"(?:(?<=: )|(?<=：))(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])"
 )
 """Packages of Debian that a remedy names for single programs."""
 _OF_DEBIAN = re.compile(r"[\w.+-]+-dev\b(?!-)|\b(?:iputils-ping|netcat-openbsd|build-essential|openmpi-bin)\b")
@@ -215,24 +214,18 @@ def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) ->
 
     What the failure itself names is never ruled out, and one remedy is left at least.
     """
-    given = tuple(remedies)
+    given = list(remedies)
     about = f"{_about(entry)} {' '.join(entry.causes)}" if entry else ""
     tool = " ".join(given[:1]).strip("`").partition(" ")[0]
-    away = [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(f"{about} {tool}")]
-    kept = [shortened for remedy in given if (shortened := _without(remedy, away))] or list(given)
+    kept = without_clauses(given, *(each.begins for each in _ruled_out(f"{about} {tool}", facts))) or given
     if _is_only("os", "windows", facts):
         kept = [remedy for remedy in kept if not _LINUX_ONLY.match(remedy)] or kept
         if any(map(_OF_UNIX.search, kept)):
             kept.append(say(_IN_BASH))
     if _is_only("os", "mac", facts):
-        kept = [
-            each for remedy in kept if (each := _keeping(lambda clause: not _OF_LINUX.match(clause), remedy))
-        ] or kept
-        kept = [_APT.sub(_for_brew, _replaced(remedy, _OF_MAC)) for remedy in kept]
+        kept = [_APT.sub(_for_brew, _replaced(each, _OF_MAC)) for each in without_clauses(kept, _OF_LINUX) or kept]
     if facts and facts.keys().isdisjoint(_OF_RANKS) and not _NAMES_LAUNCHER.search(about):
-        kept = [
-            each for remedy in kept if (each := _keeping(lambda clause: not _OF_LAUNCHER.match(clause), remedy))
-        ] or kept
+        kept = without_clauses(kept, _OF_LAUNCHER) or kept
     if _is_only("os", "rpm", facts):
         kept = [_for_rpm(remedy) for remedy in kept]
     if _is_only("accelerator", "amd", facts) and not _ABOUT_NVIDIA.search(about):
@@ -248,24 +241,26 @@ def causes_here(causes: Iterable[str], entry: KnownFailure | None, facts: Facts)
     A system that the failure itself names is never ruled out.
     """
     given = tuple(causes)
-    about = _about(entry) if entry else ""
-    away = [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(about)]
-    begins = [each.begins for each in away]
-    values = [each.shown[1] for each in away]
+    ruled_out = _ruled_out(_about(entry) if entry else "", facts)
+    begins, values = [each.begins for each in ruled_out], [each.shown[1] for each in ruled_out]
     if "kubernetes" in values:
         begins.append(_POD)
         if "docker" in values:
             begins.append(_CONTAINER)
-    kept = [cause for cause in given if not any(each.match(cause) for each in begins)]
-    return tuple(kept) or given
+    kept = tuple(cause for cause in given if not any(each.match(cause) for each in begins))
+    return kept or given
 
 
 def _about(entry: KnownFailure) -> str:
     return " ".join((entry.family, entry.what, *map(" ".join, entry.anchors)))
 
 
+def _ruled_out(about: str, facts: Facts) -> list[_Elsewhere]:
+    """The systems that are not shown, and that all values of another fact rule out; none that `about` names."""
+    return [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(about)]
+
+
 def _is_away(elsewhere: _Elsewhere, facts: Facts) -> bool:
-    """Whether all values of another fact rule a system out that is not shown."""
     fact, value = elsewhere.shown
     if value in facts.get(fact, ()):
         return False
@@ -277,18 +272,14 @@ def _is_only(fact: str, value: str, facts: Facts) -> bool:
     return facts.get(fact, ()) == (value,)
 
 
-def _without(remedy: str, away: list[_Elsewhere]) -> str:
-    """`remedy` without clauses, and without clauses in brackets, that begin with words of a system in `away`."""
-    if not away:
-        return remedy
-    return _keeping(lambda clause: not any(each.begins.match(clause) for each in away), remedy)
+def without_clauses(remedies: Iterable[str], *begins: re.Pattern[str]) -> list[str]:
+    """`remedies` without the clauses, and the clauses in brackets, that begin so; those of which nothing is left go."""
+    return [left for remedy in remedies if (left := _without_clauses(remedy, begins))] if begins else list(remedies)
 
 
-def _keeping(is_kept: Callable[[str], bool], remedy: str) -> str:
-    """`remedy` without the clauses, and the clauses in brackets, that are not kept."""
-
+def _without_clauses(remedy: str, begins: Sequence[re.Pattern[str]]) -> str:
     def holds(clause: str) -> bool:
-        return is_kept(clause.strip())
+        return not any(each.match(clause.strip()) for each in begins)
 
     def in_brackets(found: re.Match[str]) -> str:
         clauses = _CLAUSE_END.split(found["content"])
@@ -339,15 +330,13 @@ def clauses_of(remedy: str) -> Iterator[str]:
 def _in_words_of(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
     """`remedy` with the second of each pair in place of what the first matches; as it is where the rest of it is for
     NVIDIA's GPUs."""
-    translated, rest = remedy, remedy
-    for pattern, command in pairs:
-        translated, rest = pattern.sub(command, translated), pattern.sub("", rest)
-    return remedy if _OF_NVIDIA.search(rest) else translated
+    rest = _replaced(remedy, [(pattern, "") for pattern, _ in pairs])
+    return remedy if _OF_NVIDIA.search(rest) else _replaced(remedy, pairs)
 
 
 def _replaced(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
     for pattern, command in pairs:
-        remedy = command.join(pattern.split(remedy))
+        remedy = pattern.sub(command, remedy)
     return remedy
 
 

@@ -7,9 +7,8 @@ An entry for a message of torch or Python does not know whose code ran into it. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from ascendtune.check.explain.answer.applicable_remedies import clauses_of
+from ascendtune.check.explain.answer.applicable_remedies import clauses_of, without_clauses
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.knowledge.entries import IMPORTER, KnownFailure
 from ascendtune.check.explain.language import say
@@ -50,11 +49,11 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     if trace is None or not library:
         return remedies
     is_alone = trace.library_alone != "" and not trace.headless
-    kept = _without(_OF_ONES_OWN, remedies) if is_alone or entry.family in _FAMILIES else remedies
-    if is_alone:
-        kept = _without(_FUNCTION_OF_ONES_OWN, kept)
+    of_ones_own = [_OF_ONES_OWN] if is_alone or entry.family in _FAMILIES else []
+    of_ones_own += [_FUNCTION_OF_ONES_OWN] if is_alone else []
+    kept = without_clauses(remedies, *of_ones_own)
     if not is_of_line(entry):
-        return kept or remedies
+        return tuple(kept) or remedies
     asked = asked_of_library(trace, trace.library_alone) if trace.library_alone else _of_called(trace, library)
     only_looks = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
     if is_alone and kept and _NO_MORE_THAN_LOOK.fullmatch(kept[0]):
@@ -81,17 +80,6 @@ def is_of_line(entry: KnownFailure) -> bool:
     clauses = [clause.strip() for remedy in entry.remedies for clause in clauses_of(remedy)]
     is_about_line = any(_IN_THE_CODE.search(each) or _OF_ONES_OWN.match(each) for each in clauses)
     return is_general and is_about_line and not speaks_of_owner
-
-
-def _without(begin: re.Pattern[str], remedies: Iterable[str]) -> tuple[str, ...]:
-    """`remedies` without the clauses that begin so, and without what is left of none."""
-    kept = []
-    for remedy in remedies:
-        clauses = list(clauses_of(remedy))
-        held = [clause for clause in clauses if not begin.match(clause.strip())]
-        if held:
-            kept.append(remedy if len(held) == len(clauses) else ("；" if "；" in remedy else "; ").join(held))
-    return tuple(kept)
 
 
 def place_in_library(event: Event) -> str:

@@ -60,14 +60,15 @@ _EXCLUSIVE = re.compile(
     rf"|combine|enable|have|mix) (?:both )?(?P<x>{_WITHIN_CLAUSE}{{1,60}}?) (?:and|with|together with|when|while) "
     rf"(?P<y>{_WITHIN_CLAUSE}{{1,60}}?)(?: together| at the same time)?{_END}"
 )
-_WITHOUT = re.compile(
+_WITHOUT = (
     rf"{_CLAUSE}(?P<x>{_WITHIN_CLAUSE}{{1,90}}?) (?:is|are|does|do|was)(?: currently)?(?: not|n't)(?: yet| "
     rf"currently)? (?:be )?"
-    r"(?:supported?|compatible|allowed|implemented|work|available|usable)(?: yet| currently)? (?P<how>with|"
-    r"together with|"
-    r"when using|when|while|if|in combination with|for|on|in|by) "
-    rf"(?P<y>{_ANY}{{2,90}}?){_END}"
+    r"(?:supported?|compatible|allowed|implemented|work|available|usable)(?: yet| currently)? "
 )
+_TOGETHER = re.compile(
+    rf"{_WITHOUT}(?:with|together with|when using|when|while|if|in combination with) (?P<y>{_ANY}{{2,90}}?){_END}"
+)
+_AT_PLACE = re.compile(rf"{_WITHOUT}(?:for|on|in|by) (?P<y>{_ANY}{{2,90}}?){_END}")
 _ONLY_ONE = re.compile(
     r"[Oo]nly one of (?P<x>[^.;:,\n]{1,60}?) (?:and|or) (?P<y>[^.;:,\n]{1,60}?) (?:should|can|may|must|has)\b"
 )
@@ -79,10 +80,10 @@ _INCOMPATIBLE = re.compile(
 )
 _UNSUPPORTED = re.compile(
     rf"{_CLAUSE}(?P<x>{_ANY}{{2,90}}?) (?:(?:is|are) (?:not (?:yet |currently )?(?:supported|implemented|allowed)|"
-    rf"unsupported)|(?:is|are)n't supported){_END}|[Uu]nsupported (?P<other>(?!operand)[\w-]+:? "
-    rf"[^.;,\n]{{2,60}}?){_END}|"
-    rf"(?:does not|doesn't|do not|not) (?:yet |currently )?support (?P<third>[^.;,\n]{{2,60}}?){_END}"
+    rf"unsupported)|(?:is|are)n't supported){_END}"
 )
+_UNSUPPORTED_THING = re.compile(rf"[Uu]nsupported (?P<x>(?!operand)[\w-]+:? [^.;,\n]{{2,60}}?){_END}")
+_NO_SUPPORT = re.compile(rf"(?:does not|doesn't|do not|not) (?:yet |currently )?support (?P<x>[^.;,\n]{{2,60}}?){_END}")
 _SINCE_SAVED = re.compile(
     rf"{_CLAUSE}(?P<x>{_WITHIN_CLAUSE}{{1,60}}?) (?:is|are|was|were) (?:inconsistent|different|changed|not the same)\b"
     r"[^.;\n]{0,40}\b(?:checkpoint|saved|resum\w+|before)\b"
@@ -93,17 +94,19 @@ _GOT_OF_TWO = re.compile(
     r"given|instead got|is)(?: instead)?:? (?P<got>[^;\n]{1,90}?)(?=[.;!](?:\s|$)|\s*$|, )"
 )
 _ONLY_BUT = re.compile(
-    rf"{_CLAUSE}(?P<x>{_ANY}{{1,60}}?) (?:can only|must|should|has to|needs to) be "
+    rf"{_CLAUSE}{_ANY}{{1,60}}? (?:can only|must|should|has to|needs to) be "
     rf"(?P<want>{_ANY}{{1,80}}?),? (?:but )?"
     r"(?:got|found|received|not|is|was|but) (?P<got>[^\n]{1,160}?)(?=[.;!](?:\s|$)|\s*$)"
 )
 _UNLIKE = re.compile(
     rf"{_CLAUSE}(?P<x>{_ANY}{{1,80}}?) (?:is|are|does|do|did)(?: not|n't) (?:match(?:ed)?(?: with| to)?|equal(?: to)?|"
-    rf"the same as|consistent with|agree with) (?P<y>[^;\n]{{1,80}}?){_END}|"
-    rf"{_CLAUSE}(?P<a>{_ANY}{{1,80}}?) (?:{_MUST} (?:match|equal|be equal to|be the same as|be consistent with)) "
-    rf"(?P<b>[^;\n]{{1,80}}?){_END}"
+    rf"the same as|consistent with|agree with) (?P<y>[^;\n]{{1,80}}?){_END}"
 )
-_LESS = re.compile(r"\((?P<x>\d[\d.]*) ?(?P<sign><=?|>=?|!=) ?(?P<y>\d[\d.]*)\)")
+_MUST_MATCH = re.compile(
+    rf"{_CLAUSE}(?P<x>{_ANY}{{1,80}}?) (?:{_MUST} (?:match|equal|be equal to|be the same as|be consistent with)) "
+    rf"(?P<y>[^;\n]{{1,80}}?){_END}"
+)
+_LESS = re.compile(r"\((?P<x>\d[\d.]*) ?(?:<=?|>=?|!=) ?(?P<y>\d[\d.]*)\)")
 _BOUND = re.compile(
     rf"{_CLAUSE}(?P<x>{_ANY}{{1,80}}?) {_MUST} be (?P<how>(?:strictly )?(?:greater|larger|more|bigger|higher|less|"
     r"smaller|lower|fewer)(?: than)?(?: or equal to)?|at least|at most|no (?:more|less) than|>=?|<=?|between) "
@@ -134,22 +137,11 @@ _MISSING = re.compile(
     r"(?:required|mandatory|not (?:set|specified|given|provided|defined)|missing)\b"
 )
 
-_CHOOSE = "of what the message names, use one that it lists: {list}"
-_MULTIPLE = "choose '{x}' as a multiple of '{y}'"
-_MULTIPLE_OF = "choose '{x}' as a multiple of '{y}': {numbers}"
-_NEAREST = "{below} or {above} in place of {given}"
-_LEAST_MULTIPLE = "{above} in place of {given}"
-_DIVISORS = "{list} in place of {divisor} (divisors of {given}); or {other}, where that number is yours to choose"
-_SET_IT = "set {key}={value}, or leave out what asks for it"
-_SET_TO = "{key} has to be {value}: set it so where it is configured"
 _ONLY_WHEN = re.compile(
-    r"(?:[Pp]ass|[Ss]et|[Uu]se|[Ss]pecify|[Gg]ive) (?P<x>[\w.`'\"-]{2,40}) only (?P<when>(?:when|if|for|"
+    r"(?:[Pp]ass|[Ss]et|[Uu]se|[Ss]pecify|[Gg]ive) (?P<key>[\w.`'\"-]{2,40}) only (?P<when>(?:when|if|for|"
     r"with) [^.;:\n]{3,120}?)"
     r"(?=[.;:!](?:\s|$)| \(|\s*$)"
 )
-_LEAVE_UNLESS = "leave out {x}: it is to be given only {when}"
-_NOT_THERE = "leave out '{x}': '{y}' does not have it"
-_ONE_OF_TWO = "the two do not go together: leave out '{x}' or '{y}'"
 _ONLY = re.compile(
     rf"\bonly (?:supports?|supported (?:on|with|by|for)|works? (?:with|on|for)|runs? (?:on|with)|available "
     rf"(?:on|with|for|in))"
@@ -158,19 +150,26 @@ _ONLY = re.compile(
 _REQUIRES = re.compile(
     rf"(?:(?<!\bnot )\brequires?|\bneeds) (?!grad|to\b|an argument)(?:that |the )?(?P<y>{_ANY}{{4,90}}?){_END}"
 )
-_ONLY_THERE = "it goes with '{y}' only: what differs from that here (option, type, release, hardware) is to be changed"
-_MEET = "see to what it requires, '{y}', or leave out the option that requires it"
-_LEAVE = "leave out '{x}' (the option, key or call that asks for it); a newer release may have it"
-_AS_SAVED = (
-    "continue with the same {x} as the checkpoint was written with (its run's configuration or log has it), or "
-    "without the part of the checkpoint that depends on it"
+_KEY = re.compile(r"['\"`-]|[a-z]_[a-z]|[A-Z]_[A-Z]")
+_LEAD = re.compile(
+    r"^.{0,60}\b(?:requires?|expects?) (?:the )?|^(?:(?:Currently|Note that|Sorry|Error|Assertion failed|"
+    r"However|But|The|the|a|an|that|when|if|as|and|please|your)"
+    r",? )+|^[A-Z][A-Z_]{6,}: "
 )
+_INSTEAD = re.compile(r" instead$")
+_QUOTES = ("'", '"', "`")
+_TWO = 2
+_PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
+
+_MULTIPLE = "choose '{x}' as a multiple of '{y}'"
+_MULTIPLE_OF = "choose '{x}' as a multiple of '{y}': {numbers}"
+_NEAREST = "{below} or {above} in place of {given}"
+_LEAST_MULTIPLE = "{above} in place of {given}"
+_DIVISORS = "{list} in place of {divisor} (divisors of {given}); or {other}, where that number is yours to choose"
+_ONE_OF_TWO = "the two do not go together: leave out '{x}' or '{y}'"
 _GIVE = "'{want}' is expected where '{got}' is given: change what gives it there"
 _EQUAL = "the two have to agree: '{x}' and '{y}': set one to the value of the other"
-_COMPARED = "{x} is on one side and {y} on the other: change the one that is configured so that the comparison holds"
-_WITHIN = "bring '{x}' to where it is {how} '{y}'"
-_LOWER = "lower '{x}', or raise '{y}' where it is configured"
-_RAISE = "raise '{x}', or lower '{y}' where it is configured"
+_LEAVE = "leave out '{x}' (the option, key or call that asks for it); a newer release may have it"
 _OTHER_TEXT = "choose another text for what the message quotes: the rule is '{rule}'"
 _IN_PLACE = "use {y} in place of {x}"
 _OTHER_VALUE = "give {key} another value than {x}"
@@ -180,19 +179,32 @@ _GIVE_IT = "give {key}: on the command line, in the configuration or the environ
 def turned_round(message: str) -> str:
     """What to do so that the first rule of `message` that is recognized holds; empty if it states none."""
     text = " ".join(message.split())
-    return next(filter(None, (rule(text) for rule in _RULES)), "")
+    told = (rule(text) if callable(rule) else _said_of(text, *rule) for rule in _RULES)
+    return next(filter(None, told), "")
 
 
-def _one_of(text: str) -> str:
-    match = _ONE_OF.search(text)
-    return say(_CHOOSE, list=match["list"].rstrip(".")) if match else ""
+def _said_of(text: str, pattern: re.Pattern[str], sentence: str) -> str:
+    """The sentence with the parts of the text that the pattern names; empty where one of them cannot be quoted."""
+    match = pattern.search(text)
+    if match is None:
+        return ""
+    parts = {name: _part(name, part) for name, part in match.groupdict().items()}
+    return say(sentence, **parts) if all(parts.values()) else ""
+
+
+def _part(name: str, part: str) -> str:
+    if name in _AS_IT_STANDS:
+        return part.rstrip(".")
+    part = _short(part)
+    # Of a long value its kind is enough.
+    return f"{part[:_LONGEST_GIVEN]}…" if name == "got" and len(part) > _LONGEST_GIVEN else part
 
 
 def _multiple(text: str) -> str:
     match = _DIVISIBLE.search(text)
     if match is None:
         return ""
-    x, y = _parts(match, "x", "y")
+    x, y = _short(match["x"]), _short(match["y"])
     numbers = _NUMBER_IN.findall(x) + _NUMBER_IN.findall(y)
     # Of several numbers the message does not say which is the value.
     if len(numbers) != 2 or not int(numbers[1]):
@@ -201,71 +213,11 @@ def _multiple(text: str) -> str:
     below, above = given // divisor * divisor, -(-given // divisor) * divisor
     if below == above:
         return ""
-    told = (
-        say(_NEAREST, below=below, above=above, given=given)
-        if below
-        else say(_LEAST_MULTIPLE, above=above, given=given)
-    )
-    divisors = [str(each) for each in range(1, min(divisor * 2, given, 4096) + 1) if given % each == 0 and each > 1]
+    told = say(_NEAREST if below else _LEAST_MULTIPLE, below=below, above=above, given=given)
+    divisors = [str(each) for each in range(2, min(divisor * 2, given, 4096) + 1) if given % each == 0]
     if divisors and divisor <= given:
         told = say(_DIVISORS, given=given, divisor=divisor, list=", ".join(divisors[-4:]), other=told)
     return say(_MULTIPLE_OF, x=x, y=y, numbers=told)
-
-
-def _set_it(text: str) -> str:
-    if (match := _SET.search(text)) is not None:
-        return say(_SET_IT, key=match["key"], value=match["value"].rstrip("."))
-    match = _TO_SET.search(text)
-    return say(_SET_TO, key=match["key"], value=match["value"]) if match else ""
-
-
-def _one_of_two(text: str) -> str:
-    if (match := _ONLY_WHEN.search(text)) is not None:
-        return say(_LEAVE_UNLESS, x=match["x"], when=match["when"])
-    for pattern in (_BETWEEN, _ONLY_ONE, _EXCLUSIVE, _INCOMPATIBLE, _WITHOUT):
-        if (match := pattern.search(text)) is not None:
-            x, y = _parts(match, "x", "y")
-            is_place = pattern is _WITHOUT and match["how"] in ("for", "on", "in", "by")
-            if x and y:
-                return say(_NOT_THERE, x=x, y=y) if is_place else say(_ONE_OF_TWO, x=x, y=y)
-    return ""
-
-
-def _as_saved(text: str) -> str:
-    match = _SINCE_SAVED.search(text)
-    return say(_AS_SAVED, x=match["x"]) if match else ""
-
-
-def _give(text: str) -> str:
-    match = _GOT_OF_TWO.search(text) or _ONLY_BUT.search(text)
-    if match is None:
-        return ""
-    want, got = _parts(match, "want", "got")
-    # Of a long value its kind is enough.
-    got = f"{got[:_LONGEST_GIVEN]}…" if len(got) > _LONGEST_GIVEN else got
-    return say(_GIVE, want=want, got=got) if want and got else ""
-
-
-def _equal(text: str) -> str:
-    match = _UNLIKE.search(text)
-    if match is None:
-        return ""
-    x, y = _parts(match, "x", "y") if match["x"] else _parts(match, "a", "b")
-    return say(_EQUAL, x=x, y=y) if x and y else ""
-
-
-def _compared(text: str) -> str:
-    match = _LESS.search(text)
-    return say(_COMPARED, x=match["x"], y=match["y"]) if match else ""
-
-
-def _within(text: str) -> str:
-    for pattern, sentence in ((_BOUND, _WITHIN), (_OVER, _LOWER), (_UNDER, _RAISE)):
-        if (match := pattern.search(text)) is not None:
-            x, y = _parts(match, "x", "y")
-            how = match["how"] if pattern is _BOUND else ""
-            return say(sentence, x=x, y=y, how=how) if x and y else ""
-    return ""
 
 
 def _other_text(text: str) -> str:
@@ -279,49 +231,10 @@ def _other_text(text: str) -> str:
     return ""
 
 
-def _only(text: str) -> str:
-    for pattern, sentence in ((_ONLY, _ONLY_THERE), (_REQUIRES, _MEET)):
-        if (match := pattern.search(text)) is not None and (part := _short(match["y"])):
-            return say(sentence, y=part)
-    return ""
-
-
-def _leave(text: str) -> str:
-    match = _UNSUPPORTED.search(text)
-    what = match and next(filter(None, match.groups()))
-    return say(_LEAVE, x=_short(what)) if what and _short(what) else ""
-
-
 def _give_it(text: str) -> str:
     match = _MISSING.search(text)
     key = match and (match["key"] or match["other"])
-    return say(_GIVE_IT, key=key) if key and _names_a_key(key) else ""
-
-
-_RULES: tuple[Callable[[str], str], ...] = (
-    _one_of, _multiple, _as_saved, _set_it, _one_of_two, _give, _compared, _within, _equal,
-    _other_text, _give_it, _only, _leave,
-)  # fmt: skip
-_KEY = re.compile(r"['\"`-]|[a-z]_[a-z]|[A-Z]_[A-Z]")
-_LEAD = re.compile(
-    r"^.{0,60}\b(?:requires?|expects?) (?:the )?|^(?:(?:Currently|Note that|Sorry|Error|Assertion failed|"
-    r"However|But|The|the|a|an|that|when|if|as|and|please|your)"
-    r",? )+|^[A-Z][A-Z_]{6,}: "
-)
-
-
-_INSTEAD = re.compile(r" instead$")
-_QUOTES = ("'", '"', "`")
-_TWO = 2
-_PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
-
-
-def _names_a_key(word: str) -> bool:
-    return _KEY.search(word) is not None
-
-
-def _parts(match: re.Match[str], x: str, y: str) -> tuple[str, str]:
-    return _short(match[x]), _short(match[y])
+    return say(_GIVE_IT, key=key) if key and _KEY.search(key) else ""
 
 
 def _short(part: str) -> str:
@@ -333,3 +246,38 @@ def _short(part: str) -> str:
         return ""
     is_reference = part.lower() in ("it", "this", "that", "they", "which", "these", "those", "there", "value", "")
     return "" if is_reference or len(part) > _LONGEST else part
+
+
+_AS_IT_STANDS = ("list", "key", "value", "when", "how")
+"""Names of parts that are quoted as they stand."""
+_RULES: tuple[tuple[re.Pattern[str], str] | Callable[[str], str], ...] = (
+    (_ONE_OF, "of what the message names, use one that it lists: {list}"),
+    _multiple,
+    (
+        _SINCE_SAVED,
+        "continue with the same {x} as the checkpoint was written with (its run's configuration or log has it), or "
+        "without the part of the checkpoint that depends on it",
+    ),
+    (_SET, "set {key}={value}, or leave out what asks for it"),
+    (_TO_SET, "{key} has to be {value}: set it so where it is configured"),
+    (_ONLY_WHEN, "leave out {key}: it is to be given only {when}"),
+    *((pattern, _ONE_OF_TWO) for pattern in (_BETWEEN, _ONLY_ONE, _EXCLUSIVE, _INCOMPATIBLE, _TOGETHER)),
+    (_AT_PLACE, "leave out '{x}': '{y}' does not have it"),
+    (_GOT_OF_TWO, _GIVE),
+    (_ONLY_BUT, _GIVE),
+    (_LESS, "{x} is on one side and {y} on the other: change the one that is configured so that the comparison holds"),
+    (_BOUND, "bring '{x}' to where it is {how} '{y}'"),
+    (_OVER, "lower '{x}', or raise '{y}' where it is configured"),
+    (_UNDER, "raise '{x}', or lower '{y}' where it is configured"),
+    (_UNLIKE, _EQUAL),
+    (_MUST_MATCH, _EQUAL),
+    _other_text,
+    _give_it,
+    (
+        _ONLY,
+        "it goes with '{y}' only: what differs from that here (option, type, release, hardware) is to be changed",
+    ),
+    (_REQUIRES, "see to what it requires, '{y}', or leave out the option that requires it"),
+    *((pattern, _LEAVE) for pattern in (_UNSUPPORTED, _UNSUPPORTED_THING, _NO_SUPPORT)),
+)
+"""The first that says something counts: a pattern with the sentence on what it names, or a function of the message."""
