@@ -105,8 +105,10 @@ def job_result(
         except MachineError as removed:
             return JobResult(removed.exit_code, removed)
     cause = record.get("exit_cause") if record and record != before else None
-    # Ranks on other hosts are asked to stop when one host fails: that they did is not why the job ended.
-    is_echo = cause and cause["exit_code"] > 128 and ending.host and not asked
+    # Ranks on other hosts are asked to stop when one host fails, and the kernel asks those of a torchrun that died:
+    # that they did is not why the job ended.
+    has_torchrun_died = ending.launcher_log is not None and ending.exit_code < 0
+    is_echo = cause and cause["exit_code"] > 128 and (ending.host or has_torchrun_died) and not asked
     if cause and not is_echo:
         return _told(run_dir, cause, _identity(record or {}, cause))
     if record and record != before and record.get("state") == "stopped" and not is_echo:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.errors import CheckFailed, MachineError
+from ascendtune.core.errors import CheckFailed, MachineError, Stopped
 from ascendtune.core.exit_cause import CauseKind, exit_cause, exit_cause_of_worker
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.result import LauncherExit, job_result, shell_exit_code
@@ -78,6 +78,24 @@ def test_a_rank_killed_in_the_second_in_which_another_lost_it_is_the_cause(
     (run.logs / "launcher.log").write_text(listed + _TORCHRUN.format(root))
     job_result(run.path, run.read(), LauncherExit(1, run.logs / "launcher.log"), None)
     assert run.read()["exit_cause"]["rank"] == blamed
+
+
+def test_a_torchrun_that_was_killed_is_the_cause_although_its_ranks_stopped_with_a_checkpoint(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    before = run.read()
+    (run.logs / "launcher.log").write_text("")
+    stop = exit_cause_of_worker(Stopped("stopped by SIGTERM after step 5", remedy="", signal_number=signal.SIGTERM), 0)
+    run.end_attempt("stopped", stop)
+
+    result = job_result(run.path, before, LauncherExit(-9, run.logs / "launcher.log"), None)
+
+    record = run.read()
+    assert result.is_failure and record["state"] == "failed"
+    assert (record["exit_cause"]["code"], record["exit_cause"]["kind"]) == ("process-killed", "signal")
+    # Of a user who asked at the same time the stop is the answer.
+    run.end_attempt("stopped", stop)
+    asked = job_result(run.path, before, LauncherExit(-9, run.logs / "launcher.log"), signal.SIGTERM)
+    assert asked.exit_code == 143 and not asked.is_failure
 
 
 def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -> None:
