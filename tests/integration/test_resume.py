@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -341,6 +342,22 @@ def test_two_ranks_lose_one_then_become_one(
     for key in ("loss", "grad_norm", "learning_rate"):
         assert [each[key] for each in records] == pytest.approx([each[key] for each in expected], rel=2e-5)
     assert place.leftovers(run) == []
+
+
+def test_torchrun_killed_before_the_first_checkpoint_is_a_failure_after_which_the_run_goes_on(
+    bench: Callable[[str], Workshop],
+) -> None:
+    place = bench("full")
+    run = RunDir(place.directory / "runs" / "run")
+    words = ("batch.per_device=1", "batch.accumulate=8", "optim.max_steps=12", "checkpoint.every_steps=11")
+    job = place.start("train", "recipe.yaml", *words, "--devices", "2", "--max-restarts", "1")
+    job.until_step(run, 2)
+    psutil.Process(_rank(job, 0).ppid()).kill()
+    ended = job.wait()
+    assert ended.code == 0, ended.err
+    assert re.search(r"\(torchrun was killed \(SIGKILL\)\); resuming from step [2-9], 0 restarts left", ended.err)
+    assert [each["state"] for each in run.read()["attempts"]] == ["failed", "finished"]
+    assert [each["step"] for each in run.read_metrics()] == list(range(1, 13)) and place.processes() == []
 
 
 @pytest.mark.soak

@@ -99,6 +99,8 @@ class NamedTensors(CheckpointContent):
         self._in_own_time = in_own_time
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._staging = Staging(device)
+        # Made now: making it takes torchrun's store, and a torchrun that was killed has none for the last checkpoint.
+        self._group = _host_group() if ranks > 1 else None
 
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
@@ -109,15 +111,12 @@ class NamedTensors(CheckpointContent):
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         tensors = self._tensors()
         self._staging.copy(parts_of_rank(tensors, self._rank, self._ranks))
-        group = None if self._ranks == 1 else _host_group()
         writer = ThreadPoolExecutor(1, "checkpoint")
-        written = writer.submit(self._write, directory, files, sorted(tensors), group)
+        written = writer.submit(self._write, directory, files, sorted(tensors))
         writer.shutdown(wait=False)
         return written
 
-    def _write(
-        self, directory: Path, files: Mapping[str, bytes], names: list[str], group: dist.ProcessGroup | None
-    ) -> dict[str, str]:
+    def _write(self, directory: Path, files: Mapping[str, bytes], names: list[str]) -> dict[str, str]:
         # Linux has a priority for each thread.
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
@@ -129,9 +128,9 @@ class NamedTensors(CheckpointContent):
                 digests[path.name] = self._staging.write(path)
             except Exception as error:  # noqa: BLE001  # raised below, when the other ranks know of it
                 failure = error
-        if group is not None:
+        if self._group is not None:
             with suppress(Exception) if failure else nullcontext():
-                digests = _of_all_ranks(_Report(names, digests, *_as_fields(failure)), group)
+                digests = _of_all_ranks(_Report(names, digests, *_as_fields(failure)), self._group)
         if failure is not None:
             raise failure
         return digests
@@ -300,11 +299,6 @@ def _of_all_ranks(own: _Report, group: dist.ProcessGroup) -> dict[str, str]:
 
 def _host_group() -> dist.ProcessGroup:
     """A Gloo group of its own: the writing thread must not mix its messages with the training's."""
-    global _GROUP
-    if _GROUP is None:
-        _GROUP = dist.new_group(backend="gloo")
-        require_own_peers()
-    return _GROUP
-
-
-_GROUP: dist.ProcessGroup | None = None
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    require_own_peers()
+    return group
