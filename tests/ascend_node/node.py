@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascend_node.tables import info_table, mapping_table
+from ascendtune.machine.npu.chip_family import family_of
 
 SIMULATED = "SIMULATED: this machine has no such hardware"
 _HOME = "usr/local/Ascend"
@@ -47,7 +48,13 @@ class Cann:
 
     version: str = "8.2.RC1"
     loaded: bool = True
-    kernels: bool = True
+    kernels: str | None = None
+    """The chip whose operators are installed: None is the machine's own, empty none."""
+
+    @property
+    def place(self) -> str:
+        """Below /usr/local/Ascend, as releases before and from 8.5 on have it."""
+        return f"ascend-toolkit/{self.version}" if self.version < "8.5" else f"cann-{self.version}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class Node:
         loaded = next((each for each in self.cann if each.loaded), None)
         env = {"PATH": f"{root}/bin:/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
         if loaded:
-            env["ASCEND_HOME_PATH"] = str(root / _HOME / "ascend-toolkit" / loaded.version)
+            env["ASCEND_HOME_PATH"] = str(root / _HOME / loaded.place)
         return {**env, **self.env}
 
     def _devices(self, root: Path) -> None:
@@ -167,11 +174,16 @@ class Node:
         if self.nnal:
             _write(root / _HOME / "nnal/atb/latest/version.info", f"    Ascend-cann-atb : {self.nnal}\n")
         for each in self.cann:
-            kit = root / _HOME / "ascend-toolkit" / each.version
-            _write(kit / "runtime/version.info", f"Version=7.7.0.1.238\nversion_dir={each.version}\n{_REQUIRED}")
+            kit = root / _HOME / each.place
+            info = kit / ("runtime" if each.version < "8.5" else "share/info/runtime") / "version.info"
+            _write(info, f"Version=7.7.0.1.238\nversion_dir={each.version}\n{_REQUIRED}")
+            script = kit.parent if each.version < "8.5" else kit
+            _write(script / "set_env.sh", f"export ASCEND_HOME_PATH='{kit}' READ=$READ:{each.version}\n")
             _write(kit / "lib64/libhccl.so", "")
-            if each.kernels:
-                _write(kit / "opp/built-in/op_impl/ai_core/tbe/kernel/ascend910b/add/add.o", "")
+            family = family_of(self.name)
+            kernels = family.directory if each.kernels is None and family else each.kernels
+            if kernels:
+                _write(kit / f"opp/built-in/op_impl/ai_core/tbe/kernel/{kernels}/add/add.o", "")
 
     def _kernel(self, root: Path) -> None:
         if self.container:

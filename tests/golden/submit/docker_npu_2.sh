@@ -36,5 +36,5 @@ exec docker run \
   --env XDG_CACHE_HOME=/srv/alpaca/cache \
   --env HF_TOKEN \
   registry.example.com/ascendtune:1 \
-  bash -c 'if [ -z "${ASCEND_HOME_PATH:-}" ] && [ -f /usr/local/Ascend/ascend-toolkit/set_env.sh ]; then . /usr/local/Ascend/ascend-toolkit/set_env.sh; fi
+  bash -c 'if [ -n "${ASCEND_HOME_PATH:-}" ]; then :; elif [ -f /usr/local/Ascend/cann/set_env.sh ]; then . /usr/local/Ascend/cann/set_env.sh; elif [ -f /usr/local/Ascend/ascend-toolkit/set_env.sh ]; then . /usr/local/Ascend/ascend-toolkit/set_env.sh; fi
 exec ascendtune train /srv/alpaca/recipe.yaml optim.epochs=2 --devices 2'

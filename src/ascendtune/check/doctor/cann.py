@@ -9,8 +9,9 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, warning
-from ascendtune.machine.compatibility import is_release
-from ascendtune.machine.npu.versions import Toolkit, read_values
+from ascendtune.machine.compatibility import is_release, release_key
+from ascendtune.machine.npu.chip_family import family_of
+from ascendtune.machine.npu.versions import Toolkit, ascend_homes, read_values, set_env_script
 
 CANN = "cann"
 
@@ -31,12 +32,13 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     if not kits:
         yield failure(
             CANN,
-            say("no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH"),
+            say("no CANN toolkit in /usr/local/Ascend, in ~/Ascend or at ASCEND_HOME_PATH"),
             expected=say("a toolkit and the kernels (8.5 and later: ops) package of this chip"),
             remedy=say("install Ascend-cann-toolkit and the kernels package, then source set_env.sh"),
         )
     elif loaded is None:
-        script = f"{Path(kits[-1].path).parent}/set_env.sh"
+        newest = max(kits, key=lambda kit: release_key(kit.version or ""))
+        script = set_env_script(newest, kits) or f"{newest.path}/set_env.sh"
         wrong = outside.env.get("ASCEND_HOME_PATH")
         yield failure(
             CANN,
@@ -48,18 +50,38 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
             evidence=(f"installed: {names}",),
         )
     else:
-        yield from _loaded(loaded, kits, names)
+        yield from _loaded(outside, loaded, kits, names)
         yield from _nnal(outside, loaded)
 
 
-def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
-    name = loaded.version or loaded.package_version
-    if not any(any(Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")) for part in ("", "*-linux/")):
+def _loaded(outside: Outside, loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
+    name = loaded.version or loaded.package_version or ""
+    there = {path.name for part in ("", "*-linux/") for path in Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")}
+    families = {device.name: family_of(device.name) for device in outside.npu_smi[0].devices if device.name}
+    needed = {chip: family for chip, family in families.items() if family and family.directory not in there}
+    packages = ", ".join(dict.fromkeys(family.package(name) for family in needed.values()))
+    if not there:
         yield failure(
             CANN,
             say("CANN {name} has no compiled operators: the kernels package is not installed", name=name),
             expected=say("a directory of the chip in {kernels}", kernels=_KERNELS),
-            remedy=say("install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)", name=name),
+            remedy=say("install {packages} {name}", packages=packages, name=name)
+            if packages
+            else say("install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)", name=name),
+            evidence=(loaded.path,),
+        )
+        return
+    if needed:
+        yield failure(
+            CANN,
+            say(
+                "CANN {name} has compiled operators for {there}, not for the chips of this machine ({chips})",
+                name=name,
+                there=", ".join(sorted(there)),
+                chips=", ".join(needed),
+            ),
+            expected=", ".join(dict.fromkeys(f"{_KERNELS}/{family.directory}" for family in needed.values())),
+            remedy=say("install {packages} {name}", packages=packages, name=name),
             evidence=(loaded.path,),
         )
         return
@@ -71,7 +93,8 @@ def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
     """The acceleration library (ATB) is optional; another release fails when its first operator runs."""
     versions = {
         read_values(path.read_text(errors="replace")).get("Ascend-cann-atb")
-        for path in outside.path("/usr/local/Ascend/nnal/atb").glob("*/version.info")
+        for home in ascend_homes(outside.root, outside.env)
+        for path in (home / "nnal/atb").glob("*/version.info")
     }
     known = sorted(version for version in versions if version)
     if known and loaded.version and not any(is_release(version, loaded.version) for version in known):
@@ -91,9 +114,10 @@ def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
 CANN_CHECK = Check(
     CANN,
     what="Lists the CANN toolkits and the one that this shell has loaded, and checks that nnal (ATB) is of the same "
-    "release and that compiled operators are installed.",
+    "release and that compiled operators of this machine's chips are installed.",
     why="torch_npu finds CANN through the environment. A shell without set_env.sh ends with `libhccl.so: cannot open "
-    "shared object file`; a toolkit without the kernels package ends with `Cannot find bin of op` (EZ9999, 500001).",
+    "shared object file`; a toolkit without the kernels package of the chip ends with `Cannot find bin of op` (EZ9999, "
+    "500001).",
     fix="source .../set_env.sh in every shell and in the job script. Install the kernels (8.5 and later: ops) package "
     "of the chip in the toolkit's version.",
     look=_look_at_cann,

@@ -11,6 +11,8 @@ from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
+from ascendtune.machine.compatibility import release_key
+from ascendtune.machine.npu.versions import set_env_script
 
 LIBRARIES = "libraries"
 
@@ -97,17 +99,15 @@ def _is_torchs(name: str, outside: Outside) -> bool:
 
 def _where_from(missing: list[str], outside: Outside) -> str:
     """How to add the directory, of CANN or of the driver, in which the first missing library lies."""
-    for pattern in ("ascend-toolkit/*/lib64", "ascend-toolkit/*/*-linux/lib64", "cann*/lib64", "driver/lib64/*"):
-        for directory in sorted(outside.path("/usr/local/Ascend").glob(pattern), reverse=True):
-            if (directory / missing[0]).exists():
-                return _how(directory)
+    kits = outside.versions.toolkits
+    for kit in sorted(kits, key=lambda kit: release_key(kit.version or ""), reverse=True):
+        directories = (Path(kit.path) / "lib64", *Path(kit.path).glob("*-linux/lib64"))
+        if any((directory / missing[0]).exists() for directory in directories):
+            return say("source {script}", script=set_env_script(kit, kits) or f"{kit.path}/set_env.sh")
+    for directory in sorted(outside.path("/usr/local/Ascend").glob("driver/lib64/*"), reverse=True):
+        if (directory / missing[0]).exists():
+            return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
     return say("source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64")
-
-
-def _how(directory: Path) -> str:
-    if "driver" in directory.parts:
-        return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
-    return say("source the set_env.sh of the CANN that has it, in {directory}", directory=directory)
 
 
 LIBRARIES_CHECK = Check(

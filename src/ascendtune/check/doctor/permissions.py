@@ -18,6 +18,7 @@ _VENDOR = (
     "/usr/local/Ascend",
     "/usr/local/Ascend/driver",
     "/usr/local/Ascend/ascend-toolkit",
+    "/usr/local/Ascend/cann",
     "/etc/ascend_install.info",
 )
 _SAMPLE = 200

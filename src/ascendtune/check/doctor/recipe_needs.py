@@ -15,11 +15,9 @@ from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.files import require_writable
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import find_local, offline_variable, split_hub
+from ascendtune.machine.npu.chip_family import family_of
 
 RECIPE = "recipe"
-
-_FIRST_GENERATION = ("910A", "910B", "910ProA", "910ProB", "910PremiumA")
-"""npu-smi's names of the first 910, which has no bf16; the chips of the 910B generation have a digit: 910B1."""
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -142,7 +140,7 @@ def _precision(outside: Outside, needs: Needs) -> Iterator[Finding]:
     if needs.precision != "bf16":
         return
     names = {device.name for device in outside.npu_smi[0].devices if device.name}
-    without = sorted(name for name in names if name.removeprefix("Ascend") in _FIRST_GENERATION)
+    without = sorted(name for name in names if (family := family_of(name)) and not family.has_bf16)
     if without:
         yield failure(
             RECIPE,

@@ -6,17 +6,16 @@ import os
 import pwd
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.machine.compatibility import is_release, release_key
 from ascendtune.machine.environment.mirrors import shell_variables
-from ascendtune.machine.npu.versions import Toolkit, installed_versions
+from ascendtune.machine.npu.versions import Toolkit, ascend_homes, installed_versions, set_env_script
 from ascendtune.machine.vendor.find import vendor_of
 
-_HOME = Path("usr/local/Ascend")
 _VENDOR_USER = "HwHiAiUser"
 """The account that CANN's installer uses."""
 
@@ -38,9 +37,9 @@ def export_lines(
     """
     cann = _cann(env, root, release, has_npus=has_npus)
     scripts = [cann] if cann is not None else []
-    atb = root / _HOME / "nnal/atb/set_env.sh"
-    if atb.is_file() and not env.get("ATB_HOME_PATH") and (scripts or _loaded(env, root)):
-        scripts.append(atb)
+    atb = [home / "nnal/atb/set_env.sh" for home in ascend_homes(root, env)]
+    if not env.get("ATB_HOME_PATH") and (scripts or _loaded(env, root)):
+        scripts += [path for path in atb if path.is_file()][:1]
     for script in scripts:
         _require_safe(script)
     variables = shell_variables()
@@ -64,13 +63,13 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
         return None
     fitting = [kit for kit in kits if release is None or is_release(kit.version or "", release)]
     if release is not None and not fitting:
-        remedy = "install it first: no CANN was found in /usr/local/Ascend or at ASCEND_HOME_PATH"
+        remedy = "install it first: no CANN was found in /usr/local/Ascend, in ~/Ascend or at ASCEND_HOME_PATH"
         if kits:
             remedy = f"choose from: {', '.join(kit.version or kit.path for kit in kits)}"
         raise InputError(f"CANN {release} is not installed", code="unknown-name", remedy=remedy)
     if not fitting and has_npus:
         raise MachineError(
-            "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
+            "no CANN toolkit in /usr/local/Ascend, in ~/Ascend or at ASCEND_HOME_PATH",
             code="cann-missing",
             remedy="install Ascend-cann-toolkit and the kernels (8.5 and later: ops) package of the chip; "
             "`ascendtune env install-plan` names the release",
@@ -78,7 +77,7 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
     if not fitting:
         return None
     kit = max(fitting, key=lambda each: release_key(each.version or ""))
-    script = next((path for path in _scripts(kit, kits) if path.is_file()), None)
+    script = set_env_script(kit, kits)
     if script is None:
         raise MachineError(
             f"CANN {kit.version} has no set_env.sh",
@@ -91,17 +90,6 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
 
 def _loaded(env: Mapping[str, str], root: Path) -> Toolkit | None:
     return next((kit for kit in installed_versions(root, env).toolkits if kit.in_use), None)
-
-
-def _scripts(kit: Toolkit, kits: tuple[Toolkit, ...]) -> Iterator[Path]:
-    """Where releases have their script; `ascend-toolkit/set_env.sh` loads the release that `latest` leads to."""
-    path = Path(kit.path)
-    yield path / "set_env.sh"
-    latest = path.parent / "latest"
-    is_latest = latest.exists() and (latest.resolve() == path or (latest / "runtime").resolve().parent == path)
-    if is_latest or sum(Path(each.path).parent == path.parent for each in kits) == 1:
-        yield path.parent / "set_env.sh"
-    yield path / "bin/setenv.bash"
 
 
 def _require_safe(script: Path) -> None:

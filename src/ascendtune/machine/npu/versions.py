@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from ascendtune.core.files import text_of
 
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 _DEFAULT_HOME = Path("usr/local/Ascend")
+_INSTALLED = Path("etc/Ascend/ascend_cann_install.info")
+"""Where the installer notes the path that root gave with --install-path."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,19 @@ def installed_versions(root: Path = Path("/"), env: Mapping[str, str] | None = N
     return Versions(driver, firmware, tuple(_toolkits(root, env)))
 
 
+def ascend_homes(root: Path, env: Mapping[str, str]) -> list[Path]:
+    """The directories that CANN and nnal are installed in: by root, by root with a path of its own, by this user."""
+    given = read_values(text_of(root / _INSTALLED)).get("Install_Path", "").strip("/")
+    home = env.get("HOME", "")
+    own = [Path(home) / "Ascend"] if home.startswith("/") else []
+    return list(dict.fromkeys([root / _DEFAULT_HOME, *([root / given] if given else []), *own]))
+
+
+def set_env_script(kit: Toolkit, kits: Sequence[Toolkit]) -> Path | None:
+    """The script that loads `kit`, one of the installed `kits`; None where it has none."""
+    return next((path for path in _scripts(kit, kits) if path.is_file()), None)
+
+
 def read_values(text: str) -> dict[str, str]:
     """`key=value` and `key : value` lines (version.info, *_install.info, ATB's version.info); quotes are taken off."""
     lines = re.finditer(r"^\s*([A-Za-z][\w .-]*?)\s*[=:]\s*(.*?)\s*$", text, re.MULTILINE)
@@ -79,15 +94,27 @@ def _first_version(kind: str, *homes: Path) -> str | None:
 def _toolkits(root: Path, env: Mapping[str, str]) -> list[Toolkit]:
     """One for each directory with a version; links to the same directory count once."""
     used = {_resolved(Path(env[name])) for name in _HOMES if env.get(name)}
-    base = root / _DEFAULT_HOME
-    places = [*sorted(base.glob("ascend-toolkit/*")), *sorted(base.glob("cann*")), *sorted(used)]
+    # CANN 8.5 and later are in cann-8.5.0, to which `cann` leads.
+    patterns = ("ascend-toolkit/*", "cann*")
+    placed = [each for base in ascend_homes(root, env) for pattern in patterns for each in sorted(base.glob(pattern))]
     found: dict[Path, Toolkit] = {}
-    for place in places:
+    for place in (*placed, *sorted(used)):
         path = _resolved(place)
         version, package = _toolkit_version(path)
         if path not in found and (version or package):
             found[path] = Toolkit(str(path), version, package, path in used)
     return list(found.values())
+
+
+def _scripts(kit: Toolkit, kits: Sequence[Toolkit]) -> Iterator[Path]:
+    """Where releases have their script; `ascend-toolkit/set_env.sh` loads the release that `latest` leads to."""
+    path = Path(kit.path)
+    yield path / "set_env.sh"
+    latest = path.parent / "latest"
+    is_latest = latest.exists() and (latest.resolve() == path or (latest / "runtime").resolve().parent == path)
+    if is_latest or sum(Path(each.path).parent == path.parent for each in kits) == 1:
+        yield path.parent / "set_env.sh"
+    yield path / "bin/setenv.bash"
 
 
 def _toolkit_version(path: Path) -> tuple[str | None, str | None]:

@@ -40,7 +40,12 @@ seven: 392), which counts both directions: a public measurement on Atlas A2 has 
 _HCCS_CHIPS = ("910B1", "910B2", "910B3", "910B4")
 """A 910B without a digit is of the first generation."""
 
-_SET_ENV = "/usr/local/Ascend/ascend-toolkit/set_env.sh"
+_CANN, _OLDER_CANN = "/usr/local/Ascend/cann/set_env.sh", "/usr/local/Ascend/ascend-toolkit/set_env.sh"
+_LOAD_CANN = (
+    f'if [ -n "${{ASCEND_HOME_PATH:-}}" ]; then :; elif [ -f {_CANN} ]; then . {_CANN}; '
+    f"elif [ -f {_OLDER_CANN} ]; then . {_OLDER_CANN}; fi"
+)
+"""CANN 8.5 and later are in `cann`; root's installation also links `ascend-toolkit` to it."""
 
 
 class NpuVendor(Vendor):
@@ -72,7 +77,7 @@ class NpuVendor(Vendor):
         gres="npu",
         told_by_slurm=False,
         image="ascendtune:ascend",
-        set_up=(f'if [ -z "${{ASCEND_HOME_PATH:-}}" ] && [ -f {_SET_ENV} ]; then . {_SET_ENV}; fi',),
+        set_up=(_LOAD_CANN,),
     )
 
     def device_ids(self, dev: Path) -> tuple[str, ...]:

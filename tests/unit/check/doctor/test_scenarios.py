@@ -38,6 +38,7 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("cann", "cann-absent", "failure", "no CANN toolkit"),
     ("cann", "cann-not-loaded", "failure", "not loaded in this shell"),
     ("cann", "cann-without-kernels", "failure", "no compiled operators"),
+    ("cann", "cann-kernels-of-an-a3", "failure", "for ascend910_93, not for the chips of this machine (910B4)"),
     ("versions", "driver-too-old", "failure", "driver 23.0.3 is too old for CANN 8.1.RC1"),
     ("versions", "torch-differs", "failure", "torch_npu 2.6.0 does not work with torch 2.7.1"),
     ("versions", "interface-too-old", "failure", "(ascendhal) is 3.9.0, CANN 8.2.RC1 needs 4.0.0"),
@@ -77,6 +78,23 @@ def test_planted_fault_of_a_machine_is_found(lay: Lay, code: str, machine: str, 
     found = _answers(lay(machine), code)
     assert any(each.status == status and said in each.measured for each in found), found
     assert all(each.code == code for each in found)
+
+
+@pytest.mark.parametrize(
+    ("machine", "remedy"),
+    [
+        ("cann-not-loaded", "source {}/ascend-toolkit/set_env.sh"),
+        ("cann-8.5-not-loaded", "source {}/cann-8.5.0/set_env.sh"),
+        ("cann-without-kernels", "install Ascend-cann-kernels-910b 8.2.RC1"),
+        ("cann-kernels-of-an-a3", "install Ascend-cann-910b-ops 8.5.0"),
+    ],
+)
+def test_what_cann_lacks_is_named_as_this_release_has_it(lay: Lay, machine: str, remedy: str) -> None:
+    outside = lay(machine)
+    (found,) = _answers(outside, "cann")
+    script = found.remedy.removeprefix("source ")
+    assert found.remedy == remedy.format(outside.path("/usr/local/Ascend"))
+    assert not script.endswith(".sh") or Path(script).is_file()
 
 
 @pytest.mark.parametrize("machine", ["healthy-910b4", "healthy-a3", "container-healthy"])

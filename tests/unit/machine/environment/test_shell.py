@@ -53,6 +53,35 @@ def test_named_release_is_loaded_by_its_own_script(tmp_path: Path) -> None:
     assert _evaluated(export_lines(env, root=tmp_path, release="8.1.RC1"), "READ") == ":8.1.RC1"
 
 
+def test_a_release_in_a_directory_of_its_own_is_loaded_by_its_script(tmp_path: Path) -> None:
+    """CANN 8.5 and later: /usr/local/Ascend/cann-8.5.0, beside older ones in ascend-toolkit."""
+    env = _machine(tmp_path, "8.2.RC1", "8.5.0", nnal=False)
+    assert _evaluated(export_lines(env, root=tmp_path), "READ") == ":8.5.0"
+    assert _evaluated(export_lines(env, root=tmp_path, release="8.2.RC1"), "READ") == ":8.2.RC1"
+
+
+@pytest.mark.parametrize("place", ["user", "given by root"])
+def test_a_toolkit_that_a_user_or_root_installed_elsewhere_is_found(tmp_path: Path, place: str) -> None:
+    env = Node(cann=()).lay_out(tmp_path / "root")
+    home = tmp_path / "root/opt/ascend" if place == "given by root" else tmp_path / "home/Ascend"
+    env["HOME"] = str(tmp_path / "home")
+    Node(cann=(Cann("9.0.0", loaded=False),)).lay_out(tmp_path / "other")
+    (tmp_path / "other/usr/local/Ascend").rename(_made(home.parent) / home.name)
+    (home / "nnal/atb").mkdir(parents=True)
+    (home / "nnal/atb/set_env.sh").write_text("export READ=$READ:atb\n")
+    if place == "given by root":
+        record = tmp_path / "root/etc/Ascend/ascend_cann_install.info"
+        _made(record.parent)
+        record.write_text("Install_Path=/opt/ascend\nToolkit_InstallPath=/opt/ascend/cann-9.0.0\n")
+    lines = export_lines(env, root=tmp_path / "root", has_npus=True)
+    assert _evaluated(lines, "READ") == ":9.0.0:atb"
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
 def test_loaded_toolkit_and_set_variables_are_left_out(tmp_path: Path) -> None:
     env = _machine(tmp_path, "8.2.RC1")
     kit = tmp_path / "usr/local/Ascend/ascend-toolkit/8.2.RC1"
