@@ -1,16 +1,17 @@
-"""Checkpoints: the whole state of a run, written beside the training, complete or absent.
+"""Checkpoints: the whole state of a run, written in the background, complete or absent.
 
-A checkpoint is written into `.step_N.writing`, flushed to disk, and gets its name `step_N` by one rename when every
-rank has written its part. A run that is killed in between leaves a directory that no reader takes for a checkpoint.
+A checkpoint is written to `.step_N.writing`, flushed to disk, and renamed to `step_N` once every rank has written its
+part. A run that is killed in between leaves a directory that no reader treats as a checkpoint.
 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
-    step_N/tensors_rank_R.safetensors what rank R writes of the tensors (see `tensor_files.py`)
+    step_N/tensors_rank_R.safetensors the tensors, or their parts, that rank R writes (see `tensor_files.py`)
     step_N/zero/                      in their place, DeepSpeed's files (see `content.py`)
-    step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
+    step_N/digests.json               SHA-256 of every other file: a flipped bit is found before the run is resumed
 
-Nothing of it is a pickle, except DeepSpeed's files, which are read without running code. Others could still choose what
-is trained on, so a run goes on only from files that no other user may write (`core/ownership.py`), or that are trusted.
+No file is a pickle, except DeepSpeed's, which are read without running code. Other users could still change the weights
+or the data, so a run is resumed only from files that no other user may write (`core/ownership.py`), or that are
+trusted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ascendtune.train.checkpoint.content import CheckpointContent, damaged_check
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
-# Room beyond the tensors themselves, for metadata and for the log that goes on growing.
+# Disk space beyond the tensors: for metadata, and for logs that continue to grow.
 _SLACK_BYTES = 16 * 1024 * 1024
 _DIGESTS = "digests.json"
 
@@ -47,15 +48,15 @@ _READERS = {
     "zero-3": "parallel.strategy=deepspeed, ZeRO stage 3, nothing on nvme",
     "zero-disk": "parallel.strategy=deepspeed, and the same on nvme",
 }
-"""The recipe that reads each form of checkpoint."""
+"""The recipe that can read each form of checkpoint."""
 
 
 class Checkpointer:
     """Writes and reads the checkpoints of one run.
 
     Args:
-        content: weights and optimizer state, in the form that the strategy gives them.
-        keep: how many checkpoints are kept.
+        content: weights and optimizer state, in the form of the strategy.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, run: RunDir, strategy: Strategy, content: CheckpointContent, *, keep: int) -> None:
@@ -70,9 +71,9 @@ class Checkpointer:
         self._has_room = False
 
     def make_room(self) -> None:
-        """Get memory for the first checkpoint in the background: new pages cost more time than the copy to them.
+        """Allocate memory for the first checkpoint in the background: new pages take longer than the copy to them.
 
-        After a step, with which the optimizer's state begins. Further calls do nothing.
+        Call it after a step, when the optimizer's state exists. Further calls do nothing.
         """
         if not self._has_room:
             self._has_room = True
@@ -86,17 +87,17 @@ class Checkpointer:
         protected: int | None = None,
         on_complete: Callable[[int], None] = lambda step: None,
     ) -> None:
-        """Copy everything now, write it in the background. Waits for the previous one first.
+        """Copy everything now, and write it in the background. Waits for the previous checkpoint first.
 
-        Where this step's checkpoint has been written or loaded already, nothing happens: evaluation, schedule and a
-        signal may each want one, and a resumed run may stop or evaluate before its first step.
+        Does nothing if this step's checkpoint has been written or loaded already: evaluation, schedule and a signal may
+        each save one, and a resumed run may stop or evaluate before its first step.
 
         Args:
-            protected: a step whose checkpoint is kept whatever its age (the best one).
-            on_complete: called on the main rank, in the writing thread, with `step` when the checkpoint is complete.
+            protected: a step whose checkpoint is never removed (the best one).
+            on_complete: called with `step` on the main rank, in the writing thread, when the checkpoint is complete.
 
         Raises:
-            MachineError: the disk has no room, or the previous checkpoint could not be written.
+            MachineError: the disk has too little space, or the previous checkpoint could not be written.
         """
         if step == self._saved_step:
             return
@@ -114,22 +115,22 @@ class Checkpointer:
             pending = self._content.write(directory, files)
         self._pending, self._pending_step, self._saved_step = pending, step, step
         if self._strategy.is_main:
-            # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
-            self._pending = _then(
+            # Chained, not polled: the checkpoint is renamed as soon as the last byte is written, not at the next step.
+            self._pending = _chained(
                 pending, lambda digests: self._finish(step, directory, digests, protected, on_complete)
             )
 
     def poll(self) -> None:
-        """Raise what went wrong in the background, if anything did. Costs nothing."""
+        """Raise the error of the writing thread, if there is one. Does not wait."""
         if self._pending is not None and self._pending.done():
             self.wait()
 
     def wait(self) -> None:
-        """Block until nothing is being written.
+        """Wait until nothing is being written.
 
         Raises:
             MachineError: the checkpoint could not be written; no `step_N` exists for it.
-            Exception: it is complete, and `on_complete` raised this.
+            Exception: the checkpoint is complete, but `on_complete` raised this.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -149,7 +150,7 @@ class Checkpointer:
             ) from error
 
     def load(self, directory: Path) -> State:
-        """Put weights, optimizer and random state back; returns the state that was saved, with `step`.
+        """Restore weights, optimizer and random state; return the state that was saved, with `step`.
 
         Raises:
             MachineError: the checkpoint is damaged.
@@ -171,7 +172,8 @@ class Checkpointer:
         self._content.read(directory)
         restore_random_state(random_state, self._strategy)
         if is_checkpoint_of(self._run, directory):
-            # Two directories cannot change places at once: between two renames there would be no checkpoint.
+            # It is not saved again: two directories cannot be exchanged atomically, and meanwhile there would be no
+            # checkpoint.
             self._saved_step = state["step"]
         return state
 
@@ -195,10 +197,10 @@ class Checkpointer:
             )
 
     def _require_space(self) -> None:
-        """Raise on every rank where the main rank finds too little space, before any of them writes.
+        """Raise on every rank if the main rank finds too little space, before any rank writes.
 
-        A rank that looked by itself would find less: beside it others write already, or the main rank has yet to remove
-        an older checkpoint.
+        Ranks that checked for themselves would find less space: other ranks write already, or the main rank has not
+        removed an older checkpoint yet.
         """
         place, needed = self._run.checkpoints, self._content.size_bytes() + _SLACK_BYTES
         of_main, *_ = self._strategy.gather(str(shutil.disk_usage(place).free))
@@ -210,12 +212,14 @@ class Checkpointer:
         self,
         step: int,
         directory: Path,
-        made: dict[str, str],
+        digests_of_writers: dict[str, str],
         protected: int | None,
         on_complete: Callable[[int], None],
     ) -> None:
-        # Whoever wrote a file has flushed it, on its own host; the directory is flushed with this last one.
-        digests = {name: made.get(name) or digest_of_file(directory / name) for name in _files_of(directory)}
+        # Each rank has flushed its files on its own host; the directory is flushed together with this last one.
+        digests = {
+            name: digests_of_writers.get(name) or digest_of_file(directory / name) for name in _files_of(directory)
+        }
         write_json(directory / _DIGESTS, digests)
         directory.rename(self._run.checkpoint(step))
         sync_path(self._run.checkpoints)
@@ -235,22 +239,22 @@ def _files_of(directory: Path) -> list[str]:
 
 
 def require_intact(directory: Path, strategy: Strategy) -> None:
-    """Compare the digests of this rank's share of the files: all ranks together read every byte.
+    """Compare the digests of this rank's share of the files; all ranks together read every byte.
 
     Raises:
         ValueError: a file differs or is missing.
         OSError: the list of digests cannot be read.
-        MachineError: it is not a regular file.
+        MachineError: the list is not a regular file.
     """
     expected: dict[str, str] = json.loads(read_record(directory / _DIGESTS))
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
-        # To open a pipe would wait for a writer.
+        # A pipe is not opened: that would wait for a writer.
         if not (directory / name).is_file() or digest_of_file(directory / name) != expected[name]:
             raise ValueError(f"{name} is not as it was written")
 
 
-def _then(first: Future[dict[str, str]], action: Callable[[dict[str, str]], None]) -> Future[Any]:
-    """A future that is done when `first` is done and `action` has run with its result."""
+def _chained(first: Future[dict[str, str]], action: Callable[[dict[str, str]], None]) -> Future[Any]:
+    """A future that is done once `first` is done and `action` has run with its result."""
     both: Future[Any] = Future()
 
     def run(done: Future[dict[str, str]]) -> None:
@@ -270,7 +274,7 @@ def _random_file(rank: int) -> str:
 
 
 def packed_random_state(strategy: Strategy) -> bytes:
-    """The generators of this rank as a safetensors file: `cpu` and, where it has its own, `device`, (bytes,) uint8."""
+    """This rank's random states as a safetensors file: `cpu` and, if the device has one, `device`, (bytes,) uint8."""
     from safetensors.torch import save
 
     content = {"cpu": torch.get_rng_state()}
@@ -281,9 +285,9 @@ def packed_random_state(strategy: Strategy) -> bytes:
 
 
 def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
-    """This rank's generators, (bytes,) uint8 each; empty where fewer ranks wrote the checkpoint.
+    """This rank's random states, (bytes,) uint8 each; empty if fewer ranks wrote the checkpoint.
 
-    The further ranks keep the state that the seed gave them.
+    Additional ranks keep the state from the seed.
     """
     from safetensors.torch import load_file
 
@@ -292,7 +296,7 @@ def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Te
 
 
 def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
-    """Set the generators of host and device to what `read_random_state` returned, (bytes,) uint8 each."""
+    """Set the generators of host and device to the result of `read_random_state`, (bytes,) uint8 each."""
     if "cpu" in content:
         torch.set_rng_state(content["cpu"])
     if "device" in content:
@@ -300,7 +304,7 @@ def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint; 0 where it is damaged, which loading it says."""
+    """The step of a checkpoint; 0 if it is damaged, which loading reports."""
     try:
         step = read_json_object(checkpoint / "state.json").get("step")
     except (AscendtuneError, OSError):
@@ -311,28 +315,28 @@ def step_of(checkpoint: Path) -> int:
 def require_space_for_run(
     run: RunDir, section: CheckpointSection, *, checkpoint: int, model: int, written: int, done: int = 0
 ) -> None:
-    """Compare the free space with the most that checkpoints and the final model take at once.
+    """Compare the free space with the largest size of checkpoints and final model together.
 
     Args:
-        checkpoint: bytes of one.
+        checkpoint: bytes of one checkpoint.
         model: bytes of the final model.
-        written: how many checkpoints will be written until the end.
-        done: the step that a resumed run goes on from.
+        written: number of checkpoints that will be written until the end.
+        done: the step that a resumed run starts from.
 
     Raises:
-        MachineError: not enough.
+        MachineError: there is too little space.
     """
-    standing = [each for each in run.checkpoint_steps() if each <= done]
-    at_once = min(section.at_once, len(standing) + written)
+    existing = [each for each in run.checkpoint_steps() if each <= done]
+    at_once = min(section.at_once, len(existing) + written)
     needed = model
     if written:
         needed += at_once * checkpoint - _size_of_files(run.checkpoints)
-        # As each of them is written; a resumed run removes older ones only when its first one is complete.
+        # `save` also needs space for a whole one; a resumed run removes older ones only when its first one is complete.
         needed = max(needed, checkpoint) + _SLACK_BYTES
-    there = f", of which {len(standing)} {'is' if len(standing) == 1 else 'are'} there" if standing else ""
+    existing_text = f", of which {len(existing)} {'is' if len(existing) == 1 else 'are'} there" if existing else ""
     of_model = f"a model of {format_bytes(model)}"
     parts = (
-        f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once{there}; {of_model}; "
+        f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once{existing_text}; {of_model}; "
         f"{format_bytes(_SLACK_BYTES)} for logs and other files"
         if written
         else of_model

@@ -1,7 +1,7 @@
 """The content of checkpoints: weights and optimizer state, written and read.
 
-`NamedTensors` is the usual form, tensor by tensor and by name: any number of ranks reads it. Strategies with state of
-their own have other forms.
+`NamedTensors` is the usual form, with a name for each tensor: any number of ranks can read it. Strategies with their
+own state have other forms.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ from ascendtune.train.checkpoint.tensor_files import (
 Tensors = dict[str, torch.Tensor]
 
 _NICENESS = 5
-"""Of the thread that writes: training goes first where cores are few."""
+"""Niceness of the writing thread: training has priority if there are few cores."""
 
 
 class CheckpointContent(ABC):
-    """Weights and optimizer state of a run, in one of the forms that checkpoints have."""
+    """Weights and optimizer state of a run, in one of the forms of checkpoints."""
 
     form: str
-    """For state.json: only the same form can be read."""
+    """Name of the form in state.json: only the same form can be read."""
     on_any_ranks: ClassVar[bool]
-    """Whether another number of ranks can read it."""
+    """Whether a different number of ranks can read it."""
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """What `write` will take on the disk, all ranks together; about."""
+        """Approximate size on disk of what `write` writes, of all ranks together."""
 
-    def make_room(self) -> None:  # noqa: B027  # for those who need none
-        """Get memory that the first `write` will need, in the background; the state is as large as it will be."""
+    def make_room(self) -> None:  # noqa: B027  # forms that need no memory inherit this
+        """Allocate memory for the first `write` in the background, once the state has its final size."""
 
     @abstractmethod
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
-        """Copy everything now, and write this rank's part; done when every rank's is written.
+        """Copy everything now and write this rank's part; the future is done when every rank's part is written.
 
         Args:
-            files: written as well: name in `directory` -> content.
+            files: further files to write: name in `directory` -> content.
 
         Returns:
-            SHA-256 of files of all ranks, by name, as far as they were made while writing; in hexadecimal.
+            SHA-256 of files of all ranks, by name, in hexadecimal; only of files that were hashed while being written.
         """
 
     @abstractmethod
     def read(self, directory: Path) -> None:
-        """Put back what `write` wrote.
+        """Restore what `write` has written.
 
         Raises:
-            MachineError: it is damaged.
-            InputError: it belongs to another model.
+            MachineError: the checkpoint is damaged.
+            InputError: the checkpoint belongs to another model.
         """
 
 
@@ -80,10 +80,10 @@ class NamedTensors(CheckpointContent):
     """`model.NAME` for every trainable parameter, `optimizer.NAME.KEY` for its state.
 
     Args:
-        model: its trainable parameters are the weights that are kept; frozen ones come from the base model.
-        device: where they are.
-        rank: of this process, of `ranks`.
-        in_own_time: makes the context of writing, which may take one host hours longer than another.
+        model: its trainable parameters are stored; frozen ones come from the base model.
+        device: device of the parameters.
+        rank: this process's rank of `ranks`.
+        in_own_time: returns the context for writing, which may take one host hours longer than another.
     """
 
     form = "tensors"
@@ -117,7 +117,7 @@ class NamedTensors(CheckpointContent):
         return written
 
     def _write(self, directory: Path, files: Mapping[str, bytes], names: list[str]) -> dict[str, str]:
-        # Linux has a priority for each thread.
+        # On Linux each thread has its own priority.
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         path = file_of_rank(directory, self._rank)
@@ -126,7 +126,7 @@ class NamedTensors(CheckpointContent):
             try:
                 write_files(directory, files)
                 digests[path.name] = self._staging.write(path)
-            except Exception as error:  # noqa: BLE001  # raised below, when the other ranks know of it
+            except Exception as error:  # noqa: BLE001  # raised below, after it has been reported to the other ranks
                 failure = error
         if self._group is not None:
             with suppress(Exception) if failure else nullcontext():
@@ -140,7 +140,7 @@ class NamedTensors(CheckpointContent):
         self._restore_optimizer(tensors)
 
     def _tensors(self, like: Mapping[str, Stored] | None = None) -> dict[str, torch.Tensor]:
-        """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimizer state to be filled."""
+        """All tensors by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimizer state to be filled."""
         trained = {parameter: name for parameter, name in self._names.items() if parameter.requires_grad}
         tensors = {f"model.{name}": parameter.detach() for parameter, name in trained.items()}
         for group in self._optimizer.param_groups:
@@ -152,7 +152,7 @@ class NamedTensors(CheckpointContent):
                     continue
                 for key, entry in like.items():
                     if key.startswith(prefix) and "." not in key[len(prefix) :]:
-                        # State of the parameter's shape is laid out (and sharded) like the parameter.
+                        # State in the parameter's shape has the parameter's layout (and sharding).
                         tensors[key] = (
                             torch.zeros_like(parameter, dtype=entry.dtype, requires_grad=False)
                             if entry.size == tuple(parameter.shape)
@@ -168,19 +168,19 @@ class NamedTensors(CheckpointContent):
             found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
             if found := {key: value for key, value in found.items() if "." not in key}:
                 state[number] = found
-        # Its own loading knows which entries live on the host (the step count of an unfused optimizer).
+        # `load_state_dict` knows which entries stay on the host (the step count of an unfused optimizer).
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
 
 def read_weights(model: nn.Module, directory: Path) -> None:
-    """Put the weights of a checkpoint of the form `NamedTensors` into the trainable parameters of `model`.
+    """Load the weights of a `NamedTensors` checkpoint into the trainable parameters of `model`.
 
     Args:
-        model: in one process, its parameters whole.
+        model: not sharded.
 
     Raises:
         MachineError: the checkpoint is damaged.
-        InputError: it belongs to another model.
+        InputError: the checkpoint belongs to another model.
     """
     tensors = {
         f"model.{name}": parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad
@@ -194,10 +194,10 @@ def read_weights(model: nn.Module, directory: Path) -> None:
 def _read_into(
     choose: Callable[[Mapping[str, Stored]], tuple[Tensors, Mapping[str, Stored]]], directory: Path
 ) -> Tensors:
-    """Read tensors of a checkpoint in place.
+    """Read tensors of a checkpoint into existing tensors.
 
     Args:
-        choose: from what is stored to the tensors to fill and the stored ones they must match.
+        choose: returns, for the stored tensors, those to fill and the stored ones that must match them.
     """
     try:
         stored = stored_tensors(directory)
@@ -238,11 +238,11 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
 def digests_of_ranks(directory: Path, own: Iterable[Path], gather: Callable[[str], list[str]]) -> dict[str, str]:
     """SHA-256 of the files of all ranks, by name in `directory`, in hexadecimal; flushed to disk. Every rank calls it.
 
-    Were they left to the main rank, it would read alone what all have written, while the others wait for it.
+    Each rank hashes its own files: the main rank alone would read all of them while the others wait.
 
     Args:
-        own: those that this rank has written.
-        gather: from a text of this rank to those of every rank.
+        own: files that this rank has written.
+        gather: returns the texts of all ranks for that of this rank.
     """
     digests = {}
     for path in own:
@@ -263,42 +263,42 @@ def damaged_checkpoint(directory: Path, why: object) -> MachineError:
 
 
 class _Report(NamedTuple):
-    """What a rank tells the others when it has written its part of a checkpoint."""
+    """Report of a rank to the others after it has written its part of a checkpoint."""
 
     names: list[str]
-    """Of all tensors: every rank must have the same, or some would be written by none."""
+    """Names of all tensors: if they differed between ranks, some tensors would be written by none."""
     digests: dict[str, str]
     failure: str = ""
     errno: int = 0
 
 
 def _as_fields(failure: Exception | None) -> tuple[str, int]:
-    """Message and number of an error; of the operating system's, without the file."""
+    """Message and error number; for an OSError without the file name."""
     if isinstance(failure, OSError) and failure.errno is not None:
         return failure.strerror or str(failure), failure.errno
     return ("", 0) if failure is None else (f"{type(failure).__name__}: {failure}", 0)
 
 
 def _of_all_ranks(own: _Report, group: dist.ProcessGroup) -> dict[str, str]:
-    """The digests of all ranks, when each has written its part.
+    """The digests of all ranks, once each has written its part.
 
     Raises:
-        OSError, RuntimeError: another rank could not; or the connection to it is lost.
+        OSError, RuntimeError: another rank failed to write, or the connection to it is lost.
     """
     texts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(texts, json.dumps(own), group)
     reports = [_Report(*json.loads(text)) for text in texts]
     for rank, each in enumerate(reports):
         if each.failure:
-            told = f"rank {rank}: {each.failure}"
-            raise OSError(each.errno, told) if each.errno else RuntimeError(told)
+            message = f"rank {rank}: {each.failure}"
+            raise OSError(each.errno, message) if each.errno else RuntimeError(message)
         if each.names != own.names:
             raise RuntimeError(f"rank {rank} has other tensors than this one")
     return {name: digest for each in reports for name, digest in each.digests.items()}
 
 
 def _host_group() -> dist.ProcessGroup:
-    """A Gloo group of its own: the writing thread must not mix its messages with the training's."""
+    """Make a separate Gloo group: the writing thread must not mix its messages with those of the training."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     require_own_peers()
     return group

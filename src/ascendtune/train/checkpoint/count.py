@@ -1,4 +1,4 @@
-"""How many checkpoints a run writes. No torch."""
+"""Number of checkpoints that a run writes. Free of torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _LEAST_BETWEEN, _SHARE = 20, 10
 
 
 def steps_between(section: CheckpointSection, total_steps: int) -> int:
-    """Steps from one scheduled checkpoint to the next."""
+    """Number of steps between two scheduled checkpoints."""
     return section.every_steps or max(_LEAST_BETWEEN, total_steps // _SHARE)
 
 
 def most_checkpoints(recipe: Recipe, *, total_steps: int, steps_per_epoch: int | None, done: int = 0) -> int:
-    """The most that a run writes until its end: with `checkpoint.best` each evaluation may be the best so far.
+    """Largest number of checkpoints until the end: with `checkpoint.best` each evaluation may be the best so far.
 
     Args:
-        steps_per_epoch: None where it is not known: an evaluation at the end alone.
-        done: the step that a resumed run goes on from.
+        steps_per_epoch: None if unknown: then there is one evaluation, at the end.
+        done: the step that a resumed run starts from.
     """
     every = steps_between(recipe.checkpoint, total_steps)
     evaluates = recipe.eval.every_steps or steps_per_epoch or total_steps
@@ -31,5 +31,5 @@ def most_checkpoints(recipe: Recipe, *, total_steps: int, steps_per_epoch: int |
 
     if done >= total_steps:
         return 0
-    # The last step is evaluated, whatever it is, and has no other checkpoint.
+    # The last step is always evaluated, and has no other checkpoint.
     return until(total_steps - 1) - until(done) + (1 if recipe.checkpoint.best else 0)

@@ -1,4 +1,4 @@
-"""Bytes on disk of a run's checkpoints, from the shapes of what trains."""
+"""Size on disk of a run's checkpoints, from the shapes of the trained parameters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ascendtune.train.optimizer import state_numbers, states_per_parameter, tabl
 
 
 def checkpoint_bytes(recipe: Recipe, model: nn.Module, *, computed_bytes: int) -> int:
-    """Of a checkpoint of `model`, all ranks together.
+    """Bytes of a checkpoint of `model`, of all ranks together.
 
     Args:
-        model: its parameters are whole, sharded by FSDP, or on the meta device; DeepSpeed has not divided them.
-        computed_bytes: of a number in the type of computation.
+        model: its parameters are full, sharded by FSDP, or on the meta device, but not sharded by DeepSpeed.
+        computed_bytes: bytes of a number in the compute dtype.
     """
     trained = [each for each in model.parameters() if each.requires_grad]
     if recipe.parallel.strategy == "deepspeed":
@@ -29,9 +29,9 @@ def checkpoint_bytes(recipe: Recipe, model: nn.Module, *, computed_bytes: int) -
 
 
 def zero_bytes(section: OptimSection, stage: int, computed_bytes: int) -> int:
-    """Of a trained number in a checkpoint of DeepSpeed's engine (0.19).
+    """Bytes of a trained number in a checkpoint of DeepSpeed's engine (0.19).
 
-    The optimizer's fp32 weights and its states; stages 1 and 2 write the weights in the type of computation as well.
-    In stage 3 these are divided, and the engine leaves them out; stage 0 computes in fp32 and has no others.
+    It stores the optimizer's fp32 weights and states; stages 1 and 2 also store the weights in the compute dtype. In
+    stage 3 these are sharded, and the engine omits them; stage 0 computes in fp32 and has no others.
     """
     return 4 * (1 + states_per_parameter(section)) + (computed_bytes if stage in (1, 2) else 0)

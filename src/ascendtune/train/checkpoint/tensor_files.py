@@ -1,11 +1,11 @@
-"""The tensors of a checkpoint: a safetensors file for each rank, with the parts of tensors that it writes.
+"""The tensors of a checkpoint: one safetensors file for each rank, with the tensors or parts that it writes.
 
     tensors_rank_0.safetensors    model.weight, optimizer.weight.exp_avg, …
-        __metadata__.parts        {"model.weight": {"size": [8, 8], "offsets": [4, 0]}}, of tensors that are divided
+        __metadata__.parts        {"model.weight": {"size": [8, 8], "offsets": [4, 0]}}, for sharded tensors
 
-A tensor that is divided is written by the rank that holds the part; one that every rank holds, by one of them. The
-data of the file is one buffer in host memory, which tensors are copied to. It is written as it is, and used again by
-the next checkpoint, because new pages cost more than the copy.
+A sharded tensor is written by the rank that has the shard; a tensor that every rank has, by one of them. The data of
+the file is one buffer in host memory, to which tensors are copied. It is written as it is, and reused for the next
+checkpoint, because allocating new pages takes longer than the copy.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 @dataclass(frozen=True)
 class TensorPart:
-    """What one rank holds of a tensor; all of it where it is not divided."""
+    """One rank's part of a tensor; all of it if it is not sharded."""
 
     values: torch.Tensor
     """Any shape and dtype, on any device."""
     size: tuple[int, ...]
     """Shape of the whole tensor."""
     offsets: tuple[int, ...]
-    """Where `values` begins in it."""
+    """Start of `values` in the whole tensor."""
 
     @property
     def is_whole(self) -> bool:
@@ -84,7 +84,7 @@ class Stored:
 
 
 class Staging:
-    """The bytes of this rank's file in host memory."""
+    """Content of this rank's file in host memory."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -96,7 +96,7 @@ class Staging:
         self._room: Future[None] | None = None
 
     def make_room(self, parts: Mapping[str, TensorPart]) -> None:
-        """Get the memory that the first `copy` of `parts` will need, in the background."""
+        """Allocate the memory for the first `copy` of `parts` in the background."""
         if self._layout is not None:
             return
 
@@ -107,9 +107,9 @@ class Staging:
         self._room = run_in_daemon_thread(lay_out)
 
     def copy(self, parts: Mapping[str, TensorPart]) -> None:
-        """Copy `parts`, and wait until they are there."""
+        """Copy `parts` to host memory, and wait until the copies are complete."""
         if self._room is not None:
-            # Where it failed, it is tried again here: memory may have come free.
+            # If the allocation failed, `_lay_out` tries it again: memory may be free now.
             wait([self._room])
             self._room = None
         self._lay_out(parts)
@@ -119,7 +119,7 @@ class Staging:
             self._device.synchronize()
 
     def write(self, path: Path) -> str:
-        """Write the file `path`, flushed to disk; returns its SHA-256, in hexadecimal."""
+        """Write the file `path`, flushed to disk; return its SHA-256 in hexadecimal."""
         digest = hashlib.sha256(self._head)
         content: Any = self._buffer.numpy()
         with path.open("wb") as file:
@@ -133,7 +133,7 @@ class Staging:
         return digest.hexdigest()
 
     def _lay_out(self, parts: Mapping[str, TensorPart]) -> None:
-        """Make head, buffer and views for `parts`, unless they are those of the last ones."""
+        """Create head, buffer and views for `parts`, unless the layout is that of the last call."""
         parts = _widest_first(parts)
         layout = [(name, part.values.dtype, part.values.shape, part.size, part.offsets) for name, part in parts.items()]
         if layout == self._layout:
@@ -153,10 +153,11 @@ class Staging:
         text = json.dumps(header).encode()
         text += b" " * (-(8 + len(text)) % _ALIGNMENT)
         self._head = len(text).to_bytes(8, "little") + text
-        # The old one goes before there is a new one.
+        # Free the old buffer before allocating the new one.
         self._views, self._buffer = [], torch.empty(0, dtype=torch.uint8)
         self._buffer = torch.empty(end, dtype=torch.uint8)
-        # A driver that pins pages holds its locks, for which kernels wait: it shall not have to get them as well.
+        # Touch each page first: a driver that pins memory holds locks for which kernels wait, and should not allocate
+        # pages.
         self._buffer[:: mmap.PAGESIZE].zero_()
         self._is_pinned = self._device.pin(self._buffer)
         for name, part in parts.items():
@@ -166,20 +167,20 @@ class Staging:
 
 
 def _widest_first(parts: Mapping[str, TensorPart]) -> dict[str, TensorPart]:
-    """So that each begins at a multiple of its width."""
+    """Sort by element size, so that each tensor begins at a multiple of its element size."""
     return dict(sorted(parts.items(), key=lambda each: -each[1].values.element_size()))
 
 
 def file_of_rank(directory: Path, rank: int) -> Path:
-    """The file of tensors that a rank writes."""
+    """The file of tensors written by a rank."""
     return directory / f"tensors_rank_{rank}.safetensors"
 
 
 def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, TensorPart]:
-    """What rank `rank` of `ranks` writes of `tensors`, of any shape and dtype. Each part is written by one rank.
+    """The parts of `tensors`, any shape and dtype, that rank `rank` of `ranks` writes. Each is written by one rank.
 
     Args:
-        tensors: the same names on every rank. Those that are not divided are distributed by their bytes.
+        tensors: with the same names on every rank. Those that are not sharded are distributed by their size.
     """
     own = {}
     whole = list[tuple[int, str]]()
@@ -189,7 +190,7 @@ def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) ->
         elif _is_first_copy(tensor) and (part := part_of(tensor)).values.numel():
             own[name] = part
     written = [0] * ranks
-    # Sorted, as every rank must come to the same result.
+    # Sorted, because every rank must compute the same result.
     for negative_bytes, name in sorted(whole):
         writer = min(range(ranks), key=written.__getitem__)
         written[writer] -= negative_bytes
@@ -199,16 +200,16 @@ def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) ->
 
 
 def part_of(tensor: torch.Tensor) -> TensorPart:
-    """What this rank holds of `tensor`, any shape and dtype; its values share memory with it."""
+    """This rank's part of `tensor`, any shape and dtype; its values share memory with it."""
     if not isinstance(tensor, DTensor):
         return TensorPart(tensor, tuple(tensor.shape), (0,) * tensor.ndim)
-    # The protocol by which torch.distributed.checkpoint asks the same.
+    # The protocol of torch.distributed.checkpoint.
     (chunk,) = tensor.__create_chunk_list__()
     return TensorPart(tensor.to_local(), tuple(tensor.shape), tuple(chunk.offsets))
 
 
 def _is_first_copy(tensor: DTensor) -> bool:
-    """Whether this rank is the first of those that hold the same part."""
+    """Whether this rank is the first of those with the same shard."""
     place = tensor.device_mesh.get_coordinate()
     return place is not None and not any(
         at and placement.is_replicate() for at, placement in zip(place, tensor.placements, strict=True)
@@ -216,10 +217,10 @@ def _is_first_copy(tensor: DTensor) -> bool:
 
 
 def stored_tensors(directory: Path) -> dict[str, Stored]:
-    """The tensors of the checkpoint in `directory`, by name; their files are those of the ranks in its state.json.
+    """The tensors of the checkpoint in `directory`, by name; state.json has the number of ranks and so of files.
 
     Raises:
-        Exception: of any kind: a file is missing or damaged.
+        Exception: of any class, if a file is missing or damaged.
     """
     from safetensors import safe_open
 
@@ -229,7 +230,7 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
         path = file_of_rank(directory, rank)
         with safe_open(path, framework="pt") as file:
             divided = json.loads((file.metadata() or {}).get(_PARTS, "{}"))
-            for name in file.keys():  # noqa: SIM118  # it is not a dict
+            for name in file.keys():  # noqa: SIM118  # `file` is not a dict
                 entry = file.get_slice(name)
                 sizes = tuple(entry.get_shape())
                 whole = divided.get(name, {"size": sizes, "offsets": (0,) * len(sizes)})
@@ -240,7 +241,7 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 
 def fill(tensors: Mapping[str, torch.Tensor], stored: Mapping[str, Stored]) -> None:
-    """Read into `tensors`, of any shape and dtype, what is stored by the same names; sizes must agree.
+    """Read the stored tensors into those of the same names in `tensors`, any shape and dtype; sizes must be equal.
 
     Raises:
         ValueError: a part of a tensor is in no file.
@@ -251,30 +252,30 @@ def fill(tensors: Mapping[str, torch.Tensor], stored: Mapping[str, Stored]) -> N
     opened: dict[Path, Any] = {}
     with ExitStack() as files:
         for name, tensor in tensors.items():
-            wanted = part_of(tensor)
-            missing = wanted.values.numel()
+            requested = part_of(tensor)
+            missing = requested.values.numel()
             for part in stored[name].parts:
-                if (overlap := _overlap(wanted, part)) is None:
+                if (overlap := _overlap(requested, part)) is None:
                     continue
                 if part.file not in opened:
                     opened[part.file] = files.enter_context(safe_open(part.file, framework="pt"))
                 file, (source, target) = opened[part.file], overlap
                 is_whole = all(each == slice(0, size) for each, size in zip(source, part.sizes, strict=True))
                 values = file.get_tensor(name) if is_whole else file.get_slice(name)[source]
-                wanted.values[target].copy_(values)
+                requested.values[target].copy_(values)
                 missing -= values.numel()
             if missing:
                 raise ValueError(f"{missing} numbers of {name} are in no file")
 
 
-def _overlap(wanted: TensorPart, part: StoredPart) -> tuple[Region, Region] | None:
-    """Where the two meet, within `part` and within `wanted`; None where they do not."""
-    within_part, within_wanted = [], []
-    extents = zip(wanted.offsets, wanted.values.shape, part.offsets, part.sizes, strict=True)
+def _overlap(requested: TensorPart, part: StoredPart) -> tuple[Region, Region] | None:
+    """The intersection of two parts, as regions of `part` and of `requested`; None if it is empty."""
+    within_part, within_requested = [], []
+    extents = zip(requested.offsets, requested.values.shape, part.offsets, part.sizes, strict=True)
     for at, length, stored_at, stored_length in extents:
         begin, end = max(at, stored_at), min(at + length, stored_at + stored_length)
         if begin >= end:
             return None
         within_part.append(slice(begin - stored_at, end - stored_at))
-        within_wanted.append(slice(begin - at, end - at))
-    return tuple(within_part), tuple(within_wanted)
+        within_requested.append(slice(begin - at, end - at))
+    return tuple(within_part), tuple(within_requested)

@@ -16,19 +16,19 @@ from ascendtune.train.objective.head import HeadForm
 
 
 class LossOutput(NamedTuple):
-    """What a micro-batch came to: sums, which the loop divides by the global number of units."""
+    """The sums of a micro-batch, which the loop divides by the global number of units."""
 
     loss: torch.Tensor
     """() fp32, with a gradient."""
     extras: dict[str, torch.Tensor]
-    """Name -> () sum over units of something worth recording, without a gradient; the same names every time."""
+    """Name -> () sum over units of a value to record, without a gradient; the same names in every micro-batch."""
 
 
 class Objective(nn.Module, ABC):
-    """A model with its loss. Strategies that divide weights gather them in `RootModule`, which calls it."""
+    """A model with its loss. Strategies that shard weights gather them in `RootModule`, which calls the objective."""
 
     unit: ClassVar[Literal["token", "group"]] = "token"
-    """What the loss is a mean over: labelled tokens, or rows of the data (a pair is one)."""
+    """The unit over which the loss is averaged: labelled tokens, or rows of the data (a pair is one)."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -39,17 +39,17 @@ class Objective(nn.Module, ABC):
         """The summed loss over the units of `batch`."""
 
     def begin(self, mismatched: Iterable[DeviceBatch], call: Callable[..., Any]) -> None:
-        """Called before the micro-batches whose losses make one mean: those of a step, or of an evaluation.
+        """Prepare for the micro-batches of one mean: those of a step, or of an evaluation.
 
-        Every rank calls it, with as many batches.
+        Every rank calls this, with the same number of batches.
 
         Args:
-            mismatched: kto's mismatched answers to this rank's micro-batches; made as they are asked for.
-            call: `call(function, batch)` is `function(batch)` with the weights gathered.
+            mismatched: kto's mismatched answers to this rank's micro-batches; made during the iteration.
+            call: `call(function, batch)` returns `function(batch)` with the weights gathered.
         """
 
     def to_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """What is recorded of the extras, from their means over units: NaN where there is nothing to take a mean of."""
+        """The extras to record, from their means over units; NaN if there is nothing to average."""
         return means
 
 
@@ -67,8 +67,8 @@ def make_objective(model: Any, recipe: Recipe, *, head_form: HeadForm | None, me
     """The objective of the recipe's stage.
 
     Args:
-        head_form: how logits follow from `head(decoder(x))`; see `head.find_head_form`.
-        mean_over_ranks: from this rank's (sum, count) to the mean over all ranks.
+        head_form: form of the logits as a function of `head(decoder(x))`; see `head.find_head_form`.
+        mean_over_ranks: computes the mean over all ranks from this rank's (sum, count).
     """
     make: Callable[..., Objective] = resolve_name(TABLE[recipe.method.stage])
     return make(model, recipe.method, head_form=head_form, mean_over_ranks=mean_over_ranks)

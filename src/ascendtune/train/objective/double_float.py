@@ -1,9 +1,9 @@
-"""Sums with twice the digits of their type, for devices with and without fp64.
+"""Sums with twice the digits of their dtype, for devices with and without fp64.
 
-The summed log-probability of an answer of 4,000 tokens is about -20,000; fp32 has steps of 0.002 there. Losses look at
-differences of such sums, so a sum is kept as the unevaluated sum of two numbers, `high + low`, about 48 bits in fp32
-(T. J. Dekker, Numer. Math. 18, 1971). Only operations that round to nearest are used, so results do not depend on the
-device.
+The summed log-probability of an answer of 4,000 tokens is about -20,000; fp32 has steps of 0.002 there. Losses depend
+on differences of such sums, so a sum is stored as the unevaluated sum of two numbers, `high + low`, about 48 bits in
+fp32 (T. J. Dekker, Numer. Math. 18, 1971). Only operations that round to nearest are used, so results do not depend on
+the device.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class DoubleFloat(NamedTuple):
 
     @property
     def value(self) -> Tensor:
-        """Rounded to one number."""
+        """The sum, rounded to one number."""
         return self.high + self.low
 
     def at(self, index: slice) -> DoubleFloat:
-        """The entries of `index`."""
+        """The entries at `index`."""
         return DoubleFloat(self.high[index], self.low[index])
 
     def plus(self, other: DoubleFloat) -> DoubleFloat:
@@ -42,7 +42,7 @@ class DoubleFloat(NamedTuple):
         return self.plus(DoubleFloat(-other.high, -other.low))
 
     def divided_by(self, divisor: Tensor) -> DoubleFloat:
-        """Divided by plain numbers of the same shape."""
+        """The quotient; the divisors are plain numbers of the same shape."""
         quotient = self.high / divisor
         product, error = _two_product(quotient, divisor)
         remainder = ((self.high - product) - error) + self.low
@@ -50,7 +50,7 @@ class DoubleFloat(NamedTuple):
 
 
 def to_double_float(value: Tensor) -> DoubleFloat:
-    """Plain numbers, (…,) fp32, as they are."""
+    """Plain numbers, (…,) fp32, with a low part of 0."""
     return DoubleFloat(value, torch.zeros_like(value))
 
 
@@ -67,7 +67,7 @@ class _RowSums(torch.autograd.Function):
         high = values if ctx.columns else values.new_zeros(len(values), 1)
         low = torch.zeros_like(high)
         while (columns := high.shape[1]) > 1:
-            # Both halves begin at the ends, so that they have one length; a column in the middle waits.
+            # The two halves start at opposite ends, so that they are equally long; a column in the middle is left over.
             half = columns // 2
             first, middle, last = high.split((half, columns - 2 * half, half), dim=1)
             first_low, middle_low, last_low = low.split((half, columns - 2 * half, half), dim=1)
@@ -84,14 +84,14 @@ class _RowSums(torch.autograd.Function):
 
 
 def _two_sum(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded sum and its error, together exact (D. E. Knuth, TAOCP 2, 4.2.2, theorem B)."""
+    """The rounded sum and its rounding error, together exact (D. E. Knuth, TAOCP 2, 4.2.2, theorem B)."""
     total = one + other
     of_other = total - one
     return total, (one - (total - of_other)) + (other - of_other)
 
 
 def _two_product(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded product and its error, together exact in fp32 (Dekker, section 5)."""
+    """The rounded product and its rounding error, together exact in fp32 (Dekker, section 5)."""
     product = one * other
     (one_high, one_low), (other_high, other_low) = _halves(one), _halves(other)
     error = ((one_high * other_high - product) + one_high * other_low + one_low * other_high) + one_low * other_low

@@ -12,11 +12,11 @@ from torch import nn
 class EmbeddingNoise:
     """A forward hook for the input embeddings: NEFTune (Jain et al. 2023, arXiv:2310.05914, algorithm 1).
 
-    In training each element gets noise drawn uniformly from ±alpha / sqrt(L · d). L is the number of tokens of the
-    document, in padded batches of the padded row; d is the hidden size.
+    In training, uniform noise from ±alpha / sqrt(L · d) is added to each element. L is the number of tokens of the
+    document, in padded batches that of the padded row; d is the hidden size.
 
     Attributes:
-        document_ends: of a packed batch the running totals of its documents' lengths, from 0 on; None when padding.
+        document_ends: for a packed batch the cumulative lengths of its documents, from 0 on; None for a padded one.
     """
 
     def __init__(self, alpha: float) -> None:
@@ -34,6 +34,6 @@ class EmbeddingNoise:
         scales = (self._alpha / (repeats * hidden).sqrt()).repeat_interleave(repeats, output_size=sum(lengths))[:, None]
         noise = torch.empty_like(embedded).uniform_(-1, 1)
         if not noise.is_cpu:
-            # Queued: otherwise the host would wait in each forward pass until the device has done all before it.
+            # The copy is queued: otherwise the host would wait in each forward pass for all earlier work of the device.
             scales = scales.pin_memory().to(noise.device, non_blocking=True)
         return embedded + noise * scales.to(noise.dtype)

@@ -1,11 +1,11 @@
 """The two halves of a causal language model: tokens to hidden states, and through its head to logits.
 
-Losses go through the head in chunks of positions (`logit_chunks`). For that they must know what the model does to the
-output of its head. `find_head_form` runs the model's own code between the two halves: the decoder
-and the head are replaced for a moment; the decoder returns hidden states that were drawn, the head checks
-that it gets exactly these and returns numbers that were drawn over ten decades. What the model's forward makes of them
-shows every scale, cap, bias and mask that it applies, in value and in gradient, however small the logits of its weights
-are. No weight takes part, so divided weights, adapters and half precision change nothing.
+Losses compute the logits in chunks of positions (`logit_chunks`). For that they must know what the model does with the
+output of its head. `find_head_form` runs the model's own code between the two halves with the decoder and the head
+replaced: the decoder returns random hidden states, and the head checks that it receives exactly these and returns
+random numbers over ten decades. The model's output then shows every scale, cap, bias and mask that it applies, in value
+and in gradient, however small the logits of its weights are. No weight takes part, so sharded weights, adapters and
+half precision make no difference.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ import torch
 
 from ascendtune.train.batch import DeviceBatch
 
-# Largest output of the head at each position. At the lower end any cap is far away, at the upper end it is reached.
+# Largest output of the head at each position. At the lower end it is far below any cap, at the upper end above it.
 _DECADES = [10.0**power for power in range(-4, 6)]
 POSITIONS = len(_DECADES)
-# Rounding of a forward pass in fp32, of each number by itself.
+# Relative rounding error of each number in a forward pass in fp32.
 _ALLOWED = 1e-5
 
 
 def decoder_of(model: Any) -> Any:
-    """The model without its head; the model itself where its class does not say which part that is."""
+    """The model without its head; the model itself if its class does not define that part."""
     return model.base_model
 
 
 def hidden_states(model: Any, batch: DeviceBatch) -> torch.Tensor:
-    """(batch × tokens, hidden)."""
+    """Hidden states of all tokens: (batch × tokens, hidden)."""
     hidden: torch.Tensor = decoder_of(model)(**batch.model_inputs()).last_hidden_state
     return hidden.flatten(0, 1)
 
 
 def labelled_states(model: Any, batch: DeviceBatch) -> torch.Tensor:
-    """(labelled, hidden) of the positions with a target."""
+    """Hidden states of the positions with a target: (labelled, hidden)."""
     return hidden_states(model, batch).index_select(0, batch.target_index)
 
 
 def labelled_logits(model: Any, batch: DeviceBatch) -> torch.Tensor:
-    """(labelled, vocabulary) fp32, through the model's own head: for models that do more than multiply there."""
+    """Logits of the model itself, (labelled, vocabulary) fp32: for heads that do more than multiply."""
     logits: torch.Tensor = model(**batch.model_inputs()).logits
     return logits.flatten(0, 1).index_select(0, batch.target_index).float()
 
 
 @dataclass(frozen=True)
 class HeadForm:
-    """How logits follow from the output z of a head: cap · tanh(scale · z / cap), or scale · z without a cap."""
+    """Logits as a function of the head's output z: cap · tanh(scale · z / cap), or scale · z without a cap."""
 
     scale: float = 1.0
     cap: float | None = None
 
     def logits(self, output: torch.Tensor) -> torch.Tensor:
-        """Logits of an output of the head, both (…, vocabulary) fp32."""
+        """Logits for an output of the head, both (…, vocabulary) fp32."""
         scaled = output if self.scale == 1 else output * self.scale
         return scaled if self.cap is None else (scaled / self.cap).tanh() * self.cap
 
     def slope(self, logits: torch.Tensor) -> torch.Tensor | float:
-        """dlogits/dz of each element, (…, vocabulary) fp32 as the logits: scale · (1 - (logits / cap)²)."""
+        """dlogits/dz of each element, (…, vocabulary) fp32 like the logits: scale · (1 - (logits / cap)²)."""
         return self.scale if self.cap is None else (1 - (logits / self.cap) ** 2) * self.scale
 
 
@@ -69,18 +69,18 @@ PLAIN = HeadForm()
 
 
 def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor, torch.Tensor | None]:
-    """The form in which `model` turns the output of its head into logits, None where none fits; and what it computes.
+    """Find the form in which `model` computes logits from the output of its head, and run the model.
 
-    The form fits in training and in evaluation mode, for values and gradients. There is none also where the head does
-    not get the hidden states as they are, or where another trained weight (a learnt scale) takes part.
+    The form must hold in training and in evaluation mode, for values and gradients. It is None also if the head gets
+    other hidden states than the decoder returns, or if another trained weight (a learnt scale) takes part.
 
     Args:
         model: in evaluation mode.
         ids: (1, POSITIONS) int64 on the device.
 
     Returns:
-        The form, the logits of `ids`: (1, POSITIONS, vocabulary), and the hidden states that the whole model gets from
-        its decoder: (1, POSITIONS, hidden), None where that is not known.
+        The form, or None if none holds; the logits of `ids`: (1, POSITIONS, vocabulary); and the hidden states that the
+        decoder returns within the whole model: (1, POSITIONS, hidden), None if they are unknown.
     """
     head, decoder = model.get_output_embeddings(), decoder_of(model)
     inputs = {"input_ids": ids, "use_cache": False}
@@ -88,7 +88,7 @@ def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torc
         with torch.no_grad():
             return None, model(**inputs).logits, None
     seen: list[Any] = []
-    with torch.no_grad(), _replaced(decoder, _noting(decoder, seen)), _replaced(head, _noting(head, seen)):
+    with torch.no_grad(), _replaced(decoder, _recording(decoder, seen)), _replaced(head, _recording(head, seen)):
         logits = model(**inputs).logits
     if len(seen) != 2 or getattr(seen[0], "last_hidden_state", None) is None:
         return None, logits, None
@@ -103,7 +103,7 @@ def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torc
 
 
 def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, shape: torch.Size) -> HeadForm | None:
-    """See `find_head_form`.
+    """Find the form in the model's current mode; see `find_head_form`.
 
     Args:
         decoder_output: what the decoder returns for `inputs`.
@@ -111,20 +111,20 @@ def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, 
     """
     generator, device = torch.Generator().manual_seed(0), inputs["input_ids"].device
     states = decoder_output.last_hidden_state
-    # Eighths are exact in every type. In that of the weights: without autocast, what lies between decoder and head
-    # (RemBERT's transformation) takes no other.
+    # Eighths are exact in every dtype. The dtype is that of the weights: without autocast, layers between decoder and
+    # head (RemBERT's transformation) accept no other.
     dtype = model.get_input_embeddings().weight.dtype
     hidden = (torch.randint(-8, 9, states.shape, generator=generator) / 8).to(device, dtype)
     size = torch.tensor(_DECADES)[:, None] * (0.3 + 0.7 * torch.rand(shape, generator=generator))
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
     output = (size * sign).to(device).requires_grad_()
-    given: list[torch.Tensor] = []
+    received: list[torch.Tensor] = []
 
     def instead_of_decoder(*_: Any, **__: Any) -> Any:
         return type(decoder_output)(**{**decoder_output, "last_hidden_state": hidden})
 
     def instead_of_head(states: torch.Tensor) -> torch.Tensor:
-        given.append(states)
+        received.append(states)
         return output
 
     with (
@@ -135,9 +135,9 @@ def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, 
     ):
         logits = model(**inputs).logits
         if (
-            len(given) != 1
-            or given[0].shape != hidden.shape
-            or not torch.equal(given[0].cpu().to(hidden.dtype), hidden.cpu())
+            len(received) != 1
+            or received[0].shape != hidden.shape
+            or not torch.equal(received[0].cpu().to(hidden.dtype), hidden.cpu())
         ):
             return None
         if logits.shape != output.shape or not logits.requires_grad:
@@ -147,16 +147,16 @@ def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, 
         gradient, *others = torch.autograd.grad((logits * cotangent).sum(), [output, *weights], allow_unused=True)
     if any(each is not None for each in others):
         return None
-    # On the host: a device is asked for no operator that training does not need.
+    # On the host: the device may lack operators that training does not need.
     return _fitting(*(each.detach().float().cpu() for each in (output, logits, cotangent, gradient)))
 
 
 def _fitting(
     output: torch.Tensor, logits: torch.Tensor, cotangent: torch.Tensor, gradient: torch.Tensor
 ) -> HeadForm | None:
-    """The form that gives `logits` for `output`, and `gradient` for `cotangent`; all (1, decades, vocabulary) fp32."""
+    """The form that maps `output` to `logits` and `cotangent` to `gradient`; all (1, decades, vocabulary) fp32."""
     smallest, largest = (output[:, at].double() for at in (0, -1))
-    # Far below the cap the logits are linear; eight digits, so that 1 is 1.
+    # Far below the cap the logits are linear; rounded to eight digits, so that a scale of 1 is exact.
     scale = float(f"{float((smallest * logits[:, 0]).sum() / (smallest**2).sum()):.8g}")
     reached = float(logits[:, -1].abs().max())
     is_capped = reached < 0.5 * abs(scale) * float(largest.abs().max())
@@ -168,19 +168,19 @@ def _fitting(
     return form if bool(((gradient - slope).abs() <= _ALLOWED * abs(scale) * cotangent.abs()).all()) else None
 
 
-def _noting(module: Any, seen: list[Any]) -> Callable[..., Any]:
+def _recording(module: Any, seen: list[Any]) -> Callable[..., Any]:
     forward = module.forward
 
-    def noting(*inputs: Any, **named: Any) -> Any:
+    def recording(*inputs: Any, **named: Any) -> Any:
         seen.append(forward(*inputs, **named))
         return seen[-1]
 
-    return noting
+    return recording
 
 
 @contextmanager
 def _replaced(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Put `forward` into this one module for a moment."""
+    """Replace the `forward` of this one module within the context."""
     before = module.__dict__.get("forward")
     module.forward = forward
     try:

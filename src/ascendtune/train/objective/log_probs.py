@@ -1,13 +1,13 @@
 """Log-probabilities of given tokens, in chunks: (labelled × vocabulary) logits never exist at once.
 
-Preference losses weigh every answer's gradient by what all its tokens came to, so unlike the cross-entropy's the
-gradient cannot be computed on the way: the logits of a chunk are computed again in the backward pass.
+Preference losses weigh each answer's gradient by a function of all its tokens, so unlike for the cross-entropy the
+gradient cannot be computed in the forward pass: the backward pass computes the logits of a chunk again.
 
 For one position with hidden state h, weights W (vocabulary × hidden) and target y, in fp32:
 
     z = W h        log_prob = z_y - logsumexp(z)        dlog_prob/dz = onehot(y) - softmax(z)
 
-Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
+If the model scales or caps its logits (`HeadForm`), z is the scaled or capped W h, and the chain rule adds its slope.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def linear_log_probs(
 
     Args:
         hidden: (positions, hidden) the labelled positions only.
-        head: the language-model head; a plain nn.Linear takes the fused path, anything else is called chunk by chunk.
+        head: the language-model head; an nn.Linear is fused with the loss, other modules are called chunk by chunk.
         targets: (positions,) int64 token ids.
         form: what the model does to the output of its head.
     """
@@ -71,11 +71,11 @@ class _LinearLogProbs(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, normalisers = ctx.saved_tensors
         form: HeadForm = ctx.form
-        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wants_weight else None
-        grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if wants_bias else None
-        for part in product_chunks(len(hidden), weight, is_trained=wants_weight):
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needs_weight else None
+        grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if needs_bias else None
+        for part in product_chunks(len(hidden), weight, is_trained=needs_weight):
             logits = nn.functional.linear(hidden[part], weight, bias)
             for rows in softmax_chunks(len(logits), len(weight)):
                 grad = _gradient(
@@ -105,7 +105,7 @@ def _gradient(
     Args:
         logits: (positions, vocabulary) the output of the head.
         targets: (positions,) int64 token ids.
-        normalisers: (positions,) fp32 logsumexp of what `form` makes of `logits`.
+        normalisers: (positions,) fp32 logsumexp of the logits that `form` computes from `logits`.
         weights: (positions,) fp32.
     """
     shaped = form.logits(logits.float())
@@ -120,5 +120,5 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, for
         return -nn.functional.cross_entropy(logits, target, reduction="none")
 
     parts = checkpointed_chunks(score, hidden, head, targets, form)
-    # A batch without any target still has a place in the graph.
+    # A batch without any target must still be part of the graph.
     return torch.cat(parts) if parts else head(hidden).float().sum(-1)

@@ -32,7 +32,7 @@ def make_preference_objective(
 
 
 class PreferenceObjective(Objective):
-    """What paired and single answers have in common."""
+    """Base class of the objectives for paired and single answers."""
 
     unit = "group"
 
@@ -42,7 +42,7 @@ class PreferenceObjective(Objective):
         self.head_form = head_form
 
     def log_probs(self, batch: DeviceBatch) -> DoubleFloat:
-        """(documents,): summed log-probability of every document's labelled tokens."""
+        """Summed log-probability of each document's labelled tokens: (documents,)."""
         groups = batch.groups
         assert groups is not None
         if self.head_form is not None:
@@ -59,8 +59,8 @@ class PairedObjective(PreferenceObjective):
     """sigmoid (DPO), hinge, ipo, orpo, simpo: chosen and rejected go through the model together.
 
     Args:
-        model: a transformers causal language model, adapters inside it or not.
-        head_form: as for `SupervisedObjective`.
+        model: a transformers causal language model, with or without adapters inside.
+        head_form: as in `SupervisedObjective`.
     """
 
     def forward(self, batch: DeviceBatch) -> LossOutput:
@@ -84,10 +84,10 @@ class PairedObjective(PreferenceObjective):
 
 
 class KtoObjective(PreferenceObjective):
-    """kto: answers marked good or bad, with a mismatched answer each for the divergence from the reference.
+    """kto: answers marked as good or bad, each with a mismatched answer to estimate the divergence from the reference.
 
     Args:
-        mean_over_ranks: from this rank's (sum, count) to the mean over all ranks, () without a gradient.
+        mean_over_ranks: computes the mean over all ranks from this rank's (sum, count), () without a gradient.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class KtoObjective(PreferenceObjective):
         self._divergence: torch.Tensor | None = None
 
     def begin(self, mismatched: Iterable[DeviceBatch], call: Callable[..., Any]) -> None:
-        """Estimate the divergence from all the answers that share a mean, so that no way of dividing them shows."""
+        """Estimate the divergence from all answers of a mean, so that it does not depend on their micro-batches."""
         totals, counts = [], []
         with torch.no_grad():
             for batch in mismatched:
@@ -133,8 +133,8 @@ class KtoObjective(PreferenceObjective):
         return LossOutput(losses.sum() * batch.weight, {name: value * batch.weight for name, value in extras.items()})
 
     def to_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Rewards as means over the rows of their own kind, as TRL's, and how far they are apart."""
-        # Nothing is known where all steps were left out.
+        """Mean rewards over the rows of each kind, as in TRL, and their difference."""
+        # There are no means if all steps were skipped.
         good = means.get("good", math.nan)
         chosen = means["chosen_reward"] / good if good > 0 else math.nan
         rejected = means["rejected_reward"] / (1 - good) if good < 1 else math.nan

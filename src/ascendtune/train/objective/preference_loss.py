@@ -26,7 +26,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Pairs:
-    """What a policy says of pairs of answers."""
+    """Log-probabilities of pairs of answers under the policy and the reference."""
 
     chosen: DoubleFloat
     rejected: DoubleFloat
@@ -71,7 +71,7 @@ def ipo(pairs: Pairs, options: PreferenceSection) -> Tensor:
 
 
 def orpo(pairs: Pairs, options: PreferenceSection) -> Tensor:
-    """The cross-entropy of the chosen answer, plus beta times the loss of the log odds ratio."""
+    """Cross-entropy of the chosen answer, plus beta times the loss of the log odds ratio."""
     chosen, rejected = pairs.chosen_mean.value, pairs.rejected_mean.value
     difference = pairs.chosen_mean.minus(pairs.rejected_mean).value
     log_odds = difference - (_log1mexp(chosen) - _log1mexp(rejected))
@@ -84,7 +84,7 @@ def simpo(pairs: Pairs, options: PreferenceSection) -> Tensor:
 
 
 def kto(ratio: Tensor, is_desirable: Tensor, divergence: Tensor, options: PreferenceSection) -> Tensor:
-    """(groups,): single answers.
+    """Loss of single answers: (groups,).
 
     Args:
         ratio: (groups,) of each answer.
@@ -93,7 +93,7 @@ def kto(ratio: Tensor, is_desirable: Tensor, divergence: Tensor, options: Prefer
     """
     sign = 2 * is_desirable - 1
     weight = options.desirable_weight * is_desirable + options.undesirable_weight * (1 - is_desirable)
-    # 1 - sigmoid(x) as exp(log(sigmoid(-x))): neither the value nor the gradient is a difference of numbers around 1.
+    # 1 - sigmoid(x) as exp(log(sigmoid(-x))): neither the value nor the gradient is a difference of numbers near 1.
     return weight * torch.exp(functional.logsigmoid(options.beta * sign * (divergence - ratio)))
 
 
@@ -103,12 +103,12 @@ PAIRED = {"sigmoid": sigmoid, "hinge": hinge, "ipo": ipo, "orpo": orpo, "simpo":
 def _log1mexp(value: Tensor) -> Tensor:
     """log(1 - exp(value)) for value < 0, without losing digits near 0.
 
-    On Ascend `expm1` and `log1p` are compiled operators of the old kind (torch_npu 2.13), so it does without them.
+    On Ascend `expm1` and `log1p` are compiled operators of the old kind (torch_npu 2.13), so they are not used.
     """
     is_near = value > -0.1
-    # Each branch is given only what it can take: the gradient of the one that is not taken must not be NaN.
+    # The inputs of each branch are valid for it: the gradient of the unused branch must not be NaN.
     x = torch.where(is_near, value.clamp(max=-1e-7), -0.1)
-    # (exp(x) - 1) / x - 1, its Taylor series: what follows the last term is below 2e-10.
+    # (exp(x) - 1) / x - 1, its Taylor series: the remainder is below 2e-10.
     series = x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x / 720))))
     near = torch.log(-x) + torch.log(1 + series)
     far = torch.log(1 - torch.exp(torch.where(is_near, -1.0, value)))

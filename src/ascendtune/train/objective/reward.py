@@ -1,4 +1,4 @@
-"""Reward models: a score at the end of a text, higher for the chosen answer."""
+"""Reward models: a score at the end of a text, which should be higher for the chosen answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RewardObjective(Objective):
     """Pairwise loss of a sequence classification model with one score.
 
     Args:
-        model: `AutoModelForSequenceClassification` with one label; `model_checks.require_one_score` has tried it.
+        model: `AutoModelForSequenceClassification` with one label; `model_checks.require_one_score` has checked it.
     """
 
     unit = "group"
@@ -37,11 +37,11 @@ class RewardObjective(Objective):
 
 
 def pair_metrics(chosen: torch.Tensor, rejected: torch.Tensor, weight: float) -> dict[str, torch.Tensor]:
-    """Sums over pairs, () fp32 each: scores, their difference, and how often the chosen one is ahead.
+    """Sums over pairs, () fp32 each: scores, their difference, and the number of pairs whose chosen score is higher.
 
     Args:
         chosen, rejected: (pairs,) fp32 scores.
-        weight: factor of all sums; 0 for the batch of a rank without work.
+        weight: factor of all sums; 0 for the batch of a rank without rows.
     """
     chosen, rejected = chosen.detach(), rejected.detach()
     sums = {
@@ -61,8 +61,8 @@ def pairwise_loss(
     Bradley-Terry: the chosen answer should score higher (arXiv 2203.02155, eq. 1).
 
     Args:
-        chosen, rejected, margin: (pairs,) scores, and by how much they should differ at least (arXiv 2307.09288).
-        centring: weight that holds scores around zero (arXiv 2312.09244).
+        chosen, rejected, margin: (pairs,) scores, and their least desired difference (arXiv 2307.09288).
+        centring: weight of the term that keeps scores near zero (arXiv 2312.09244).
     """
     loss = -functional.logsigmoid(chosen - rejected - margin)
     return loss + centring * (chosen + rejected) ** 2 if centring else loss

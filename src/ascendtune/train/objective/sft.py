@@ -1,16 +1,16 @@
 """Supervised fine-tuning and pretraining: the cross-entropy of the labelled tokens.
 
 It is computed in chunks: (labelled × vocabulary) logits never exist at once. The gradient is computed in the forward
-pass, chunk by chunk, while the logits are there (the method of Liger's fused linear cross-entropy): three matrix
-products per chunk, nothing recomputed, and unlabelled positions cost nothing.
+pass, while a chunk's logits are in memory (the method of Liger's fused linear cross-entropy): three matrix products per
+chunk, no recomputation, and unlabelled positions cost nothing.
 
 For one position with hidden state h, weights W (vocabulary × hidden) and target y, in fp32:
 
     z = W h        loss = logsumexp(z) - z_y        dloss/dz = softmax(z) - onehot(y)
 
-Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
+If the model scales or caps its logits (`HeadForm`), z is the scaled or capped W h, and the chain rule adds its slope.
 
-Variants of the loss multiply the cross-entropy of each position by a weight that has no gradient (`token_weight`).
+Variants of the loss multiply the cross-entropy of each position by a weight without gradient (`token_weight`).
 ASFT adds weight · KL(q ‖ p) of the distributions before training, q, and now, p: dKL/dz = p - q (`start_weights`).
 """
 
@@ -41,9 +41,9 @@ class SupervisedObjective(Objective):
     """Loss of a causal language model over a micro-batch; in evaluation always the plain cross-entropy.
 
     Args:
-        model: a transformers causal language model, adapters inside it or not.
-        head_form: how logits follow from `head(decoder(x))`, so that the head can be fused with the loss; None takes
-            the model's own logits.
+        model: a transformers causal language model, with or without adapters inside.
+        head_form: form of the logits as a function of `head(decoder(x))`, for the fused loss; None uses the model's own
+            logits.
     """
 
     def __init__(self, model: Any, method: MethodSection, *, head_form: HeadForm | None, **_: Any) -> None:
@@ -86,15 +86,15 @@ def linear_cross_entropy(
 
     Args:
         hidden: (positions, hidden) the labelled positions only.
-        head: the language-model head; a plain nn.Linear takes the fused path, anything else (an adapter around it, a
-            normalised head) is called chunk by chunk under recomputation.
+        head: the language-model head; an nn.Linear is fused with the loss, other modules (an adapter around it, a
+            normalised head) are called chunk by chunk under recomputation.
         targets: (positions,) int64 token ids.
         form: what the model does to the output of its head.
-        weigh: what each position counts; None: 1.
-        anchor: the divergence that is added; None: none.
+        weigh: computes the weight of each position; None: 1.
+        anchor: the divergence to add; None: none.
 
     Returns:
-        (): the sum, fp32; 0 with a gradient of 0 when there is no position.
+        (): the sum, fp32; 0 with a gradient of 0 if there are no positions.
     """
     if type(head) is not nn.Linear:
         return _chunkwise(hidden, head, targets, form, weigh, anchor)
@@ -116,13 +116,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weigh: TokenWeight | None,
         anchor: Anchor | None,
     ) -> torch.Tensor:
-        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        # Added at the end, in pairs: a running total of many chunks would round away the digits of each.
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        # Added up at the end, in pairs: a running total over many chunks would lose the digits of each.
         sums: list[torch.Tensor] = []
-        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
-        for part in product_chunks(len(hidden), weight, is_trained=wants_weight):
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias and bias is not None else None
+        for part in product_chunks(len(hidden), weight, is_trained=needs_weight):
             logits = nn.functional.linear(hidden[part], weight, bias)
             anchored = anchor.output(part) if anchor is not None else None
             for rows in softmax_chunks(len(logits), len(weight)):
@@ -135,7 +135,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if anchor is not None and anchored is not None:
                     divergence, drift = _drift(log_probs, slope, _log_probs(anchored[rows], form)[0])
                     sums.append(anchor.weight * divergence)
-                if not (wants_hidden or wants_weight or wants_bias):
+                if not (needs_hidden or needs_weight or needs_bias):
                     continue
                 grad = _gradient(log_probs, target, slope)
                 if counts is not None:
@@ -169,7 +169,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _log_probs(output: torch.Tensor, form: HeadForm) -> tuple[torch.Tensor, torch.Tensor | float | None]:
-    """Log-probabilities, (positions, vocabulary) fp32, and the slope of the logits by `output`; None where it is 1.
+    """Log-probabilities, (positions, vocabulary) fp32, and the slope of the logits by `output`; None if it is 1.
 
     Args:
         output: (positions, vocabulary) of the head.
@@ -181,7 +181,7 @@ def _log_probs(output: torch.Tensor, form: HeadForm) -> tuple[torch.Tensor, torc
 
 
 def _gradient(log_probs: torch.Tensor, target: torch.Tensor, slope: torch.Tensor | float | None) -> torch.Tensor:
-    """(positions, vocabulary) fp32: of the summed loss, by the output of the head; it takes the place of `log_probs`.
+    """Gradient of the summed loss by the head's output, (positions, vocabulary) fp32; it overwrites `log_probs`.
 
     Args:
         target: (positions, 1) int64 token ids.
@@ -194,7 +194,7 @@ def _gradient(log_probs: torch.Tensor, target: torch.Tensor, slope: torch.Tensor
 def _drift(
     log_probs: torch.Tensor, slope: torch.Tensor | float | None, start: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """KL(start ‖ now) summed over positions, () fp32, and its gradient by the output of the head, as `_gradient`.
+    """KL(start ‖ now) summed over positions, () fp32, and its gradient by the head's output, as in `_gradient`.
 
     Args:
         log_probs: (positions, vocabulary) fp32, now.
@@ -206,7 +206,7 @@ def _drift(
 
 
 def _scaled(grad: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`grad` · `factor` in `dtype`, in the shape of `grad`, without a copy in another type between."""
+    """`grad` · `factor` in `dtype`, in the shape of `grad`, without a temporary copy in another dtype."""
     return torch.mul(grad, factor, out=torch.empty_like(grad, dtype=dtype))
 
 
@@ -220,11 +220,11 @@ def _weighted_sum(logits: torch.Tensor, targets: torch.Tensor, weigh: TokenWeigh
 
 
 def _divergence(logits: torch.Tensor, anchor: Anchor, part: slice, form: HeadForm) -> torch.Tensor:
-    """() fp32: weight · KL(q ‖ p) of some positions, summed.
+    """weight · KL(q ‖ p), summed over the positions of `part`: () fp32.
 
     Args:
         logits: (positions, vocabulary) fp32, of the model.
-        form: from what `anchor` has of them to logits.
+        form: form of the start weights' logits as a function of the output in `anchor`.
     """
     start = torch.log_softmax(form.logits(anchor.output(part).float()), dim=-1)
     now = torch.log_softmax(logits, dim=-1)

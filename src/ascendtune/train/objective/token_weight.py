@@ -1,4 +1,4 @@
-"""What each labelled position counts in the loss: variants multiply its cross-entropy by a weight without gradient."""
+"""Weight of each labelled position in the loss: variants multiply its cross-entropy by a weight without gradient."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from ascendtune.recipe.method import SftSection
 
 TokenWeight = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From logits (positions, vocabulary) fp32, of which a position's may all be shifted by one number, and cross-entropies
-(positions,) fp32, to weights (positions,) fp32."""
+"""Maps logits (positions, vocabulary) fp32, in which each position may be shifted by a constant, and cross-entropies
+(positions,) fp32 to weights (positions,) fp32."""
 
 _ENTROPY_OF = 20
 
@@ -27,14 +27,14 @@ def dft_weight(_: torch.Tensor, cross_entropy: torch.Tensor) -> torch.Tensor:
 def eaft_weight(alpha: float) -> TokenWeight:
     """(H / ln K)^alpha, H the entropy among the K = 20 likeliest tokens: Diao et al. 2026, arXiv:2601.02151.
 
-    K is the size of the vocabulary where that is smaller.
+    If the vocabulary is smaller, K is its size.
     """
 
     def weight(logits: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         count = min(_ENTROPY_OF, logits.shape[-1])
         log_probs = torch.log_softmax(torch.topk(logits, count, dim=-1).values, dim=-1)
         entropy = -(log_probs.exp() * log_probs).sum(-1)
-        # Rounding may leave a negative zero, of which a power is not a number.
+        # Rounding may leave a small negative number, whose power is NaN.
         share: torch.Tensor = (entropy / math.log(count)).clamp(0, 1) ** alpha
         return share
 
@@ -42,7 +42,7 @@ def eaft_weight(alpha: float) -> TokenWeight:
 
 
 def token_weight(section: SftSection) -> TokenWeight | None:
-    """The weights of a recipe's loss; None where every position counts alike."""
+    """The weights of a recipe's loss; None if every position has the same weight."""
     match section.loss:
         case "cross_entropy":
             return None

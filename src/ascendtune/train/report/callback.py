@@ -1,4 +1,4 @@
-"""Callbacks of a run, and the one that writes metrics.jsonl and eval.jsonl."""
+"""The interface of callbacks, and the callback that writes metrics.jsonl and eval.jsonl."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class RunFacts:
 
     name: str
     total_steps: int
-    """The step that the run ends after, unless it stops early."""
+    """The step after which the run ends, unless it stops early."""
     start_step: int
-    """Steps that are already behind when a run resumes."""
+    """Number of steps made before this attempt: 0, or the step that the run resumes from."""
     attempt: int
 
 
 class Callback:
-    """One method for each moment of a run; all do nothing unless overridden. Called on the main rank only."""
+    """One method for each event of a run, called on the main rank only; the methods of this class do nothing."""
 
     def on_start(self, facts: RunFacts) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def on_step(self, record: dict[str, Any]) -> None:
-        """After a recorded step; `record` is the line of metrics.jsonl."""
+        """Called after a recorded step; `record` is the line of metrics.jsonl."""
 
     def on_evaluation(self, record: dict[str, Any]) -> None:
-        """After an evaluation; `record` is the line of eval.jsonl."""
+        """Called after an evaluation; `record` is the line of eval.jsonl."""
 
     def on_checkpoint(self, step: int) -> None:
-        """When the checkpoint of `step` is complete. Called from the writing thread."""
+        """Called from the writing thread when the checkpoint of `step` is complete."""
 
     def on_end(self) -> None:
-        """After the last step, however the run ended."""
+        """Called when the run has ended, also after an error."""
 
 
 class MetricsWriter(Callback):
-    """Writes one line as soon as it is known, floats at full precision."""
+    """Writes each record as one line at once, with floats at full precision."""
 
     def __init__(self, run: RunDir) -> None:
         self._steps = LineWriter(run.metrics)

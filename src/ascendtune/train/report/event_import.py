@@ -1,7 +1,7 @@
-"""TensorBoard events of any program, imported as runs of ours: run.json, metrics.jsonl and eval.jsonl.
+"""Imports TensorBoard events of any program as runs of this one: run.json, metrics.jsonl and eval.jsonl.
 
 The record format is TFRecord's: length (8 bytes, little-endian), masked CRC-32C of the length, an Event, masked CRC-32C
-of the Event. A record that the file ends in is still being written, or its writer was killed; that is not damage.
+of the Event. An incomplete last record is not damage: it is still being written, or its writer was killed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
 
 _PATTERN = "events.out.tfevents."
 _MOST_RECORD_BYTES = 64 << 20
-"""A summary with pictures; a longer length is damage."""
+"""Enough for a summary with pictures; a larger length means damage."""
 _MOST_POINTS = 5_000_000
-"""Of one run: they are held in memory, about 400 bytes each."""
+"""Limit for one run: points are kept in memory, about 400 bytes each."""
 _MOST_RUNS = 1000
 _LONGEST_TAG = 1000
 _TIMES = range(253402300800)
-"""Seconds since 1970 that a date has, up to the year 9999; another time of an event is recorded as 0."""
+"""Valid times, in seconds since 1970, up to the year 9999; other times are recorded as 0."""
 _FLOAT, _DOUBLE = 1, 2
-"""DT_FLOAT and DT_DOUBLE of a tensor."""
+"""Values of DT_FLOAT and DT_DOUBLE in TensorFlow's tensors."""
 _OURS = {
     "loss": "loss", "learning_rate": "learning_rate", "learning-rate": "learning_rate", "lr": "learning_rate",
     "grad_norm": "grad_norm", "grad-norm": "grad_norm", "epoch": "epoch",
@@ -42,12 +42,12 @@ _RESERVED = ("attempt", "step", "time")
 
 @dataclass
 class ImportedRun:
-    """One directory with event files.
+    """A directory with event files.
 
     Attributes:
-        points: scalars read. A step that a later file repeats replaces the earlier one, as after a resume.
-        damaged: of each damaged file its name and the byte at which reading stopped.
-        unfinished: files that end within a record.
+        points: number of scalars read. If a later file repeats a step, as after a resume, its values count.
+        damaged: name of each damaged file -> offset in bytes at which reading stopped.
+        unfinished: files with an incomplete last record.
     """
 
     source: Path
@@ -57,9 +57,9 @@ class ImportedRun:
     training: dict[int, dict[str, Any]] = field(default_factory=dict)
     evaluation: dict[int, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, tuple[bool, str]] = field(default_factory=dict)
-    """Tag -> whether it is an evaluation's, and the name in our records."""
+    """Tag -> whether it is of an evaluation, and its name in the records."""
     _taken: set[tuple[bool, str]] = field(default_factory=set)
-    """The values of `names`."""
+    """All values of `names`."""
 
     def add(self, step: int, wall_time: float, tag: str, value: float) -> None:
         is_evaluation, name = self.names.get(tag) or self._named(tag)
@@ -87,7 +87,7 @@ class ImportedRun:
 
 
 def find_event_directories(log_directory: Path) -> list[Path]:
-    """The directories at or below `log_directory` that hold event files, sorted.
+    """The directories at or below `log_directory` that contain event files, sorted.
 
     Raises:
         InputError: there are none, or too many.
@@ -113,10 +113,10 @@ def find_event_directories(log_directory: Path) -> list[Path]:
 
 
 def read_events(directory: Path) -> ImportedRun:
-    """All scalars of the event files in a directory.
+    """Read all scalars of the event files in a directory.
 
     Raises:
-        InputError: too many points for the memory.
+        InputError: there are more points than fit into memory.
         MachineError: a file cannot be read.
         ModuleNotFoundError: tensorboard is not installed.
     """
@@ -131,21 +131,21 @@ def read_events(directory: Path) -> ImportedRun:
                     raise
                 found.damaged[file.name] = 0
             except FileNotFoundError:
-                # Rotated away since the directory was listed.
+                # The file was removed after the directory was listed.
                 continue
     return found
 
 
 def write_run(found: ImportedRun, target: Path) -> RunDir:
-    """Write the run; one that was imported from the same directory before is replaced.
+    """Write the run, replacing an earlier import of the same directory.
 
     Raises:
-        InputError: another run, or something else, is at `target`.
-        MachineError: it cannot be written.
+        InputError: `target` exists and is not such an import.
+        MachineError: the directory cannot be written.
     """
     source = str(found.source.resolve())
     if not target.exists():
-        # Complete or absent: without run.json it would be called another directory by the next import.
+        # Complete or absent: the next import would refuse a directory without run.json.
         unfinished = target.with_name(f".{target.name}.importing")
         with translated_disk_errors(target, "creating the run directory"), appearing(target, unfinished):
             unfinished.mkdir(parents=True)
@@ -219,8 +219,8 @@ def _read_file(found: ImportedRun, name: str, stream: BinaryIO) -> None:
 
 
 def _records(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes | None]]:
-    """Offset and content of each record. The content is None where reading ends: damage at this offset; offset -1: the
-    file ends within a record."""
+    """Offset and content of each record. If reading stops early, the last content is None, with the offset of damage,
+    or with offset -1 if the file ends within a record."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
     offset = 0
@@ -255,7 +255,7 @@ def _is_length(header: bytes, check: int) -> bool:
 
 
 def _scalar(tensor: Any) -> float | None:
-    """The number of a tensor without dimensions, as TensorFlow 2 writes scalars; None for others."""
+    """The value of a scalar tensor as written by TensorFlow 2; None for other tensors."""
     if any(each.size != 1 for each in tensor.tensor_shape.dim):
         return None
     values = list(tensor.float_val) or list(tensor.double_val)

@@ -1,10 +1,10 @@
-"""Sends a run to trackers while it trains, in a process beside the worker, which never waits for it.
+"""Sends a run to trackers while it trains, in a separate process, for which the worker never waits.
 
     python -m ascendtune.train.report.live_sending RUN TRACKER PROJECT [HOST]
 
-The process reads what the worker appends to the run directory; that is the queue. Its stdin ends with the training.
-A tracker that is down is tried again later; what has not arrived at the end is sent by `ascendtune track send`. The log
-is `RUN/log/track_TRACKER.log`.
+The process reads the lines that the worker appends to files of the run directory; these are the queue. Its stdin is
+closed when the training ends. If a tracker is down, the process tries again later; steps that are missing at the end
+are sent by `ascendtune track send`. The log is `RUN/log/track_TRACKER.log`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ascendtune.train.report.trackers import Destination
 _EVERY_SECONDS = 5.0
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 30.0, 600.0
 _LAST_SECONDS = 20
-"""For the last steps, after the training."""
+"""Time for sending the last steps, after the training."""
 _OFFLINE_MODES = {
     "wandb": ("WANDB_MODE", ("offline", "disabled", "dryrun")),
     "swanlab": ("SWANLAB_MODE", ("offline", "local", "disabled")),
@@ -51,19 +51,24 @@ class LiveSending(Callback):
         self._process: LoggedChild | None = None
 
     def on_start(self, facts: RunFacts) -> None:
-        to = self._destination
-        variable, silent = _OFFLINE_MODES.get(to.tracker, ("", ()))
-        if os.environ.get(variable, "").lower() in silent:
+        destination = self._destination
+        variable, modes = _OFFLINE_MODES.get(destination.tracker, ("", ()))
+        if os.environ.get(variable, "").lower() in modes:
             say(f"{variable} is {os.environ[variable]}: later, {self._command()}")
             return
-        # -P: a module of the working directory with the name of a client is not run.
+        # -P: the working directory may contain a module with the name of a client, which must not be run.
         argv = [sys.executable, "-P", "-m", "ascendtune.train.report.live_sending"]
-        argv += [str(self._run.path.absolute()), to.tracker, to.project, *([to.host] if to.host else [])]
-        output = self._run.logs / f"track_{to.tracker}.log"
+        argv += [
+            str(self._run.path.absolute()),
+            destination.tracker,
+            destination.project,
+            *([destination.host] if destination.host else []),
+        ]
+        output = self._run.logs / f"track_{destination.tracker}.log"
         try:
             self._process = LoggedChild(argv, os.environ, output=output)
         except AscendtuneError as error:
-            warn(f"the run is not sent to {to.tracker} while it trains: {error}")
+            warn(f"the run is not sent to {destination.tracker} while it trains: {error}")
 
     def on_end(self) -> None:
         if self._process is None:
@@ -71,7 +76,7 @@ class LiveSending(Callback):
         self._process.hang_up(_LAST_SECONDS + 2.0)
         last, sent = self._run.last_step(), sent_step(self._run, self._destination)
         if last is not None and sent < last:
-            arrived = f"steps up to {sent} are there" if sent >= 0 else "no step is there"
+            arrived = f"it has steps up to {sent}" if sent >= 0 else "it has no step"
             warn(f"{self._destination.tracker} does not have the whole run ({arrived}); {self._command()}")
 
     def _command(self) -> str:
@@ -84,11 +89,11 @@ class _Follower:
         self._run, self._destination = run, destination
         self._points = Points(run.read()["attempts"])
         self._tails = {"train": Tail(run.metrics, 0), "eval": Tail(run.evaluations, 0)}
-        self._waiting: list[Any] = []
+        self._unsent: list[Any] = []
         self._sending: Sending | None = None
 
     def follow(self) -> None:
-        """Send until stdin ends; then send the rest, unless the tracker is down."""
+        """Send until stdin ends; then send the remaining steps, unless the tracker is down."""
         wait, is_down = _EVERY_SECONDS, False
         while not select.select([sys.stdin], [], [], wait)[0]:
             try:
@@ -100,7 +105,7 @@ class _Follower:
                 warn(f"{without_secrets(str(error))}; the next try is in {wait:.0f} s")
         if is_down:
             return
-        # A client that does not come to an end ends with the process.
+        # A client that hangs is ended with the process.
         signal.alarm(_LAST_SECONDS)
         self._send(with_last=True)
         if self._sending is not None:
@@ -111,19 +116,19 @@ class _Follower:
         for kind, tail in self._tails.items():
             for line in tail.lines():
                 self._points.add(kind, parsed_record(line, kind))  # type: ignore[arg-type]
-        self._waiting += self._points.take(with_last=with_last)
-        if not self._waiting:
+        self._unsent += self._points.take(with_last=with_last)
+        if not self._unsent:
             return
         if self._sending is None:
             self._sending = Sending(self._run, self._destination)
-        self._sending.send(self._waiting)
-        self._waiting = []
+        self._sending.send(self._unsent)
+        self._unsent = []
 
 
 def main(words: list[str]) -> int:
     """Follow the run until stdin ends."""
     log.set_up()
-    # Whatever stops the job sends it to all its processes; this one ends after the worker.
+    # SIGTERM is sent to all processes of a job; this one ends after the worker.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     directory, tracker, project, *host = words
     run, destination = RunDir(Path(directory)), Destination(tracker, project, host[0] if host else None)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The model card of a run: base, data, settings, curve, evaluation and versions, from the run directory alone.
 
-Only settings that are listed here enter it: no paths, no environment, no values of other recipe keys.
+Only the settings listed here are included: no paths, no environment, no values of other recipe keys.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LONGEST_VALUE = 200
 
 
 def base_on_hub(run: RunDir) -> str | None:
-    """OWNER/NAME of the base model; None where it was a directory, or that is not certain.
+    """OWNER/NAME of the base model; None if it was a directory, or may have been one.
 
     Raises:
         MachineError: a record of the run is damaged.
@@ -56,13 +56,13 @@ def base_on_hub(run: RunDir) -> str | None:
     hub, colon, name = path.partition(":")
     if colon and hub in ("hf", "modelscope"):
         return name if _HUB_ID.fullmatch(name) else None
-    # A relative directory may look like an id: the cache of the hub tells them apart.
+    # A relative directory may look like an id; only an id leads into the hub's cache.
     is_from_cache = f"models--{path.replace('/', '--')}" in Path(str(run.read().get("model_directory") or "")).parts
     return path if _HUB_ID.fullmatch(path) and is_from_cache else None
 
 
 def revision_of_base(run: RunDir) -> str | None:
-    """The revision that the recipe asks for of a base model on the hub.
+    """The revision in the recipe of a base model on the hub; None if it names none.
 
     Raises:
         MachineError: a record of the run is damaged.
@@ -72,14 +72,14 @@ def revision_of_base(run: RunDir) -> str | None:
 
 
 def written_by_user(directory: Path) -> bool:
-    """Whether `directory` has a model card, and not only PEFT's form without an entry.
+    """Whether `directory` has a model card with content, beyond PEFT's template.
 
     Raises:
         MachineError: it cannot be read.
     """
     from ascendtune.core.foreign_json import read_regular_file
 
-    # A link could lead to any file of this machine.
+    # A link may point to any file of this machine.
     if not (directory / CARD).is_file() or (directory / CARD).is_symlink():
         return False
     from huggingface_hub import ModelCard, ModelCardData
@@ -100,14 +100,14 @@ def model_card(
     weights: Path | None = None,
     step: int | None = None,
 ) -> str:
-    """The card as Markdown with the hub's metadata.
+    """The model card as Markdown, with the hub's metadata.
 
     Args:
         repository: HUB:OWNER/NAME of the model, with `hf` or `modelscope` as HUB.
         base: id of the base model on this hub, if it has one.
         weights: directory of the exported weights of a checkpoint; the default is the run's final weights.
-        step: of that checkpoint; losses of later steps are left out. The final weights may also be those of an earlier
-            step than the last one: of the best evaluation, or from before the run went on.
+        step: step of that checkpoint; losses of later steps are left out. The final weights, too, may be of an earlier
+            step than the last one: that of the best evaluation, or the last before the run was continued.
 
     Raises:
         RecipeError: the model's config is damaged.
@@ -131,7 +131,7 @@ def model_card(
 
 
 def _with_loss(records: Iterable[dict[str, Any]], step: int | None) -> list[dict[str, Any]]:
-    """The records up to `step` that have a loss; None: of all steps."""
+    """The records with a loss, up to `step`; None: of all steps."""
     known = [each for each in records if is_number(each.get("loss"))]
     return [each for each in known if step is None or (is_number(each.get("step")) and each["step"] <= step)]
 
@@ -226,7 +226,7 @@ def _hub_datasets(run: RunDir, hub: str | None) -> Iterator[str]:
 
 
 def _some(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most eight, evenly distributed, with the first, the best and the last."""
+    """At most eight evaluations, evenly distributed, including the first, the best and the last."""
     best = min(range(len(evaluations)), key=lambda number: evaluations[number]["loss"])
     every = max(1, math.ceil(len(evaluations) / (_MOST_EVALUATIONS - 2)))
     chosen = {*range(0, len(evaluations), every), best, len(evaluations) - 1}
@@ -242,14 +242,14 @@ def _at(recipe: Mapping[str, Any], key: str) -> Any:
 
 
 def _name(path: Any) -> str:
-    """The id of a hub, or the last part of a path."""
+    """The hub id, or the last part of a path."""
     text = str(path or "unknown")
     hub, _, name = text.partition(":")
     return text if hub in ("hf", "modelscope") and _HUB_ID.fullmatch(name) else text.rstrip("/").rpartition("/")[2]
 
 
 def _code(value: Any) -> str:
-    """A value of a record as code: it cannot become markup, and holds no secret."""
+    """A value of a record as inline code: it cannot contain markup or a secret."""
     text = re.sub(r"[^\S ]|[`|\x00-\x1f\x7f\ud800-\udfff]", " ", without_secrets(str(value)))
     text = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
     return f"`{text.strip() or '-'}`"

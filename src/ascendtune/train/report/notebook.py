@@ -1,4 +1,4 @@
-"""What a cell of a notebook shows: a bar while a run trains, and the picture of a finished run."""
+"""Output in cells of a notebook: a progress bar while a run trains, and the picture of a finished run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress
 
 
 def in_notebook() -> bool:
-    """Whether this process is a kernel of Jupyter; a terminal with IPython is not."""
+    """Whether this process is a Jupyter kernel; IPython in a terminal is not."""
     module: Any = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 class NotebookScreen(RedrawnScreen):
-    """One line of text and a bar below the cell."""
+    """One line of text with a bar, below the cell."""
 
     redraw_seconds = 0.5
 
@@ -51,7 +51,7 @@ class NotebookScreen(RedrawnScreen):
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture in a file, which a notebook shows where it is the value of a cell."""
+    """A picture in a file; a notebook displays it if it is the value of a cell."""
 
     path: Path
 

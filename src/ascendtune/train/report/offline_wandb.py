@@ -1,4 +1,4 @@
-"""wandb's offline runs on this machine: which are new, in flight, damaged or uploaded, and uploading them.
+"""wandb's offline runs on this machine: finds new, unfinished, damaged and uploaded ones, and uploads them.
 
 wandb leaves `run-ID.wandb.synced` beside an uploaded run.
 """
@@ -25,24 +25,24 @@ from ascendtune.train.report.wandb_upload import ANSWER, IN_USE, NOT_INSTALLED
 State = Literal["new", "in_flight", "damaged", "uploaded"]
 
 _ACTIVE_SECONDS = 300.0
-"""wandb writes system metrics every 15 s: a file without a change for so long is not being written."""
+"""wandb writes system metrics every 15 s: a file that has not changed for so long is not being written."""
 _MOST_BYTES = 2 << 30
-"""A larger file is not inspected."""
+"""Larger files are not inspected."""
 _UPLOAD_SECONDS = 6 * 3600.0
-_FAULT = re.compile(r"(\x1b\[\d*m)*wandb(\x1b\[\d*m)*: (\x1b\[\d*m)*ERROR\b")
-"""Where a line of the client begins that says that something did not arrive; runs and directories may be named so."""
+_FAILURE = re.compile(r"(\x1b\[\d*m)*wandb(\x1b\[\d*m)*: (\x1b\[\d*m)*ERROR\b")
+"""Beginning of a line in which the client reports a failure. Runs and directories may contain its words, too."""
 _TELLING = {"WANDB_SILENT": "false", "WANDB_QUIET": "false"}
 _RETRIES = {
     f"WANDB_X_{kind}_RETRY_{name}": value
     for kind in ("FILE_STREAM", "FILE_TRANSFER", "GRAPHQL")
     for name, value in (("MAX", "8"), ("WAIT_MAX_SECONDS", "15"))
 }
-"""A server that is down is named within two minutes; the client itself tries for hours."""
+"""A server that is down is reported within two minutes; by default the client tries for hours."""
 
 
 @dataclass(frozen=True)
 class OfflineRun:
-    """`note`: what is unusual about it, such as the byte at which a damaged file stops."""
+    """An offline run of wandb. `note`: a remark on its state, such as the byte at which a damaged file stops."""
 
     directory: Path
     run_id: str
@@ -53,8 +53,8 @@ class OfflineRun:
 
 
 def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
-    """The offline runs at these paths: run directories of wandb, `wandb` directories, or run directories of ours that
-    hold one. Sorted by name, which begins with the time.
+    """The offline runs at these paths: run directories of wandb, `wandb` directories, or this program's run directories
+    that contain one. Sorted by name, which begins with the time.
     """
     found = set[Path]()
     for directory in directories:
@@ -65,8 +65,8 @@ def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
 
 @dataclass(frozen=True)
 class Uploaded:
-    """An upload that has arrived. `arrived`: rows of the file that the server had before; None: the newest rows that it
-    had are not of this file.
+    """A completed upload. `arrived`: rows of the file that the server had before; None: the server's newest rows are
+    not of this file.
     """
 
     rows: int
@@ -74,53 +74,53 @@ class Uploaded:
 
 
 def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> Uploaded:
-    """Let wandb's own client upload a run: the rows that the server does not have. It keeps its id.
+    """Upload the rows of a run that the server does not have, by wandb's own client. The run keeps its id.
 
-    The client ends with this process.
+    The client is ended with this process.
 
     Args:
-        project: another one than the run was recorded for.
+        project: used instead of the project that the run was recorded for.
 
     Raises:
-        MachineError: the directory cannot be written, wandb is not installed, another process uploads the run, or it
-            could not be uploaded.
+        MachineError: the directory is not writable, wandb is not installed, another process is uploading the run, or
+            the upload failed.
     """
     file = found.directory.absolute() / f"run-{found.run_id}.wandb"
-    mark = file.with_name(f"{file.name}.synced")
-    # Without its mark the run would be uploaded again and again.
+    marker = file.with_name(f"{file.name}.synced")
+    # Without the mark beside it the run would be uploaded again each time.
     require_writable(found.directory)
-    # -P: a wandb.py in the working directory is not run.
+    # -P: the working directory may contain a wandb.py, which must not be run.
     argv = [sys.executable, "-P", "-m", "ascendtune.train.report.wandb_upload", str(os.getpid()), str(file)]
     argv += [project] if project else []
     done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env={**_RETRIES, **env, **_TELLING})
     lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
-    faults = [line for line in lines if _FAULT.match(line)]
+    failures = [line for line in lines if _FAILURE.match(line)]
     answers = [line.removeprefix(ANSWER) for line in done.output.splitlines() if line.startswith(ANSWER)]
-    if done.exit_code == 0 and not faults and answers and _is_uploaded(file):
+    if done.exit_code == 0 and not failures and answers and _is_uploaded(file):
         return Uploaded(**json.loads(answers[-1]))
     if done.exit_code == NOT_INSTALLED:
         raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[wandb]'")
     if done.exit_code == IN_USE:
         raise MachineError(
-            "another process uploads this run",
+            "another process is uploading this run",
             code="run-in-use",
             remedy="wait until it has ended",
             where=found.directory,
         )
-    # The client makes its mark, and ends with 0, also where the server refused the rows (0.31).
-    with translated_disk_errors(mark, "removing the mark of an upload that failed"):
-        mark.unlink(missing_ok=True)
-    told = without_secrets(" ".join(dict.fromkeys(faults or lines[-1:])))
+    # The client writes its mark and exits with 0 even if the server refused the rows (0.31).
+    with translated_disk_errors(marker, "removing the mark of an upload that failed"):
+        marker.unlink(missing_ok=True)
+    message = without_secrets(" ".join(dict.fromkeys(failures or lines[-1:])))
     raise MachineError(
-        f"{found.directory.name} was not uploaded: {told[:400]}",
+        f"{found.directory.name} was not uploaded: {message[:400]}",
         code="upload-failed",
-        remedy="check the network and `ascendtune track login`, then run this again: what is uploaded is passed over",
+        remedy="check the network and `ascendtune track login`, then run this again: uploaded runs are skipped",
         where=found.directory,
     )
 
 
 def _is_uploaded(path: Path) -> bool:
-    """Whether wandb's mark is beside the file, and not older than it."""
+    """Whether wandb's mark is beside the file and not older than it."""
     try:
         return path.with_name(f"{path.name}.synced").stat().st_mtime >= path.stat().st_mtime
     except OSError:

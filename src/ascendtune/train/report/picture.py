@@ -1,4 +1,4 @@
-"""A picture of a run: loss, learning rate, gradient norm, throughput. Drawn from the run directory alone."""
+"""A picture of a run: loss, learning rate, gradient norm, throughput. Uses only the run directory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ascendtune.core.units import format_count
 _LOSS, _OTHER = ("#a9c1de", "#1f4e8c"), ("#b3d1c9", "#2f6f60")
 _EVAL, _QUIET = "#d9541e", "#667085"
 _MOST_POINTS = 1500
-"""Points of a curve; more would not be seen, and make the SVG heavy."""
+"""Points of a curve; more would not be visible, and would make the SVG large."""
 _SMOOTH_POINTS = 400
 _LOG_ABOVE = 8.0
 """A loss that falls by more than this factor is drawn on a logarithmic axis."""
 
 
 def draw(run: RunDir) -> list[Path]:
-    """Write loss.png and loss.svg into the run directory; returns their paths, none when there is nothing to draw.
+    """Write loss.png and loss.svg into the run directory; return their paths, none if there is nothing to draw.
 
     Raises:
-        MachineError: the directory cannot be written.
+        MachineError: the directory is not writable.
     """
     steps = _Records(list(run.read_metrics()))
     if not steps.records:
@@ -54,7 +54,7 @@ class _Records:
     records: list[dict[str, Any]]
 
     def curve(self, key: str) -> tuple[list[float], list[float]]:
-        """Steps and values, where the value is a finite number."""
+        """Steps and values of the records with a finite value."""
         found = [record for record in self.records if is_number(record.get(key))]
         return [record["step"] for record in found], [record[key] for record in found]
 
@@ -65,7 +65,7 @@ class _Records:
 
 
 def _compose(figure: Any, run: RunDir, steps: _Records, evaluations: _Records) -> None:
-    # Only stages that compare two answers record how often the right one is ahead.
+    # Only stages that compare two answers record the share of pairs in which the chosen answer is ahead.
     small = 4 if steps.curve("accuracy")[0] else 3
     grid = figure.add_gridspec(2, small, height_ratios=[1.9, 1])
     axes = [figure.add_subplot(grid[0, :]), *(figure.add_subplot(grid[1, column]) for column in range(small))]
@@ -139,7 +139,7 @@ def _draw_small(axis: Any, steps: _Records, key: str, title: str, labels: Callab
 
 
 def _draw_curve(axis: Any, x: Sequence[float], y: Sequence[float], colors: tuple[str, str], name: str) -> None:
-    """Every point, faint, and their median over it; few points are drawn alone."""
+    """Draw every point in a faint color and the running median over them; if there are few points, only these."""
     faint, strong = colors
     window = len(x) // 40
     if window < 2 or name == "learning rate":
@@ -152,21 +152,21 @@ def _draw_curve(axis: Any, x: Sequence[float], y: Sequence[float], colors: tuple
 
 
 def _top(values: Sequence[float]) -> float:
-    """The upper end of an axis: a lone outlier, such as the first step's gradient, must not flatten the rest."""
+    """Upper end of an axis: a single outlier, such as the first step's gradient, must not flatten the rest."""
     ordered = sorted(values)
     usual = ordered[int(0.99 * (len(ordered) - 1))]
     return (max(values) if max(values) < 3 * usual else usual) * 1.1 or 1.0
 
 
 def _smoothed(x: Sequence[float], y: Sequence[float], window: int) -> tuple[list[float], list[float]]:
-    """Running median, the same on a logarithmic axis, and deaf to single spikes."""
+    """Running median: the same on a logarithmic axis, and not affected by single spikes."""
     half, stride = window // 2, max(1, len(x) // _SMOOTH_POINTS)
     centres = [*range(0, len(x) - 1, stride), len(x) - 1]
     return [x[at] for at in centres], [median(y[max(0, at - half) : at + half + 1]) for at in centres]
 
 
 def _thinned(x: Sequence[float], y: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """At most `_MOST_POINTS` points: the lowest and the highest of each stretch, so that no spike is lost."""
+    """At most `_MOST_POINTS` points: the lowest and the highest of each interval, so that no spike is lost."""
     if len(x) <= _MOST_POINTS:
         return x, y
     stretch = math.ceil(2 * len(x) / _MOST_POINTS)

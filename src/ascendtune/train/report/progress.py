@@ -1,6 +1,6 @@
-"""What a user sees while training runs: a live display on a terminal, plain lines elsewhere. On stderr.
+"""Progress of a training on stderr: a live display on a terminal, plain lines elsewhere.
 
-The one file of this room that prints (docs/decisions/0003).
+The only file of this room that prints (docs/decisions/0003).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 _LINE_SECONDS = 5.0
 _EVALUATION_SECONDS = 1.0
-"""Between two lines on evaluations: epochs of a step are evaluated at every step; all evaluations are in eval.jsonl."""
+"""Interval between lines on evaluations; if epochs have one step, each step is evaluated. eval.jsonl has all."""
 _LOOK_SECONDS = 1.0
-"""Between two looks at the heartbeat of this rank."""
+"""Interval at which this rank's heartbeat is read."""
 
 
 def show_summary(lines: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, aligned; call it when no display is on the screen any more.
+    """Print names and values, aligned. Call it after the display has been closed.
 
-    After --quiet only where the model is, on stdout.
+    With --quiet, only the location of the model is printed, to stdout.
     """
     if is_quiet():
         with suppress(OSError):
@@ -50,18 +50,18 @@ def show_summary(lines: Sequence[tuple[str, str]]) -> None:
             sys.stderr.write(f"{begin}{name.ljust(longest)}{end}  {value}\n")
         sys.stderr.flush()
     except OSError:
-        pass  # The terminal is gone; `ascendtune runs show` prints the same.
+        pass  # the terminal is closed; `ascendtune runs show` prints the same
 
 
 class ProgressDisplay(Callback):
-    """Draws a run. A terminal that goes away ends the drawing, never the training."""
+    """Displays the progress of a run. If the terminal is closed, the display ends and the training goes on."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._screen: _Screen | None = None
         self._progress: RunProgress | None = None
-        self._over = threading.Event()
-        # Between the training and the thread that watches its heartbeat.
+        self._ended = threading.Event()
+        # Shared by the training and the thread that watches its heartbeat.
         self._lock = threading.Lock()
         self._watch: threading.Thread | None = None
 
@@ -73,8 +73,8 @@ class ProgressDisplay(Callback):
             self._screen = NotebookScreen(self._progress)
         else:
             self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
-        watched = (self._progress,)
-        self._watch = threading.Thread(target=self._watch_heartbeat, args=watched, name="silence", daemon=True)
+        arguments = (self._progress,)
+        self._watch = threading.Thread(target=self._watch_heartbeat, args=arguments, name="silence", daemon=True)
         self._watch.start()
 
     def on_step(self, record: dict[str, Any]) -> None:
@@ -90,18 +90,18 @@ class ProgressDisplay(Callback):
                 self._show("evaluated")
 
     def on_end(self) -> None:
-        self._over.set()
+        self._ended.set()
         if self._watch is not None:
             self._watch.join()
         self._show("close")
         self._screen = None
 
     def _watch_heartbeat(self, progress: RunProgress) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_LOOK_SECONDS):
             beat = _last_beat(self._run)
             with self._lock:
                 if progress.note_silence(beat):
-                    self._show("fell_silent")
+                    self._show("silence_changed")
 
     def _show(self, what: str) -> None:
         if self._screen is None:
@@ -117,7 +117,7 @@ def _can_draw() -> bool:
 
 
 def _last_beat(run: RunDir) -> tuple[str, float] | None:
-    """Phase and moment (of time.monotonic) of this rank's last heartbeat; None where it cannot be read."""
+    """Phase and time (of time.monotonic) of this rank's last heartbeat; None if it cannot be read."""
     try:
         beat = json.loads((run.heartbeats / "rank_0.json").read_text(encoding="utf-8"))
         return str(beat["phase"]), float(beat["monotonic"])
@@ -128,12 +128,12 @@ def _last_beat(run: RunDir) -> tuple[str, float] | None:
 class _Screen(Protocol):
     def stepped(self) -> None: ...
     def evaluated(self) -> None: ...
-    def fell_silent(self) -> None: ...
+    def silence_changed(self) -> None: ...
     def close(self) -> None: ...
 
 
 class _LineScreen:
-    """For logs: the first step, the last, and a line every few seconds; evaluations, at most one each second."""
+    """Display for logs: the first step, the last, and a line every few seconds; evaluations at most once a second."""
 
     def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
@@ -164,8 +164,8 @@ class _LineScreen:
         ]
         self._print(pieces, step=evaluation["step"])
 
-    def fell_silent(self) -> None:
-        """A line at the beginning of a silence, and whenever it has doubled."""
+    def silence_changed(self) -> None:
+        """Print a line when the silence begins, and each time that its duration has doubled."""
         seconds, words = self._progress.silent_seconds, self._progress.silence
         if seconds is None or words is None:
             self._next_silence = 0.0
@@ -195,13 +195,13 @@ class _LineScreen:
 
     def _print(self, pieces: Sequence[str], *, step: int | None = None) -> None:
         place = f"step {self._progress.step if step is None else step}/{self._progress.total}"
-        # One call, so that a line of another thread never ends up inside.
+        # One call, so that a line of another thread cannot be printed inside.
         sys.stderr.write("  ".join([place, *pieces]) + "\n")
         sys.stderr.flush()
 
 
 class _LiveScreen(RedrawnScreen):
-    """Two or three lines that stay at the bottom; whatever is written to stderr meanwhile scrolls by above them."""
+    """Two or three lines at the bottom of the terminal; other output to stderr scrolls above them."""
 
     redraw_seconds = 0.25
 
@@ -210,10 +210,10 @@ class _LiveScreen(RedrawnScreen):
         from rich.live import Live
 
         super().__init__(progress)
-        # What Rich draws with is not foreign; what it is given to draw is made safe here.
+        # Rich writes its own control sequences to the raw stream; text that it displays is sanitised here.
         terminal = sys.stderr.stream if isinstance(sys.stderr, SafeStream) else sys.stderr
         self._console = Console(file=terminal, highlight=False, markup=False)
-        # Rich has no thread that refreshes: every change is drawn here. A stdout that goes elsewhere is left alone.
+        # Rich must not refresh in a thread: each change is drawn here. A redirected stdout is not captured.
         self._live = Live(
             self._render(),
             console=self._console,
@@ -226,7 +226,7 @@ class _LiveScreen(RedrawnScreen):
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
             if getattr(sys, name) is not stream:
                 setattr(sys, name, SafeStream(getattr(sys, name)))
-        # A process that is killed cannot bring a hidden cursor back.
+        # A process that is killed could not show a hidden cursor again.
         self._console.show_cursor(True)
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class _LiveScreen(RedrawnScreen):
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value; NaN leaves a gap."""
+    """One bar for each value; a gap for NaN."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
@@ -285,7 +285,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def wrapped_pieces(pieces: Sequence[str], width: int) -> list[str]:
-    """Pieces in as few lines as hold them, never broken inside."""
+    """Distribute the pieces over as few lines as possible, without breaking a piece."""
     lines = [pieces[0]]
     for piece in pieces[1:]:
         if len(lines[-1]) + 3 + len(piece) <= width:

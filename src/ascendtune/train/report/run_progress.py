@@ -1,4 +1,4 @@
-"""Where a run stands: its last records, its speed, and the silence since its last heartbeat."""
+"""The progress of a run: its last records, its speed, and the time since its last heartbeat."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ascendtune.train.report.callback import RunFacts
 from ascendtune.train.report.summary import SHOWN_EXTRAS
 
 _RECENT = 32
-"""Records that speed and ETA are taken from."""
+"""Number of records from which speed and ETA are computed."""
 _COURSE = 24
-"""Bars of the loss's course on a wide terminal, each for its share of all steps."""
+"""Number of bars of the loss curve on a wide terminal, each for an equal share of all steps."""
 
 
 class RunProgress:
-    """Where the run stands."""
+    """The progress of a run."""
 
     def __init__(self, name: str, facts: RunFacts) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class RunProgress:
         self.record: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
         self.silent_seconds: float | None = None
-        """Since the last heartbeat; None while heartbeats come as usual."""
+        """Seconds since the last heartbeat; None while heartbeats are on time."""
         self._start = facts.start_step
         self._course = [(0.0, 0)] * _COURSE
         self._began = time.monotonic()
@@ -46,7 +46,7 @@ class RunProgress:
         self._course[at] = (total + record["loss"], count + 1)
 
     def note_silence(self, beat: tuple[str, float] | None) -> bool:
-        """Compare this rank's last heartbeat with the pace; returns whether the silence has begun, grown or ended."""
+        """Compare this rank's last heartbeat with the pace; return whether the silence has begun, grown or ended."""
         before = self.silent_seconds
         self.silent_seconds = None
         if beat is not None:
@@ -58,32 +58,32 @@ class RunProgress:
 
     @property
     def usual_step_seconds(self) -> float | None:
-        """Median of the recent records, each of which may be of several steps."""
+        """Median over the recent records, each of which may cover several steps."""
         return statistics.median(self._step_seconds) if self._step_seconds else None
 
     @property
     def silence(self) -> str | None:
-        """In words; None while heartbeats come as usual."""
+        """The silence as a sentence; None while heartbeats are on time."""
         if self.silent_seconds is None:
             return None
         return silence_in_words(self.silent_seconds, self.usual_step_seconds)
 
     @property
     def elapsed(self) -> float:
-        """Seconds of this attempt."""
+        """Duration of this attempt in seconds."""
         return time.monotonic() - self._began
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Mean of the recent records: single short steps jump about."""
+        """Mean over the recent records: single short steps vary too much."""
         seconds: float = sum(record["seconds"]["step"] for _, record in self._recent)
         return sum(record["tokens"] for _, record in self._recent) / seconds if seconds else None
 
     @property
     def eta(self) -> float | None:
-        """Seconds to the last step at the recent pace, evaluations and checkpoints included; None at first.
+        """Seconds to the last step at the recent pace, including evaluations and checkpoints; None at first.
 
-        The first step, which warms everything up, is not a pace.
+        The first step is slower, so it is not part of the pace.
         """
         if len(self._recent) < 2:
             return None
@@ -93,11 +93,11 @@ class RunProgress:
 
     @property
     def course(self) -> list[float]:
-        """Mean loss of each share of the steps so far."""
+        """Mean loss of each share of the steps made so far."""
         return [total / count for total, count in self._course if count]
 
     def pieces(self) -> list[str]:
-        """`loss 3.214`, `lr 9.9e-05`, …: the values that are known."""
+        """The known values as text: `loss 3.214`, `lr 9.9e-05`, …"""
         if self.record is None:
             return ["waiting for the first step"]
         speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
@@ -111,7 +111,7 @@ class RunProgress:
 
 
 class RedrawnScreen:
-    """A display that is drawn as a whole: at each event, and between two steps not too often."""
+    """A display that is redrawn as a whole: at each event, but for steps only at intervals."""
 
     redraw_seconds: float
 
@@ -131,7 +131,7 @@ class RedrawnScreen:
     def evaluated(self) -> None:
         self.draw()
 
-    def fell_silent(self) -> None:
+    def silence_changed(self) -> None:
         self.draw()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Sends a run to a tracker: from the run directory alone, as often as wanted, each step once.
+"""Sends a run to a tracker: uses only the run directory, may be repeated, and sends each step once.
 
-The tracker tells which step it has; where it cannot, `track/sent.json` in the run directory does. A step is complete,
-and is sent, when a later one is recorded or the run has ended: an evaluation may still follow its training step. Where
-the run was stopped between the two, the evaluation is sent with the next step, because its own may have arrived.
+The tracker reports the last step that it has; if it cannot, `track/sent.json` in the run directory has it. A step is
+complete, and is sent, when a later one is recorded or the run has ended: an evaluation may still follow its training
+step. If the run was stopped in between, the evaluation is sent with the next step, because its own may have been sent.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ascendtune.train.report.tensorboard import curves
 from ascendtune.train.report.trackers import Destination, Identity, Outcome, Point, Tracker, open_tracker
 
 _MOST_POINTS = 2_000_000
-"""Of one run: they are held in memory."""
+"""Limit for one run: points are kept in memory."""
 _POINTS_AT_ONCE = 1000
 _OUTCOMES: dict[str, Outcome] = {"finished": "finished", "imported": "finished", "failed": "failed", "lost": "failed"}
 
 
 class Points:
-    """Collects the records of a run, and gives out each complete step once, in order.
+    """Collects the records of a run, and returns each complete step once, in order.
 
     Args:
-        attempts: of run.json. Records of training carry no time: that of a step is the start of its attempt and the
-            seconds of the steps since, the same on every machine.
+        attempts: from run.json. Training records have no time: the time of a step is the start of its attempt plus the
+            seconds of the steps since, so it is the same on every machine.
     """
 
     def __init__(self, attempts: list[dict[str, Any]]) -> None:
@@ -45,16 +45,16 @@ class Points:
         self._values = dict[int, dict[str, float]]()
         self._times = dict[int, float]()
         self._attempts = dict[int, Any]()
-        """Which attempt trained a step."""
+        """Step -> the attempt that trained it."""
         self._newest = -1
         self._last_time = next(iter(self._begins.values()), 0.0)
 
     def add(self, kind: Literal["train", "eval"], record: dict[str, Any]) -> None:
-        """Take a line of metrics.jsonl or eval.jsonl.
+        """Add a line of metrics.jsonl or eval.jsonl.
 
         Raises:
-            MachineError: it has no step.
-            InputError: there are too many.
+            MachineError: the line has no step.
+            InputError: there are too many lines.
         """
         step, attempt, seconds = record.get("step"), record.get("attempt"), record.get("seconds")
         if type(step) is not int or not 0 <= step < 1 << 53:
@@ -83,7 +83,7 @@ class Points:
             )
 
     def take(self, *, with_last: bool) -> list[Point]:
-        """The complete steps that were not taken before; the newest one too where the run has ended."""
+        """The complete steps that were not returned before; including the newest one if the run has ended."""
         steps = sorted(step for step in self._values if with_last or step < self._newest)
         taken = []
         for step in steps:
@@ -101,7 +101,7 @@ def identity_of(run: RunDir) -> Identity:
     """Name, configuration and fixed id of a run.
 
     Raises:
-        InputError: it has not begun to train.
+        InputError: the run has not begun to train.
         MachineError: its records are damaged.
     """
     record = run.read()
@@ -110,7 +110,7 @@ def identity_of(run: RunDir) -> Identity:
         raise InputError(
             "this run has not begun to train", code="no-training-records", remedy="send it later", where=run.path
         )
-    # What no later attempt changes. The name and the place of the directory may change.
+    # Facts that no later attempt changes; the directory's name and location may change.
     fixed = [attempts[0].get("started"), record.get("host"), value_at(record, "imported", "from")]
     number = hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:16]
     recipe = read_document(run.recipe).values if run.recipe.is_file() else {}
@@ -128,7 +128,7 @@ def _masked(value: Any) -> Any:
 
 
 class Sending:
-    """An open tracker that gets only steps which it does not have."""
+    """A connection to a tracker over which only steps are sent that the tracker does not have."""
 
     def __init__(self, run: RunDir, destination: Destination) -> None:
         """Connect to the tracker.
@@ -146,10 +146,10 @@ class Sending:
         self.count = 0
 
     def send(self, points: list[Point]) -> None:
-        """Pass on the points that the tracker does not have.
+        """Send the points that the tracker does not have.
 
         Raises:
-            MachineError: the tracker did not take them.
+            MachineError: the tracker did not accept them.
         """
         new = [each for each in points if each.step > self.last]
         for begin in range(0, len(new), _POINTS_AT_ONCE):
@@ -159,10 +159,10 @@ class Sending:
             self.count += len(part)
 
     def close(self, outcome: Outcome) -> None:
-        """Wait until all has arrived, and note it in the run directory.
+        """Wait until everything has arrived, and record it in the run directory.
 
         Raises:
-            MachineError: it has not arrived, or cannot be noted.
+            MachineError: it has not arrived, or cannot be recorded.
         """
         self._tracker.close(outcome)
         write_json(
@@ -175,30 +175,30 @@ def sending_alone(run: RunDir, destination: Destination) -> Iterator[None]:
     """Context in which no other process sends the run to the same tracker.
 
     Raises:
-        MachineError: another process does, or the run directory cannot be written.
+        MachineError: another process sends it, or the run directory is not writable.
     """
     directory = _sent(run).parent
     with translated_disk_errors(directory, "noting what is sent"):
         directory.mkdir(exist_ok=True)
-    with file_lock(directory / f".{destination.tracker}.lock", wait=False) as is_ours:
-        if not is_ours:
+    with file_lock(directory / f".{destination.tracker}.lock", wait=False) as is_locked:
+        if not is_locked:
             raise MachineError(
-                f"another process sends this run to {destination.tracker}",
+                f"another process is sending this run to {destination.tracker}",
                 code="run-in-use",
-                remedy="wait until it has ended; a run that trains sends its steps itself (track.send_to)",
+                remedy="wait until it has ended; a run that is training sends its steps itself (track.send_to)",
                 where=run.path,
             )
         yield
 
 
 def send_run(run: RunDir, destination: Destination, state: str) -> int:
-    """Send what the tracker does not have yet; returns the number of steps.
+    """Send the steps that the tracker does not have yet; return their number.
 
     Args:
-        state: of the run: `lost` where run.json says that it runs, and no process does.
+        state: of the run; `lost` if run.json has `running` but the process does not exist.
 
     Raises:
-        InputError: there is nothing to send, or offline files of it exist that cannot be continued.
+        InputError: there is nothing to send, or offline files of the run exist that cannot be continued.
         MachineError: the tracker cannot be reached, or a record is damaged.
     """
     points = Points(run.read()["attempts"])
@@ -207,43 +207,43 @@ def send_run(run: RunDir, destination: Destination, state: str) -> int:
     for record in run.read_evaluations():
         points.add("eval", record)
     is_over = state != "running"
-    ready = points.take(with_last=is_over)
-    if not ready:
+    points_to_send = points.take(with_last=is_over)
+    if not points_to_send:
         raise InputError(
             "this run has no complete step", code="no-training-records", remedy="send it later", where=run.path
         )
     with sending_alone(run, destination):
-        if destination.offline and not _may_write_offline(run, destination, ready[-1].step, is_over=is_over):
+        if destination.offline and not _may_write_offline(run, destination, points_to_send[-1].step, is_over=is_over):
             return 0
         sending = Sending(run, destination)
-        sending.send(ready)
+        sending.send(points_to_send)
         sending.close(_OUTCOMES.get(state, "stopped") if is_over else "running")
         return sending.count
 
 
 def _may_write_offline(run: RunDir, destination: Destination, newest: int, *, is_over: bool) -> bool:
-    """Whether offline files are to be written; a client's file holds a whole run, so they are written once.
+    """Whether to write offline files; a client's file contains a whole run, so they are written once.
 
     Raises:
-        InputError: the run still trains, or has trained on since they were written.
+        InputError: the run is still training, or was continued since they were written.
     """
     before = sent_step(run, destination)
     if not is_over or -1 < before < newest:
         raise InputError(
-            "offline files hold a whole run, and this one still trains"
+            "offline files contain a whole run, and this one is still training"
             if not is_over
             else f"offline files of this run exist, up to step {before}",
             code="run-in-use" if not is_over else "path-exists",
             remedy="write them when it has ended; or send the run without --offline"
             if not is_over
-            else "upload those, then send the run without --offline: the tracker gets the steps that it does not have",
+            else "upload these, then send the run without --offline: the tracker gets the steps that it does not have",
             where=run.path,
         )
     return before < newest
 
 
 def sent_step(run: RunDir, destination: Destination) -> int:
-    """The newest step that was sent to `destination` according to the run directory; -1 where none was.
+    """The newest step that was sent to `destination` according to the run directory; -1 if there is none.
 
     Raises:
         MachineError: the record is damaged.

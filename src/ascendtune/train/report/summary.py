@@ -1,4 +1,4 @@
-"""A run in a dozen lines: how it went, where its results are, what to do next. Read from the run directory alone."""
+"""Summary of a run: its losses, its results, the next commands. Uses only the run directory."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ascendtune.core.units import count_of, format_bytes, format_count, format_d
 from ascendtune.hub.model_directories import is_reward_model
 
 SHOWN_EXTRAS = ("accuracy", "margin", "kl")
-"""The most telling numbers of preference learning, beside the loss."""
+"""The most informative metrics of preference learning, beside the loss."""
 
 
 def summary_lines(run: RunDir) -> list[tuple[str, str]]:
     """Names and values, the most important first; unknown ones are left out."""
     records = list(run.read_metrics())
     if not records:
-        return [("steps", "none"), *_places(run)]
+        return [("steps", "none"), *_locations(run)]
     facts = run.read()
     return [
         *_steps(records, facts),
         *_losses(records, run.comparable_evaluations()),
         *_cost(records, facts),
-        *_places(run),
+        *_locations(run),
         *_next(run),
     ]
 
@@ -46,7 +46,7 @@ def _losses(records: list[dict[str, Any]], evaluations: list[dict[str, Any]]) ->
     for name in SHOWN_EXTRAS:
         if first.get(name) is not None and last.get(name) is not None:
             yield name, f"{last[name]:.4g}" if len(records) == 1 else f"{first[name]:.4g} -> {last[name]:.4g}"
-    # A loss is null where it was not a number.
+    # A loss is null if it was not a number.
     evaluations = [each for each in evaluations if each["loss"] is not None]
     if evaluations:
         best = min(evaluations, key=lambda each: each["loss"])
@@ -61,7 +61,7 @@ def _cost(records: list[dict[str, Any]], facts: dict[str, Any]) -> Iterator[tupl
     seconds = sum(record["seconds"]["step"] for record in records)
     speed = f", {sum(record['tokens'] for record in records) / seconds:,.0f} tokens/s" if seconds else ""
     yield "tokens", f"{format_count(records[-1]['tokens_seen'])}{speed}"
-    # An attempt that was killed could not note what it took, and its steps are among those that were recorded.
+    # An attempt that was killed has recorded its steps, but not its duration.
     took = seconds_of_attempts(facts.get("attempts") or [])
     in_steps = f"{format_duration(seconds)} in steps"
     yield "time", in_steps if took is None else f"{format_duration(took)} ({in_steps})"
@@ -75,7 +75,7 @@ def _loss(record: dict[str, Any]) -> str:
     return "not a number" if record["loss"] is None else f"{record['loss']:.4g}"
 
 
-def _places(run: RunDir) -> Iterator[tuple[str, str]]:
+def _locations(run: RunDir) -> Iterator[tuple[str, str]]:
     yield "run", str(run)
     if run.model.is_dir():
         kind = "adapter" if (run.model / "adapter_config.json").is_file() else "Hugging Face format"

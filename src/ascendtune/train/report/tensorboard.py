@@ -1,7 +1,7 @@
-"""TensorBoard events: RUN/tensorboard, at most once a second.
+"""TensorBoard events in RUN/tensorboard, written at most once a second.
 
-Written with TensorBoard's own protos and record format. Its EventFileWriter would add a thread, and import TensorFlow
-wherever that is installed; torch's SummaryWriter wraps the former.
+They are written with TensorBoard's own protos and record format. Its EventFileWriter would add a thread and import
+TensorFlow if that is installed; torch's SummaryWriter uses it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _NO_CURVES = {
     *("attempt", "step", "epoch", "tokens", "labelled_tokens", "groups", "tokens_seen", "batch_hash", "data_hash"),
     "seconds",
 }
-"""Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
+"""Keys of a record that are not drawn; all others are, including those of a particular stage."""
 _PREFIX = "events.out.tfevents."
 
 _SECONDS_BETWEEN_WRITES = 1.0
-"""An event costs half as much among others as between two short steps. A kill loses the events of this time; their
-numbers are in metrics.jsonl."""
+"""Writing several events together costs half as much as one between two short steps. If the process is killed, the
+events of this time are lost; their numbers are in metrics.jsonl."""
 
 
 class TensorBoardWriter(Callback):
-    """Scalars `train/…` of every recorded step and `eval/…` of every evaluation."""
+    """Writes scalars: `train/…` for each recorded step and `eval/…` for each evaluation."""
 
     def __init__(self, run: RunDir) -> None:
         self._directory = run.path / "tensorboard"
         self._facts: RunFacts | None = None
         self._events: _Events | None = None
         self._is_missing = False
-        self._waiting: list[tuple[int, float, dict[str, float | None]]] = []
-        """Steps, the times at which they were recorded, and their curves: not written yet."""
+        self._unwritten: list[tuple[int, float, dict[str, float | None]]] = []
+        """Steps that are not written yet, the times at which they were recorded, and their curves."""
         self._written_at = -_SECONDS_BETWEEN_WRITES
-        """By the monotonic clock."""
+        """Time of the last write, by the monotonic clock."""
 
     def on_start(self, facts: RunFacts) -> None:
         self._facts = facts
@@ -62,35 +62,35 @@ class TensorBoardWriter(Callback):
 
     def _add(self, step: int, values: dict[str, float | None]) -> None:
         if not self._is_missing:
-            self._waiting.append((step, time.time(), values))
+            self._unwritten.append((step, time.time(), values))
 
     def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if not waiting or self._facts is None:
+        unwritten, self._unwritten = self._unwritten, []
+        if not unwritten or self._facts is None:
             return
         self._written_at = time.monotonic()
         with translated_disk_errors(self._directory, "writing TensorBoard events"):
             if self._events is None:
-                # Opened here, not at the start: the import must not delay the first step.
+                # Opened at the first record: the import must not delay the first step.
                 try:
                     self._events = _Events(self._directory, self._facts)
                 except ImportError:
                     self._is_missing = True
                     warn("no TensorBoard events: pip install tensorboard, or set track.tensorboard: false")
                     return
-            for step, recorded_at, values in waiting:
+            for step, recorded_at, values in unwritten:
                 self._events.write(
                     step, recorded_at, {tag: value for tag, value in values.items() if value is not None}
                 )
 
 
 def curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
-    """The numbers of a record that are drawn, under the names `KIND/NAME`."""
+    """The numbers of a record that are drawn, with the names `KIND/NAME`."""
     return {_curve(kind, name, record): value for name, value in record.items() if name not in _NO_CURVES}
 
 
 def _curve(kind: str, name: str, record: dict[str, Any]) -> str:
-    """An imported tag may have the prefix already, beside a tag of the same name without it."""
+    """Name of a curve. An imported tag may have the prefix already, beside a tag of the same name without it."""
     return name if name.startswith(f"{kind}/") and name.removeprefix(f"{kind}/") not in record else f"{kind}/{name}"
 
 
@@ -105,7 +105,7 @@ def _second(directory: Path) -> int:
 
 
 class _Events:
-    """One event file, readable while it grows; what an earlier attempt recorded after its checkpoint is purged."""
+    """An event file, readable while it grows; it purges what an earlier attempt recorded after its checkpoint."""
 
     def __init__(self, directory: Path, facts: RunFacts) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -114,6 +114,7 @@ class _Events:
 
         self._event, self._summary = Event, Summary
         directory.mkdir(parents=True, exist_ok=True)
+        # Readers read the files of a directory in the order of their names: by time, as in TensorBoard's own names.
         name = f"{_second(directory):010d}.{socket.gethostname()}.{os.getpid()}.{facts.attempt}"
         self._file = (directory / f"{_PREFIX}{name}").open("wb", buffering=0)
         self._writer = RecordWriter(self._file)

@@ -1,7 +1,7 @@
-"""Trackers that runs are sent to, each through its own client: wandb, swanlab, mlflow and trackio.
+"""Trackers to which runs are sent, each by its own client: wandb, swanlab, mlflow and trackio.
 
-A client reads its key from where its own log-in keeps it, or from the environment. Clients are told to collect nothing
-by themselves: no hardware, no packages, no source code, no console.
+A client reads its key from the file of its own log-in, or from the environment. Clients are configured to collect
+nothing by themselves: no hardware, no packages, no source code, no console.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from ascendtune.recipe.sections import TrackerName
 Outcome = Literal["running", "finished", "failed", "stopped"]
 
 _ANSWER_SECONDS = 30.0
-"""A server that does not answer for so long counts as down."""
+"""A server that does not answer for so long is considered down."""
 _RETRIES = 3
 _LOOK_AGAIN_SECONDS = 3.0
 _MLFLOW_ENTITIES = 900
-"""Of one request; servers take 1000."""
+"""Metrics in a request; servers accept 1000."""
 _MLFLOW_PARAMETERS = 90
-"""Of one request; servers take 100."""
+"""Parameters in a request; servers accept 100."""
 _MLFLOW_VALUE_CHARACTERS = 500
-"""Servers take 6000; those before 2.10 took 500."""
+"""Servers accept 6000; before 2.10 they accepted 500."""
 _RUN_TAG, _STEP_TAG = "ascendtune.run", "ascendtune.step"
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a run is sent to.
+    """The tracker and project to which a run is sent.
 
     Attributes:
-        host: URL of the server; None: the one that the client is set up for.
-        offline: into the client's own files below the run directory, which its `sync` uploads.
+        host: URL of the server; None: the server that the client is configured for.
+        offline: write the client's own files below the run directory; its `sync` command uploads them.
     """
 
     tracker: TrackerName
@@ -52,11 +52,11 @@ class Destination:
 
 @dataclass(frozen=True)
 class Identity:
-    """A run, as trackers know it.
+    """The identity of a run in trackers.
 
     Attributes:
-        id: the same for every copy of the run directory, on every machine; `fixed_name` likewise.
-        name: of the directory.
+        id: the same for every copy of the run directory, on every machine; so is `fixed_name`.
+        name: name of the directory.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Point:
-    """All numbers of one step. `time`: seconds since 1970."""
+    """All metrics of one step. `time`: seconds since 1970."""
 
     step: int
     time: float
@@ -76,23 +76,23 @@ class Point:
 
 
 class Tracker(Protocol):
-    """An open connection to one run of a tracker."""
+    """A connection to a run in a tracker."""
 
     def last_step(self) -> int | None:
-        """The newest step that the tracker has, -1 where it has none; None where its client cannot ask."""
+        """The newest step that the tracker has, -1 if it has none; None if its client cannot request it."""
 
     def send(self, points: Sequence[Point]) -> None:
-        """Pass on points in the order of their steps."""
+        """Send points in the order of their steps."""
 
     def close(self, outcome: Outcome) -> None:
         """Wait until everything has arrived."""
 
 
 def open_tracker(destination: Destination, identity: Identity) -> Tracker:
-    """Connect to the run in the tracker, and make it there if it is new.
+    """Connect to the run in the tracker, and create it there if it is new.
 
     Raises:
-        InputError: the tracker cannot do what is asked.
+        InputError: the tracker does not support the destination.
         MachineError: its client is not installed, this user is not logged in, or its server cannot be reached.
     """
     tracker, host = destination.tracker, destination.host
@@ -106,21 +106,21 @@ def open_tracker(destination: Destination, identity: Identity) -> Tracker:
     if host is not None and not host.startswith(schemes):
         raise InputError(f"{host!r} is not a URL of {tracker}", code="invalid-option-value", remedy="give https://HOST")
     with _translated(tracker):
-        return _OPENED[tracker](destination, identity)
+        return _TRACKERS[tracker](destination, identity)
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """Also removed where the client cannot be started, or fails at its end."""
+    """A temporary directory, removed even if the client cannot be started or fails at its end."""
     return tempfile.TemporaryDirectory(prefix="ascendtune-wandb-", ignore_cleanup_errors=True)
 
 
 class _Wandb:
     def __init__(self, destination: Destination, identity: Identity) -> None:
-        # Before the import: there the client reads them. Its core process inherits them.
+        # Set before the import, when the client reads them. Its core process inherits them.
         os.environ.setdefault("WANDB_SILENT", "true")
         wandb: Any = importlib.import_module("wandb")
         self._wandb, self._host, self._last = wandb, destination.host, -1
-        # What the client writes on the way is not needed later: the run directory is the source.
+        # The client's own files are not needed afterwards: the run directory is the source.
         self._temporary = None if destination.offline else _temporary_directory()
         settings: dict[str, Any] = {
             "base_url": destination.host,
@@ -153,7 +153,7 @@ class _Wandb:
         )
 
     def last_step(self) -> int | None:
-        # Of a resumed run the step that the client begins with.
+        # For a resumed run, the client starts at the step after the server's last one.
         return int(self._run.starting_step) - 1 if self._run.resumed else -1
 
     def send(self, points: Sequence[Point]) -> None:
@@ -170,14 +170,14 @@ class _Wandb:
                 self._require_arrived()
 
     def _require_arrived(self) -> None:
-        """Ask the server for the newest step: the client ends without an error where its server went down."""
+        """Request the newest step from the server: the client reports no error if its server went down."""
         api = self._wandb.Api(overrides={"base_url": self._host} if self._host else {}, timeout=int(_ANSWER_SECONDS))
         path = f"{self._run.entity}/{self._run.project}/{self._run.id}"
         for _ in range(_RETRIES):
             arrived = api.run(path).lastHistoryStep
             if arrived >= self._last:
                 return
-            # A server may take in rows later than it acknowledges them.
+            # A server may store rows later than it acknowledges them.
             time.sleep(_LOOK_AGAIN_SECONDS)
             api.flush()
         raise RuntimeError(f"its server has steps up to {arrived} of {self._last}")
@@ -186,11 +186,11 @@ class _Wandb:
 class _Swanlab:
     def __init__(self, destination: Destination, identity: Identity) -> None:
         if destination.host:
-            # Before the import. `swanlab.login` would take no key for it from the environment.
+            # Set before the import: `swanlab.login` with a host would not read the key from the environment.
             os.environ["SWANLAB_API_HOST"] = destination.host
         swanlab: Any = importlib.import_module("swanlab")
         self._swanlab = swanlab
-        # With an id and `resume` the client takes no step a second time.
+        # With an id and `resume` the client ignores steps that it has sent before.
         resumed = {} if destination.offline else {"id": identity.id, "resume": "allow"}
         probes = ("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor")
         swanlab.init(
@@ -233,8 +233,8 @@ class _Mlflow:
             self._id, self._last = found[0].info.run_id, found[0].data.tags.get(_STEP_TAG)
             return
         self._last = None
-        made = self._client.create_run(number, tags={_RUN_TAG: identity.id}, run_name=identity.name)
-        self._id = made.info.run_id
+        created = self._client.create_run(number, tags={_RUN_TAG: identity.id}, run_name=identity.name)
+        self._id = created.info.run_id
         parameters = [
             self._entities.Param(key, value[:_MLFLOW_VALUE_CHARACTERS]) for key, value in _flat(identity.config)
         ]
@@ -248,12 +248,12 @@ class _Mlflow:
         with _translated("mlflow"):
             batch: list[Any] = []
             for number, each in enumerate(points, 1):
-                # The time is derived from the record: a point that is sent again is the same row.
+                # The time is computed from the record: a point that is sent again is the same row.
                 time = int(each.time * 1000)
                 batch += [self._entities.Metric(key, value, time, each.step) for key, value in each.values.items()]
                 following = len(points[number].values) if number < len(points) else _MLFLOW_ENTITIES
                 if len(batch) + following >= _MLFLOW_ENTITIES:
-                    # One request: either both arrive, or none.
+                    # In one request: either both arrive, or neither.
                     tags = [self._entities.RunTag(_STEP_TAG, str(each.step))]
                     self._client.log_batch(self._id, metrics=batch, tags=tags, synchronous=True)
                     batch = []
@@ -272,7 +272,7 @@ class _Trackio:
         trackio: Any = importlib.import_module("trackio")
         self._run: Any = trackio.init(
             project=destination.project,
-            # Runs are found by their names there.
+            # trackio identifies runs by their names.
             name=identity.fixed_name,
             config=identity.config,
             resume="allow",
@@ -281,7 +281,7 @@ class _Trackio:
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
-        # The client has no public way to ask.
+        # The client has no public method for it.
         self._last = int(self._run._next_step) - 1
 
     def last_step(self) -> int | None:
@@ -297,7 +297,7 @@ class _Trackio:
             self._run.finish()
 
 
-_OPENED: dict[TrackerName, Callable[[Destination, Identity], Tracker]] = {
+_TRACKERS: dict[TrackerName, Callable[[Destination, Identity], Tracker]] = {
     "wandb": _Wandb,
     "swanlab": _Swanlab,
     "mlflow": _Mlflow,
@@ -315,7 +315,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 @contextmanager
 def _translated(tracker: str) -> Iterator[None]:
-    """Errors of a client, whatever their classes are, as ours."""
+    """Convert a client's errors, of whatever class, to errors of this program."""
     try:
         yield
     except AscendtuneError:
@@ -329,8 +329,8 @@ def _translated(tracker: str) -> Iterator[None]:
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise MachineError(
-            f"{tracker} did not take the run: {without_secrets(lines[0])[:300]}",
+            f"{tracker} did not accept the run: {without_secrets(lines[0])[:300]}",
             code="tracker-unreachable",
             remedy="check the network, the address and the log-in (`ascendtune track login`), then send again: "
-            "steps that have arrived are passed over",
+            "steps that have arrived are skipped",
         ) from error

@@ -1,8 +1,8 @@
-"""The file of a wandb run, `run-ID.wandb`: reading its messages, and writing it without rows that the server has.
+"""The file of a wandb run, `run-ID.wandb`: reads its messages, and writes it without rows that the server has.
 
 It is a LevelDB log: a header of 7 bytes (":W&B", magic, version), then blocks of 32 KiB with records of CRC-32 (of type
-and data), length, type, data. The data of a record of type FULL, or FIRST, MIDDLE… and LAST, is a protobuf message. Its
-field 2 is a row of the history, 17 the run, 18 the exit of the run.
+and data), length, type, data. The data of a record of type FULL, or of records FIRST, MIDDLE… and LAST together, is a
+protobuf message. Its field 2 is a row of the history, 17 the run, 18 the exit of the run.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ROW, _RUN, _EXIT = 2, 17, 18
 _ITEM, _KEY, _NESTED_KEY, _VALUE = 1, 1, 2, 16
 _ENTITY, _PROJECT = 2, 3
 _SAME_SECONDS = 1e-4
-"""Times of one row may differ by so much where a server has rounded one."""
+"""Tolerance for equal times of one row: a server may have rounded one."""
 
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """A row of the history. `time`: seconds since 1970; None: the row has none."""
+    """A row of the history. `time`: seconds since 1970; None if the row has none."""
 
     step: int
     time: float | None
 
 
 def messages(content: bytes) -> Iterator[tuple[bytes | None, int]]:
-    """Each message and the position after it; None with the position of damage. A cut tail ends the iteration."""
+    """Each message and the position after it; None and the position at damage. A truncated tail ends the iteration."""
     position, parts = _HEADER_BYTES, list[bytes]()
     while position + _RECORD_HEADER <= len(content):
         left = _BLOCK - position % _BLOCK
@@ -63,7 +63,7 @@ def is_exit(message: bytes) -> bool:
 
 
 def destination(content: bytes) -> tuple[str, str]:
-    """Entity and project that the run was recorded for; empty where it names none."""
+    """Entity and project that the run was recorded for; empty if the file does not contain them."""
     for message, _ in messages(content):
         for field, value in _fields(message or b""):
             if field == _RUN:
@@ -79,15 +79,15 @@ def rows(content: bytes) -> list[HistoryRow]:
 
 
 def count_arrived(file_rows: list[HistoryRow], *, summary_step: int, summary_time: float, last_step: int) -> int | None:
-    """How many of the file's rows a server has; None where its newest data are not from this file.
+    """Number of the file's rows that a server has; None if its newest data are not from this file.
 
-    The client sends rows in order, and with them the summary, which has step and time of a row. That row is looked for
-    by its time: of a run that was resumed offline the server counts steps from another one.
+    The client sends rows in order, and with them the summary, which has step and time of a row. This row is searched
+    by its time, because the steps of a run that was resumed offline are numbered differently on the server.
 
     Args:
         summary_step: step of the server's summary.
         summary_time: time of that summary, in seconds since 1970.
-        last_step: of the server's newest row.
+        last_step: step of the server's newest row.
     """
     for row in reversed(file_rows):
         if row.time is not None and abs(row.time - summary_time) <= _SAME_SECONDS:
@@ -98,7 +98,7 @@ def count_arrived(file_rows: list[HistoryRow], *, summary_step: int, summary_tim
 
 
 def without_rows(content: bytes, count: int) -> bytes:
-    """The file without its first `count` rows, and without what follows damage or a cut."""
+    """The file without its first `count` rows, and without anything after damage or truncation."""
     body, passed = bytearray(content[:_HEADER_BYTES]), 0
     for message, _ in messages(content):
         if message is None:
@@ -134,7 +134,7 @@ def _row(message: bytes) -> HistoryRow | None:
 
 
 def _number(item: bytes) -> tuple[str, float | None]:
-    """Key and value of an item of a row; None: another value than a number."""
+    """Key and value of an item of a row; the value is None if it is not a number."""
     key, value = "", b""
     for field, content in _fields(item):
         if field in (_KEY, _NESTED_KEY):
@@ -151,7 +151,7 @@ def _number(item: bytes) -> tuple[str, float | None]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each field of a protobuf message; the content of a number is empty."""
+    """Number and content of each field of a protobuf message; for numbers the content is empty."""
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)

@@ -2,9 +2,9 @@
 
     python -m ascendtune.train.report.wandb_upload PARENT_PID FILE [PROJECT]
 
-The client (0.31) sends all rows of a file, behind those that the server has. So the server is asked first; where a part
-of this file has arrived, the client gets a copy without that part. The line of output that begins with ANSWER has the
-fields of `Uploaded` as JSON. The process ends with its parent, and so does wandb's core process, which sends.
+The client (0.31) sends all rows of a file, after those that the server has. So the server is queried first; if it has
+some rows of this file, the client gets a copy without them. The output line that begins with ANSWER has the fields of
+`Uploaded` as JSON. The process ends with its parent, and so does wandb's core process, which sends.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ascendtune.train.report.wandb_file import count_arrived, destination, rows,
 NOT_INSTALLED, IN_USE = 80, 81
 """Exit codes."""
 ANSWER = "ascendtune: uploaded "
-"""wandb may print lines before it and, when the interpreter ends, behind it."""
+"""wandb may print lines before it and, when the interpreter exits, after it."""
 _ANSWER_SECONDS = 30
 _COPY = ".ascendtune-rest-"
-"""Begins the name of a directory in the run's with the copy for the client."""
+"""Prefix of a directory in the run's directory, with the copy for the client."""
 
 
 def main(words: list[str]) -> int:
-    """Upload; returns the exit code of the client, or one of those above."""
+    """Upload the run; return the client's exit code, or one of those above."""
     parent, name, *project = words
     end_with_parent(int(parent))
     file = Path(name)
     # Some network file systems lock only files that are open for writing.
-    with file.open("r+b") as held:
-        if not try_lock(held.fileno(), file):
+    with file.open("r+b") as locked:
+        if not try_lock(locked.fileno(), file):
             return IN_USE
         return _upload(file, project[0] if project else None)
 
@@ -70,7 +70,7 @@ def _upload(file: Path, project: str | None) -> int:
 
 
 def _count_arrived(wandb: Any, file: Path, content: bytes, project: str | None) -> int | None:
-    """Rows of the file that the server has, None where its newest are not from this file."""
+    """Number of the file's rows that the server has, None if its newest are not from this file."""
     entity, recorded_project = destination(content)
     public: Any = importlib.import_module("wandb.apis.public")
     api = wandb.Api(timeout=_ANSWER_SECONDS)
@@ -79,7 +79,7 @@ def _count_arrived(wandb: Any, file: Path, content: bytes, project: str | None) 
     try:
         found = api.run(path)
     except Exception as error:
-        # The client wraps it.
+        # The client wraps it in another error.
         if not isinstance(getattr(error, "exc", error), public.RunNotFoundError):
             raise
         return 0
@@ -94,14 +94,14 @@ def _count_arrived(wandb: Any, file: Path, content: bytes, project: str | None) 
 
 @contextmanager
 def _copy_of(file: Path, content: bytes) -> Iterator[Path]:
-    """Context with another content of a run's file, beside links to all else that its directory has."""
+    """Context with other content of a run's file, beside links to all other files of its directory."""
     with tempfile.TemporaryDirectory(prefix=_COPY, dir=file.parent) as directory:
         for each in file.parent.iterdir():
             if not each.name.startswith((file.name, _COPY)):
                 Path(directory, each.name).symlink_to(each)
         state = file.with_name(f"{file.name}.syncstate")
         if state.is_file() and not state.is_symlink():
-            # The step that the client counts from, of a run that was resumed offline.
+            # The first step of the client, for a run that was resumed offline.
             shutil.copyfile(state, Path(directory, state.name))
         copy = Path(directory, file.name)
         copy.write_bytes(content)
@@ -109,14 +109,14 @@ def _copy_of(file: Path, content: bytes) -> Iterator[Path]:
 
 
 def _remove_copies(directory: Path) -> None:
-    """Remove what an upload that was killed has left. The caller holds the lock."""
+    """Remove the directories of uploads that were killed. The caller has the lock."""
     for each in directory.glob(f"{_COPY}*"):
         if not each.is_symlink():
             shutil.rmtree(each, ignore_errors=True)
 
 
 def _run_client(words: list[str]) -> int:
-    """Run wandb's command line in this process; returns its exit code."""
+    """Run wandb's command line in this process; return its exit code."""
     sys.argv = ["wandb", *words]
     try:
         runpy.run_module("wandb", run_name="__main__")

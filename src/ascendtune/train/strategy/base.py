@@ -1,4 +1,4 @@
-"""The interface between the loop and a strategy, with one device as its simplest case, and the base of all others."""
+"""The interface between the loop and a strategy, its simplest case (one device), and the base class of all others."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
 OwnTime = Callable[[str], AbstractContextManager[None]]
-"""`PatientBarrier.work`: the context of what may take one host hours longer than another, told as "loads the model"."""
+"""`PatientBarrier.work`: context of work that may take one host hours longer than another ("loads the model")."""
 Answer = TypeVar("Answer")
 COMFORTABLE = 0.7
-"""Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
-# Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.
+"""Share of a device's memory for weights, gradients and optimizer state; the rest is left for activations."""
+# Long enough for the first step on a slow file system, short enough that a lost rank is noticed the same day.
 TIMEOUT = timedelta(minutes=30)
 _GOES_ON_SECONDS = 60.0
-"""Between two signs that the main rank gives while it works alone."""
+"""Interval of the collectives in which the main rank reports that it still works."""
 
 
 class RootModule(nn.Module):
-    """The module that strategies shard and wrap: calls any function of `model` with the weights gathered for it."""
+    """The module that strategies shard and wrap: calls any function of `model` with the weights gathered."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -49,10 +49,10 @@ class RootModule(nn.Module):
 
     @torch.no_grad()
     def with_full_params(self, function: Callable[[], Answer]) -> Answer:
-        """The result of `function`, without gradients. Every rank must call it."""
+        """The result of `function`, without gradients. Every rank must call this."""
 
         def outcome() -> tuple[Answer | None, Exception | None]:
-            # An exception that passed through the forward pass would leave the weights gathered.
+            # An exception raised inside of the forward pass would leave the weights gathered.
             try:
                 return function(), None
             except Exception as error:  # noqa: BLE001  # raised again below
@@ -63,23 +63,24 @@ class RootModule(nn.Module):
             try:
                 raise error
             finally:
-                # Its traceback holds this frame: a cycle would keep all that the frames hold until the next collection.
+                # The traceback refers to this frame: the cycle would keep the frames' objects until the next
+                # collection.
                 del error
         return result  # type: ignore[no-any-return]
 
 
 class Strategy:
-    """One device. `ddp` and others override what differs."""
+    """One device. Subclasses such as `ddp` override the differences."""
 
     name = "single"
     divides_weights = False
-    """Whether `shard` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
+    """Whether `shard` moves weights to the device part by part, so that no rank has the whole model there."""
     is_sharded = False
-    """Whether a rank holds only its part of a gradient or a trained weight."""
+    """Whether a rank has only its shard of a gradient or a trained weight."""
     updates_on_device = True
-    """Whether the optimizer that it is given updates tensors of the device: not an engine's, nor the host's."""
+    """Whether the loop's optimizer updates tensors of the device, not those of an engine or in host memory."""
     clips_in_step = False
-    """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
+    """Whether the optimizer clips in its own step, and skips steps with gradients that are not finite."""
 
     def __init__(self, device: Device, reason: str = "one device") -> None:
         self.in_own_time: OwnTime = lambda doing: nullcontext()
@@ -87,7 +88,7 @@ class Strategy:
         """The same for the thread that writes checkpoints."""
         self.device = device
         self.reason = reason
-        """Why it was chosen: for run.json."""
+        """Reason for this choice, for run.json."""
         self.rank = 0
         self.world_size = 1
 
@@ -99,16 +100,16 @@ class Strategy:
     def shard(
         self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
     ) -> None:
-        """Divide the weights among the ranks; if nothing is divided, they are on the device already.
+        """Shard the weights; strategies that do not shard expect them on the device already.
 
         Args:
-            fill: reads the weights of a module that are still in their files; called before it is divided.
+            fill: reads those weights of a module that are still in their files; called before the module is sharded.
         """
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:
-        """The module to call in training, and its optimizer.
+        """Return the module to call in training, and its optimizer.
 
         Args:
             make_optimizer: makes an optimizer over the parameters that `root` has when it is called.
@@ -116,18 +117,18 @@ class Strategy:
         return root, make_optimizer()
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Context for all but the last micro-batch of a step."""
+        """Context of all micro-batches of a step but the last."""
         return nullcontext()
 
     def shares_casts(self, micro_batches: int) -> bool:
-        """Whether the micro-batches of a step use one cast of each weight; with one it would only live longer.
+        """Whether the micro-batches of a step share the casts of the weights; with one it would only keep them longer.
 
-        Divided weights are gathered for each micro-batch, in the type that they are computed in.
+        Sharded weights are gathered in the compute dtype for each micro-batch.
         """
         return micro_batches > 1 and not self.divides_weights
 
     def loop_precision(self, precision: Precision) -> Precision:
-        """What the loop does around the objective: autocast, and scaling of fp16 losses."""
+        """Precision in the loop, around the objective: autocast, and scaling of fp16 losses."""
         return precision
 
     def backward(self, module: nn.Module, loss: torch.Tensor) -> None:
@@ -135,34 +136,34 @@ class Strategy:
         loss.backward()
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
-        """() fp32 on the device: the norm of all gradients as one vector, the same on every rank.
+        """Norm of all gradients as one vector, () fp32 on the device, equal on every rank.
 
-        Where the optimizer clips in its step: the norm before that step, known after it.
+        If the optimizer clips in its step, call this after the step; it returns the norm before clipping.
         """
         return norm_of_parts([each.grad for each in parameters if each.grad is not None])
 
     def clip(self, parameters: list[nn.Parameter], limit: float, norm: torch.Tensor) -> None:
-        """Scale the gradients, whose norm is `norm`, () fp32, down to a norm of `limit`."""
+        """Scale the gradients down to a norm of `limit`; `norm`, () fp32, is their present norm."""
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter, any shape. Every rank must call it."""
+        """The full value of a parameter, any shape. Every rank must call this."""
         return parameter.detach()
 
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """The whole gradient of a trained parameter, any shape, summed over ranks; None where it has none.
+        """The full gradient of a trained parameter, any shape, summed over ranks; None if it has none.
 
-        Every rank must call it, before the optimizer steps.
+        Every rank must call this, before the optimizer steps.
         """
         return parameter.grad
 
     def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
-        """Bring `parameters` of `model` together on the host of the main rank, in `dtype`; training is over after that.
+        """Gather `parameters` of `model` in host memory of the main rank, in `dtype`. Training cannot go on afterwards.
 
-        Every rank must call it. On the others `model` stays as it is.
+        Every rank must call this. On other ranks `model` is not changed.
         """
         full: dict[nn.Parameter, nn.Parameter] = {}
-        # One at a time, in the order that all ranks have; tied weights stay tied.
+        # One parameter at a time, in an order that is the same on all ranks; tied weights stay tied.
         for parameter in parameters:
             gathered = self.full_param(parameter)
             if self.is_main:
@@ -174,22 +175,22 @@ class Strategy:
                     module.register_parameter(name, full[parameter])
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
-        """Weights and optimizer state as checkpoints of this strategy hold them."""
+        """Weights and optimizer state in the form of this strategy's checkpoints."""
         return NamedTensors(
             model, optimizer, self.device,
             rank=self.rank, ranks=self.world_size, in_own_time=lambda: self.writes_in_own_time("writes a checkpoint"),
         )  # fmt: skip
 
     def gather(self, text: str) -> list[str]:
-        """The `text` of each rank, in the order of ranks."""
+        """The `text` of each rank, ordered by rank."""
         return [text]
 
     def agree(self, answer: bool) -> bool:
-        """Whether the `answer` of every rank is yes."""
+        """Whether `answer` is true on every rank."""
         return "no" not in self.gather("yes" if answer else "no")
 
     def sum_on_device(self, values: list[torch.Tensor | float]) -> torch.Tensor:
-        """(values,) on the device: sums over ranks of scalars, () each; fp64 where the device has it, else fp32."""
+        """Sums over ranks of scalars, () each: (values,) on the device, in fp64 if the device has it, else fp32."""
         return self.all_reduce(stack_scalars(values, self.device))
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
@@ -197,11 +198,11 @@ class Strategy:
         return self.sum_on_device(values).tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor`, any shape, summed over ranks in place."""
+        """Sum `tensor`, any shape, over ranks in place, and return it."""
         return tensor
 
     def mean(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """() mean over all ranks, from this rank's sum and count, () each; stays on the device."""
+        """Mean over all ranks, () on the device, from this rank's sum and count, () each."""
         both = self.all_reduce(torch.stack([total, count]))
         return both[0] / both[1]
 
@@ -209,18 +210,18 @@ class Strategy:
         """Wait for all ranks."""
 
     def on_main(self, work: Callable[[], None]) -> None:
-        """Do `work` on the main rank, while the others wait for it, however long it takes."""
+        """Run `work` on the main rank, while the others wait for it, without a time-out."""
         work()
 
     def fill_on_main(self, fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:
-        """Give `tensors`, each of any shape, on every rank the values that `fill` computes on the main rank.
+        """Fill `tensors`, each of any shape, on every rank with the values that `fill` computes on the main rank.
 
-        Ranks that computed the same would have other last digits, or other signs, on other processors.
+        If each rank computed them, they could differ in last digits, or signs, between processors.
         """
         fill()
 
     def gradient_scale(self) -> float:
-        """What a summed loss is multiplied with so that gradients come out summed over ranks."""
+        """Factor of a summed loss that makes its gradients sums over ranks."""
         return 1.0
 
     def close(self) -> None:
@@ -228,13 +229,13 @@ class Strategy:
 
 
 class GroupStrategy(Strategy):
-    """Joins the process group that torchrun's variables describe; without them, a group of one process."""
+    """Joins the process group of torchrun's environment variables; without them, makes a group of one process."""
 
     def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         super().__init__(device, reason)
         self.recipe = recipe
         backend = device.collective_backend
-        # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.
+        # Gloo beside the device's own backend, for the host tensors of checkpoints and stop signals.
         both = backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}"
         bound = device.torch_device if device.binds_process_group else None
         refuse_foreign_pickles()
@@ -255,7 +256,7 @@ class GroupStrategy(Strategy):
         self._require_one_strategy()
 
     def _require_one_strategy(self) -> None:
-        """Raise where `auto` came to different strategies: ranks would wait in collectives that others never call."""
+        """Raise if `auto` chose different strategies: ranks would wait in collectives that others never call."""
         chosen = self.gather(self.name + ", fsdp.offload: true" * self.recipe.parallel.fsdp.offload)
         other = next((rank for rank, each in enumerate(chosen) if each != chosen[0]), None)
         if other is not None:
@@ -283,12 +284,12 @@ class GroupStrategy(Strategy):
             self.device.use_in_thread()
             work()
 
-        # A rank that waits in one collective gives up after `TIMEOUT`: ranks tell each other that it goes on.
+        # A collective times out after `TIMEOUT`: until the work is done, the ranks repeat a short one.
         done = run_in_daemon_thread(work_on_device) if self.is_main else None
         while True:
             is_done = done is not None and bool(wait([done], _GOES_ON_SECONDS).done)
             if done is not None and is_done:
-                # Where it failed, the others learn it from the connection.
+                # If the work failed, the other ranks notice the lost connection.
                 done.result()
             if self.sum([float(is_done)])[0]:
                 return
@@ -299,8 +300,8 @@ class GroupStrategy(Strategy):
             broadcast(tensor)
 
     def gradient_scale(self) -> float:
-        # The ranks' gradients are averaged; the loss is divided by the global token count, so that average must become
-        # a sum.
+        # The gradients are averaged over ranks; the loss is divided by the global token count, so the average must be
+        # scaled to a sum.
         return float(self.world_size)
 
     def close(self) -> None:
@@ -309,10 +310,10 @@ class GroupStrategy(Strategy):
 
 
 def broadcast(tensor: torch.Tensor) -> None:
-    """Give `tensor`, any shape, the values that the main rank has."""
+    """Copy the main rank's values of `tensor`, any shape, to all ranks."""
     if not tensor.numel():
         return
-    # Backends take contiguous tensors only; the initial values of an adapter may be a view of something larger.
+    # Backends accept contiguous tensors only; the initial values of an adapter may be a view of a larger tensor.
     sent = tensor.contiguous()
     dist.broadcast(sent, src=0)
     if sent is not tensor:
@@ -325,12 +326,12 @@ def started_by_torchrun() -> bool:
 
 
 def world_size() -> int:
-    """How many ranks torchrun has started."""
+    """Number of ranks that torchrun has started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def node_count() -> int:
-    """On how many nodes torchrun has started ranks."""
+    """Number of nodes on which torchrun has started ranks."""
     return int(os.environ.get("GROUP_WORLD_SIZE", "1"))
 
 
@@ -340,12 +341,12 @@ def node_rank() -> str:
 
 
 def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
-    """(values,) on the device: scalars that are there already, and numbers of the host, copied once."""
-    # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
+    """(values,) on the device, from scalars on the device, () each, and numbers of the host, copied together."""
+    # fp64 on the way to the host, if the device has it: sums of many losses keep fp32's last digit.
     dtype = torch.float64 if device.supports_fp64 else torch.float32
     numbers = torch.tensor([each for each in values if not isinstance(each, torch.Tensor)], dtype=dtype)
     if not device.shares_host_memory:
-        # From pinned memory: the copy of other memory waits for the device.
+        # The copy from memory that is not pinned would wait for the device.
         numbers = numbers.pin_memory().to(device.torch_device, non_blocking=True)
     copied = iter(numbers.unbind())
     return torch.stack([each.detach().to(dtype) if isinstance(each, torch.Tensor) else next(copied) for each in values])

@@ -1,4 +1,4 @@
-"""The strategy: the one that the recipe names, or for `auto` by the memory that the model needs and the device has."""
+"""Selects the strategy: that of the recipe or, for `auto`, by the model's memory need and the device's memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TABLE = {
 
 
 def make_strategy(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
-    """The strategy of this process, with its process group, where it has one."""
+    """The strategy of this process; joins its process group, if it has one."""
     section, reason = recipe.parallel, "as asked"
     if section.strategy == "auto":
         section, reason = resolve_auto(recipe, device, model_directory, ranks=world_size(), nodes=node_count())
@@ -58,7 +58,7 @@ def make_strategy(recipe: Recipe, device: Device, model_directory: Path) -> Stra
 def resolve_auto(
     recipe: Recipe, device: Device, directory: Path, *, ranks: int, nodes: int = 1
 ) -> tuple[ParallelSection, str]:
-    """The section with the strategy that `auto` comes to, and the reason as a sentence."""
+    """The section with the strategy that `auto` selects, and the reason as a sentence."""
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
         reason = "these processes share one memory: nothing would be gained by dividing"
@@ -76,7 +76,7 @@ def resolve_auto(
 
 
 def _weights(recipe: Recipe, precision: Precision, directory: Path) -> ParameterCounts:
-    """Counted on a model without content."""
+    """Counts of the model's parameters, from a model on the meta device."""
     from transformers import AutoModelForCausalLM
 
     config = read_config(recipe.model, directory)
@@ -86,14 +86,14 @@ def _weights(recipe: Recipe, precision: Precision, directory: Path) -> Parameter
 
 
 def count_weights(model: Any, method: MethodSection, precision: Precision) -> ParameterCounts:
-    """The weights of `model`, which may be on the meta device, before its tuner."""
+    """Parameter counts of `model`, which may be on the meta device and has no tuner applied yet."""
     blocks = [_size(block) for block in blocks_of(model)]
     weight = DTYPES[precision.weights].itemsize
     trained = _trained(model, method, blocks)
     return ParameterCounts(
         all=_size(model),
         trained=trained,
-        # Adapters, and the copies of modules that are trained beside them, are no part of the model.
+        # Adapters, and copies of modules that are trained beside them, are not part of the model.
         frozen=_size(model) - (0 if method.adapter is not None else trained),
         outside=_size(model) - sum(blocks),
         block=max(blocks, default=0),
@@ -123,20 +123,20 @@ def _size(module: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters, and bytes of one."""
+    """Numbers of parameters, and bytes per parameter."""
 
     all: int
-    """Of the model without its adapters."""
+    """Parameters of the model without its adapters."""
     trained: int
     frozen: int
     outside: int
-    """Outside the decoder blocks: embeddings, head, final norm."""
+    """Parameters outside the decoder blocks: embeddings, head, final norm."""
     block: int
-    """In the largest decoder block."""
+    """Parameters of the largest decoder block."""
     frozen_bytes: int
     trained_bytes: int
     computed_bytes: int
-    """Of one as matrix products take it."""
+    """Bytes of a parameter in the dtype of matrix products."""
 
 
 @dataclass(frozen=True)
@@ -148,30 +148,30 @@ class MemoryNeed:
 
 
 def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryNeed:
-    """The bytes that each strategy holds: weights, a gradient for each trained one, and the optimizer's state.
+    """Memory need of each strategy: weights, gradients of the trained ones, and optimizer state.
 
     Args:
-        states: tensors of a parameter's size that the optimizer keeps: 2 for AdamW.
+        states: tensors of a parameter's size in the optimizer's state: 2 for AdamW.
     """
     share = weights.trained / weights.all
     resting = weights.frozen * weights.frozen_bytes + weights.trained * weights.trained_bytes * (2 + states)
-    # Autocast keeps a copy of what it has cast until the forward pass ends.
+    # Autocast keeps its casts until the forward pass ends.
     copies = weights.all * weights.computed_bytes if weights.computed_bytes < weights.frozen_bytes else 0
     held = share * weights.trained_bytes + (1 - share) * weights.frozen_bytes
-    # Gathered at once: what lies outside the blocks, with its gradient, and two blocks: this one and the next.
+    # Gathered at the same time: parameters outside the blocks, with gradients, and two blocks: this one and the next.
     outside = weights.outside * (held * (1 + share) + (weights.computed_bytes if copies else 0))
     blocks = 2 * weights.block * weights.computed_bytes * (1 + share)
     return MemoryNeed(resting + copies, resting // ranks + int(outside + blocks))
 
 
 def choose_strategy(need: MemoryNeed, *, memory_bytes: int, ranks: int) -> tuple[str, bool, str]:
-    """Name, whether weights go to the host, and the reason as a sentence."""
+    """Name of the strategy, whether weights are offloaded to the host, and the reason as a sentence."""
     limit = int(memory_bytes * COMFORTABLE)
-    room = f"{format_bytes(limit)} ({COMFORTABLE:.0%} of the device's {format_bytes(memory_bytes)})"
+    limit_text = f"{format_bytes(limit)} ({COMFORTABLE:.0%} of the device's {format_bytes(memory_bytes)})"
     whole = f"weights, gradients and optimizer state take {format_bytes(need.ddp)}"
     if need.ddp <= limit:
-        return "ddp", False, f"{whole} on each device, which fits into {room}"
+        return "ddp", False, f"{whole} on each device, which fits into {limit_text}"
     divided = f"{format_bytes(need.fsdp)} when divided among {ranks} devices"
     if need.fsdp <= limit:
-        return "fsdp", False, f"{whole}, more than {room}; {divided}"
-    return "fsdp", True, f"{whole}, {divided}, both more than {room}; they are kept in host memory"
+        return "fsdp", False, f"{whole}, more than {limit_text}; {divided}"
+    return "fsdp", True, f"{whole}, {divided}, both more than {limit_text}; they are offloaded to host memory"

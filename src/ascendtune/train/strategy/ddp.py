@@ -20,7 +20,7 @@ class DdpStrategy(GroupStrategy):
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:
-        # Nodes may have read other files.
+        # Nodes may have read different files.
         for tensor in (*root.parameters(), *root.buffers()):
             broadcast(tensor.detach())
         rounds = self.recipe.parallel.reduce_dtype == "bf16"

@@ -1,6 +1,6 @@
-"""DeepSpeed ZeRO: optimizer state, gradients and weights divided among the ranks, kept on the devices or outside.
+"""DeepSpeed ZeRO: optimizer state, gradients and weights are sharded, on the devices or offloaded.
 
-The engine does the backward pass and the step; loop, divisor, schedule and optimizer are those of all strategies.
+The engine runs the backward pass and the step; loop, divisor, schedule and optimizer are those of all strategies.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class DeepSpeedStrategy(GroupStrategy):
         require_accepted(config, recipe)
         self._stage = stage_of(config)
         self._swaps = bool(parts_on_disk(config))
-        self._held = ExitStack()
-        # The engine of stage 0 steps like torch's optimizers.
+        self._stack = ExitStack()
+        # At stage 0 the engine steps like torch's optimizers.
         self.clips_in_step = self.is_sharded = self._stage > 0
 
     def prepare(
@@ -92,7 +92,7 @@ class DeepSpeedStrategy(GroupStrategy):
         if self._swaps:
             require_disk(config, compute=precision.compute)
             fit_buffers(config, root, ranks=self.world_size)
-            self._held.enter_context(swap_directories(config))
+            self._stack.enter_context(swap_directories(config))
         # torchrun sets it; DeepSpeed does not start without it.
         os.environ.setdefault("LOCAL_RANK", "0")
         with _refusals(self.recipe):
@@ -101,13 +101,13 @@ class DeepSpeedStrategy(GroupStrategy):
             )
         self._tensors = EngineTensors(engine)
         if self._stage == 3:
-            # The loss multiplies with the head's weight itself, without calling the head.
+            # The loss multiplies with the head's weight without calling the head.
             for weight in _head_weights(root):
                 self._deepspeed.zero.register_external_parameter(root, weight)
         return engine, EngineOptimizer(engine)
 
     def loop_precision(self, precision: Precision) -> Precision:
-        """The engine holds weights in the compute type beside fp32 ones in its optimizer, and scales fp16 losses."""
+        """The engine has weights in the compute dtype, fp32 ones in its optimizer, and scales fp16 losses itself."""
         return replace(precision, compute="fp32", skips_overflows=precision.compute == "fp16")
 
     @contextmanager
@@ -128,7 +128,7 @@ class DeepSpeedStrategy(GroupStrategy):
         return torch.as_tensor(engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device)
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter, any shape, in fp32 where it is trained."""
+        """The full value of a parameter, any shape, in fp32 if it is trained."""
         return self._tensors.parameter(parameter)
 
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
@@ -137,7 +137,7 @@ class DeepSpeedStrategy(GroupStrategy):
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         assert isinstance(optimizer, EngineOptimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # A divided weight is empty and remembers its size.
+        # A sharded weight is empty and stores its size.
         size = sum(
             getattr(each, "ds_numel", each.numel()) * zero_bytes(self.recipe.optim, self._stage, each.element_size())
             for each in trained
@@ -146,17 +146,17 @@ class DeepSpeedStrategy(GroupStrategy):
         return kind(optimizer.engine, size, self)
 
     def close(self) -> None:
-        self._held.close()
+        self._stack.close()
         super().close()
 
 
 class EngineState(CheckpointContent):
-    """What the engine writes and reads by itself."""
+    """Checkpoints that the engine writes and reads itself."""
 
     on_any_ranks = False
 
     def __init__(self, engine: Any, size_bytes: int, strategy: Strategy) -> None:
-        # Stages 1 and 2 write the same files; each of the others its own, and DeepSpeed fails without them.
+        # Stages 1 and 2 write the same files; stages 0 and 3 write others, and DeepSpeed fails if they are missing.
         stage = int(engine.zero_optimization_stage())
         self.form = "zero" if stage in (1, 2) else f"zero-{stage}"
         self._engine = engine
@@ -167,12 +167,12 @@ class EngineState(CheckpointContent):
         return self._size_bytes
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
-        self._strategy.barrier()  # the directory is there
+        self._strategy.barrier()  # the directory exists
         write_files(directory, files)
         try:
             self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
         except RuntimeError:
-            # So torch's writer fails, whatever happened to it.
+            # torch's writer raises this for any error: write to the disk to find its error.
             ask_disk(directory)
             raise
         rank = self._strategy.rank
@@ -186,12 +186,12 @@ class EngineState(CheckpointContent):
             with _plain_pickles_only():
                 self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
             if self._engine.zero_optimization_partition_weights():
-                # Small weights, which loading leaves whole, are divided as at a fresh start: ZeRO-3 learns that a
-                # module reads the weight of another one (DoRA) when that is divided at its first use. What it has
-                # not learnt is missing when activations are recomputed.
+                # Loading leaves small weights gathered; shard them as at a new start: ZeRO-3 records that a module
+                # reads the weight of another one (DoRA) only if that is sharded at its first use. A weight that it has
+                # not recorded is missing when activations are recomputed.
                 self._engine.optimizer.checkpoint_event_prologue()
         except pickle.UnpicklingError as error:
-            # torch's own message advises to load it as code.
+            # torch's own message recommends to allow code.
             raise damaged_checkpoint(directory, "DeepSpeed's files hold more than tensors and plain values") from error
         except (ValueError, AssertionError) as error:
             raise InputError(
@@ -203,16 +203,16 @@ class EngineState(CheckpointContent):
 
 
 def _writer_of(name: str) -> int:
-    """The rank that writes DeepSpeed's file `name`; the main rank, where the file is of no other."""
+    """The rank that writes DeepSpeed's file `name`; the main rank for files of no particular rank."""
     found = re.search(r"zero_pp_rank_(\d+)_", name)
     return int(found[1]) if found else 0
 
 
 @contextmanager
 def _plain_pickles_only() -> Iterator[None]:
-    """Context in which `torch.load` makes tensors, plain values and what DeepSpeed notes of itself, and runs no code.
+    """Context in which `torch.load` accepts tensors, plain values and DeepSpeed's own metadata, and runs no code.
 
-    DeepSpeed reads its files by `torch.load(weights_only=False)`; torch's variable overrules the argument.
+    DeepSpeed calls `torch.load(weights_only=False)`; torch's environment variable overrides the argument.
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -229,13 +229,13 @@ def _plain_pickles_only() -> Iterator[None]:
 
 
 class EngineOptimizer(Optimizer):
-    """The engine's optimizer as the loop sees it. From stage 1 on the engine clips in its step.
+    """The engine's optimizer in the interface of the loop. From stage 1 on the engine clips in its step.
 
-    It skips a step whose gradients are not finite: the weights are then those before the step.
+    It skips a step if gradients are not finite, leaving the weights unchanged.
     """
 
     def __init__(self, engine: Any) -> None:
-        # Not initialised as an optimizer: parameters and state are the engine's.
+        # `Optimizer.__init__` is not called: the engine has the parameters and the state.
         self.engine = engine
 
     @property
@@ -256,11 +256,11 @@ class EngineOptimizer(Optimizer):
 
 def _import() -> Any:
     require_deepspeed()
-    # Operators that it compiles; not in torch's common folder, where an interrupted build leaves a lock.
+    # Operators that DeepSpeed compiles; not in torch's common directory, where an interrupted build leaves a lock.
     operators = cache_directory() / "torch_extensions"
     if os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(operators)) == str(operators):
         operators.mkdir(0o755, parents=True, exist_ok=True)
-        # Libraries that are loaded: code.
+        # They are loaded as libraries, so they are code.
         require_own(operators, operators, remedy="remove it: they are built again")
     silence_deepspeed()
     import deepspeed
@@ -269,13 +269,13 @@ def _import() -> Any:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    # Lets ranks on one CPU host add through shared memory; compiling it takes minutes, and Gloo adds as well.
+    # It lets ranks on one CPU host sum through shared memory; it takes minutes to compile, and Gloo sums as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
 
 def require_accepted(config: Config, recipe: Recipe) -> None:
-    """Raise RecipeError where DeepSpeed refuses what a user's JSON passes on, such as a misspelt key of a section."""
+    """Raise RecipeError if DeepSpeed refuses keys of the user's JSON, such as a misspelt key of a section."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
     with _refusals(recipe):
@@ -284,7 +284,7 @@ def require_accepted(config: Config, recipe: Recipe) -> None:
 
 @contextmanager
 def _refusals(recipe: Recipe) -> Iterator[None]:
-    """Context in which what DeepSpeed raises about a user's JSON becomes a RecipeError."""
+    """Context in which DeepSpeed's errors about a user's JSON are raised as RecipeError."""
     from deepspeed.runtime.config import DeepSpeedConfigError
     from pydantic import ValidationError
 
@@ -292,12 +292,12 @@ def _refusals(recipe: Recipe) -> Iterator[None]:
         yield
     except (DeepSpeedConfigError, ValueError, TypeError, AttributeError, AssertionError, ImportError) as error:
         file = recipe.parallel.deepspeed.config
-        # Of the recipe's own keys it is a fault here.
+        # Without a JSON, the recipe's own keys were translated wrongly: a bug of this program.
         if file is None:
             raise
         reasons = [str(error)]
         if isinstance(error, ValidationError):
-            # Its title is a class, such as DeepSpeedZeroConfig.
+            # The title of a ValidationError is a class, such as DeepSpeedZeroConfig.
             reasons = [f"{'.'.join(map(str, each['loc']))} ({error.title}): {each['msg']}" for each in error.errors()]
         raise RecipeError(
             f"DeepSpeed refuses this: {'; '.join(reasons)}",
@@ -308,11 +308,11 @@ def _refusals(recipe: Recipe) -> Iterator[None]:
 
 
 def require_divisible(model: nn.Module, precision: Precision, *, stage: int, ranks: int) -> None:
-    """Raise where `model` cannot train with this stage.
+    """Raise if `model` cannot be trained with this stage.
 
     Raises:
         RecipeError: the stage would round the weights; or the experts of the model are modules in a list: ranks may use
-            different ones, of which DeepSpeed gathers weights, or sums gradients, one by one.
+            different ones, but DeepSpeed gathers weights, or sums gradients, of each one.
     """
     if stage == 0 and precision.compute != "fp32":
         raise RecipeError(
@@ -331,10 +331,10 @@ def require_divisible(model: nn.Module, precision: Precision, *, stage: int, ran
 
 
 def _use_bypassed_experts(root: RootModule, *, stage: int) -> None:
-    """Let experts that a rank's tokens all bypass have gradients of zeros there, and be one module to ZeRO-3.
+    """Give experts without tokens on this rank gradients of zeros, and make each of them one module to ZeRO-3.
 
-    Without the zeros ranks would sum tensors of different sizes. ZeRO-3 compares the modules that the ranks call, of
-    which there are more inside where more experts are used.
+    Without the zeros ranks would sum tensors of different sizes. ZeRO-3 compares the modules that the ranks call; more
+    submodules are called if more experts are used.
     """
     from deepspeed.utils import set_z3_leaf_module
 
@@ -343,7 +343,7 @@ def _use_bypassed_experts(root: RootModule, *, stage: int) -> None:
         return output + sum(each.flatten()[0] * 0 for each in trained)
 
     for module in bypassed_experts(root.model):
-        # The engine's own hooks, which divide weights again after a call, are registered later and run after this one.
+        # The engine's own hooks, which shard weights again after a call, are registered later and run after this one.
         module.register_forward_hook(add_nothing)
         if stage == 3:
             set_z3_leaf_module(module, True)
@@ -355,7 +355,7 @@ def _hidden_size(root: nn.Module) -> int | None:
 
 
 def _head_weights(root: nn.Module) -> list[torch.Tensor]:
-    """Weights of plain heads: those that a loss may take by themselves."""
+    """Weights of heads that are plain linear layers: a loss may use them without calling the head."""
     models: list[Any] = [module for module in root.modules() if hasattr(module, "get_output_embeddings")]
     heads = (model.get_output_embeddings() for model in models)
     return list(dict.fromkeys(head.weight for head in heads if type(head) is nn.Linear))

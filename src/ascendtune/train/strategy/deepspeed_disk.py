@@ -1,7 +1,7 @@
-"""State that ZeRO keeps on a disk: its requirements, its directories, its buffers, and its checkpoints.
+"""State that ZeRO offloads to a disk: its requirements, directories, buffers and checkpoints.
 
-DeepSpeed's own checkpoints do not go on where they stopped: when it reads one, it leaves out the optimizer's state
-(0.19, load_checkpoint in runtime/engine.py).
+DeepSpeed cannot resume such a run from its own checkpoints: when it reads one, it ignores the optimizer's state (0.19,
+load_checkpoint in runtime/engine.py).
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ _WEIGHTS = "weights"
 
 
 def require_disk(config: Config, *, compute: str) -> None:
-    """Raise unless DeepSpeed can keep on a disk what `config` wants there.
+    """Raise if DeepSpeed cannot offload to a disk as in `config`.
 
     Args:
         compute: fp32, bf16 or fp16.
 
     Raises:
-        MachineError: its operator for files cannot be built here.
-        RecipeError: weights would lose digits on their way.
+        MachineError: its file operator cannot be built on this host.
+        RecipeError: offloading would round the weights.
     """
     from deepspeed.accelerator import get_accelerator
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    # 0.19, Init._set_dtype in runtime/zero/partition_parameters.py: bf16 where there is no fp16, whatever it was given.
+    # 0.19, Init._set_dtype in runtime/zero/partition_parameters.py: bf16 if there is no fp16, whatever dtype was
+    # passed.
     rounds = compute == "fp32" and not get_accelerator().is_fp16_supported()
     if rounds and "offload_param" in parts_on_disk(config):
         raise RecipeError(
@@ -69,13 +70,14 @@ def require_disk(config: Config, *, compute: str) -> None:
             remedy="apt-get install libaio-dev, or dnf install libaio-devel; or offload to cpu",
         )
     if not Path(os.environ["TORCH_EXTENSIONS_DIR"], operator.name).exists():
-        say("DeepSpeed builds its operator for files; this takes minutes, the first time")
+        say("DeepSpeed builds its file operator; this takes minutes, the first time")
 
 
 def fit_buffers(config: Config, objective: nn.Module, *, ranks: int) -> None:
-    """Make buffers for weights that come from a disk as large as the largest share that a rank has of one.
+    """Set the size of buffers for weights from a disk to the largest shard of a parameter.
 
-    DeepSpeed's own, 100 million elements, are too small for some embeddings, and gigabytes too large for most models.
+    DeepSpeed's default, 100 million elements, is too small for some embeddings, and gigabytes too large for most
+    models.
     """
     if "offload_param" in parts_on_disk(config):
         largest = max(math.ceil(each.numel() / ranks) for each in objective.parameters())
@@ -84,21 +86,21 @@ def fit_buffers(config: Config, objective: nn.Module, *, ranks: int) -> None:
 
 @contextmanager
 def swap_directories(config: Config) -> Iterator[None]:
-    """Give this process directories of its own below those that `config` names; they go with it.
+    """Create directories for this process below those in `config`, and remove them after the context.
 
-    Directories of killed processes are removed too: a living process holds a lock on its own.
+    Directories of killed processes are removed, too: a running process holds a lock on its own.
 
     Raises:
-        MachineError: a directory is not there, or cannot be written.
+        MachineError: a directory does not exist, or is not writable.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for part in parts_on_disk(config):
             section = config["zero_optimization"][part]
-            section["nvme_path"] = str(_own_directory(Path(section["nvme_path"]), held))
+            section["nvme_path"] = str(_own_directory(Path(section["nvme_path"]), stack))
         yield
 
 
-def _own_directory(parent: Path, held: ExitStack) -> Path:
+def _own_directory(parent: Path, stack: ExitStack) -> Path:
     if not parent.is_dir():
         raise MachineError(
             "parallel.deepspeed.nvme_path is not a directory on this host",
@@ -107,11 +109,11 @@ def _own_directory(parent: Path, held: ExitStack) -> Path:
             where=parent,
         )
     lock = parent / f".ascendtune-{os.getuid()}.lock"
-    with translated_disk_errors(parent, "making a directory to swap to"), file_lock(lock, wait=True):
+    with translated_disk_errors(parent, "creating a directory to swap to"), file_lock(lock, wait=True):
         _sweep(parent)
         own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        held.callback(shutil.rmtree, own, ignore_errors=True)
-        held.enter_context(file_lock(own / "lock", wait=True))
+        stack.callback(shutil.rmtree, own, ignore_errors=True)
+        stack.enter_context(file_lock(own / "lock", wait=True))
     return own
 
 
@@ -124,12 +126,12 @@ def _sweep(parent: Path) -> None:
 
 
 class SwappedState(CheckpointContent):
-    """This rank's share of every group of weights, in fp32, with the optimizer's state for it: a file for each group.
+    """This rank's shard of every group of weights, in fp32, with its optimizer state: one file per group.
 
-    One group at a time is in memory, as in a step.
+    Only one group at a time is in memory, as in a step.
 
     Args:
-        size_bytes: of all ranks' files; about.
+        size_bytes: approximate size of all ranks' files.
     """
 
     form = "zero-disk"
@@ -144,7 +146,7 @@ class SwappedState(CheckpointContent):
         return self._size_bytes
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
-        self._strategy.barrier()  # the directory is there
+        self._strategy.barrier()  # the directory exists
         write_files(directory, files)
         own = _share_of_rank(directory)
         own.mkdir()
@@ -164,7 +166,7 @@ class SwappedState(CheckpointContent):
             vars(self._zero.loss_scaler).update(json.loads((own / "scaler.json").read_text()))
         except (OSError, ValueError) as error:
             raise damaged_checkpoint(directory, error) from error
-        # Weights stay divided, as `EngineState` has it.
+        # Weights stay sharded, as in `EngineState`.
         self._zero.checkpoint_event_prologue()
         for number, flat in enumerate(self._zero.fp32_partitioned_groups_flat):
             stored = _load_group(_group_file(own, number), directory)
@@ -183,7 +185,7 @@ class SwappedState(CheckpointContent):
 
     @contextmanager
     def _in_memory(self, number: int, *, changes: bool = False) -> Iterator[None]:
-        """Group `number`, read from the disk if that is where it is, and written back if it changes."""
+        """Read group `number` from the disk if it is offloaded, and write it back after the context if it changes."""
         swapped = self._zero._swappable_optimizer_subgroup(number)
         if swapped:
             self._zero._optimizer_states_and_gradient_swap_in(number)
@@ -202,7 +204,7 @@ class SwappedState(CheckpointContent):
         try:
             save_file(tensors, _group_file(own, number))
         except (OSError, SafetensorError):
-            # The library's exceptions hide the error of the disk.
+            # The library's exceptions hide the error of the disk: write to it to find that error.
             ask_disk(own)
             raise
 

@@ -1,14 +1,14 @@
-"""Fully sharded data parallel (FSDP2): weights, gradients and optimizer state are divided among the ranks.
+"""Fully sharded data parallel (FSDP2): weights, gradients and optimizer state are sharded among the ranks.
 
-Each decoder block is a group of its own: its weights are gathered when it is computed, forward and backward, and let go
-after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the root module: it is
-gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
-that are not tied are a group of their own: they are not used after the look-up of tokens. So are the norms of a block,
-and vectors that its other modules hold themselves (attention sinks, decays of a recurrence), where the block is
-gathered in a narrower type than they are held in: autocast does not round them either.
+Each decoder block is a group: its weights are gathered when it is computed, forward and backward, and freed afterwards.
+Parameters outside the blocks (final norm, head, tied embeddings) belong to the root module: it is gathered while the
+objective runs, so the loss may use the head's weight as if it were not sharded. Embeddings that are not tied are a
+group of their own: they are used for the look-up of tokens only. If blocks are gathered in a narrower dtype than they
+are stored in, these are groups of their own, too: a block's norms, and vectors that belong directly to its other
+modules (attention sinks, decays of a recurrence); autocast does not round them either.
 
-With several copies of the model (HSDP) only the ranks of one copy divide it; gradients are summed within a copy, then
-over copies.
+With several copies of the model (HSDP) the ranks of one copy shard it; gradients are summed within a copy, then over
+copies.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.mixtures import find_mixtures, listed_experts
 
 _FROZEN_TYPES_MAY_DIFFER = TorchVersion(torch.__version__) >= "2.8"
-"""Older versions want one type of all weights that are gathered together, of those without gradients as well."""
+"""Older versions need one dtype for all weights that are gathered together, including frozen ones."""
 
 
 class FsdpStrategy(GroupStrategy):
-    """Between two micro-batches gradients are divided, unless `reduces_once` says that whole ones may wait."""
+    """Gradients are sharded between micro-batches, unless `reduces_once`: then each rank keeps full ones."""
 
     name = "fsdp"
     divides_weights = True
     is_sharded = True
     reduces_once = False
-    """Whether the gradients of a step's micro-batches are added whole on each rank, and reduced after the last one."""
+    """Whether each rank adds up full gradients of a step's micro-batches and reduces them after the last one."""
     _is_last_batch = True
     """Whether the next backward pass is the last one of its step."""
 
@@ -69,14 +69,14 @@ class FsdpStrategy(GroupStrategy):
             self.reason += f"; {self.world_size // self.shards} copies of the model, each divided among {self.shards}"
 
     def _require_means(self) -> None:
-        """Raise where ranks would get the sum of gradients for their mean: from the Gloo of torch 2.6 to 2.8."""
+        """Raise if ranks would get the sum of gradients instead of their mean, as from Gloo of torch 2.6 to 2.8."""
         mean = torch.empty(1, device=self.device.torch_device)
-        # torch 2.13 has a new name for it, and warns of the old one.
+        # torch 2.13 has a new name for it, and warns about the old one.
         reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         reduce_scatter(mean, mean.new_ones(self.world_size), op=dist.ReduceOp.AVG)
-        # torch 2.6 asks streams for it, and those of its CPU do not have it.
+        # FSDP of torch 2.6 calls this method of streams, and those of its CPU do not have it.
         records_events = hasattr(torch.get_device_module(mean.device).Stream, "record_event")
-        # A sum is two or more. NCCL multiplies by 1 / ranks before it sums: its mean over ten ranks is 1.0000001.
+        # A sum is at least two. NCCL multiplies by 1 / ranks before it sums: its mean over ten ranks is 1.0000001.
         if not 0.5 < float(mean) < 1.5 or not records_events:
             raise MachineError(
                 f"torch {torch.__version__} cannot train with fsdp on {self.device.kind}",
@@ -87,7 +87,7 @@ class FsdpStrategy(GroupStrategy):
     def shard(
         self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
     ) -> None:
-        # One for all ranks, whose devices may have unequal memory: they reduce gradients as often.
+        # The same on all ranks, even if their devices have unequal memory: they must reduce gradients equally often.
         self.reduces_once = self.agree(reduces_once(root, self.recipe, self.device, shards=self.shards))
         if self.reduces_once:
             self.reason += "; gradients are reduced once a step"
@@ -100,28 +100,29 @@ class FsdpStrategy(GroupStrategy):
         blocks, policy = blocks_of(root), _policy(precision, reduced)
         vectors = {block: _wide_vectors(block, policy, experts) for block in blocks}
         owners: dict[nn.Module, list[Any]] = {}
-        held = {"reshard_after_forward": False, "mp_policy": _held(reduced), **options}
+        unrounded = {"reshard_after_forward": False, "mp_policy": _storage_policy(reduced), **options}
         for block in blocks:
             fill(block)
             _unify_dtypes(block, ())
             if vectors[block]:
-                fully_shard(vectors[block], **held)
+                fully_shard(vectors[block], **unrounded)
             wide = _owners_of_wide_vectors(block, policy, experts)
             ignored = _ignoring({each for own in wide.values() for each in own})
             fully_shard(block, reshard_after_forward=section.fsdp.reshard, mp_policy=policy, **ignored, **options)
-            # After the block, whose groups would leave out what is in a module that is divided already.
+            # After the block: a group excludes modules that are sharded already.
             for owner, own in wide.items():
-                fully_shard(owner, **_ignoring({*owner.parameters()} - own), **held)
+                fully_shard(owner, **_ignoring({*owner.parameters()} - own), **unrounded)
             owners[block] = list(wide)
             if wide:
                 block.register_forward_pre_hook(partial(_gather, owners[block]))
-        # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
-        options["mp_policy"] = _held(reduced)
+        # Not in the compute dtype: embeddings are looked up in the dtype that they are stored in, as without FSDP.
+        options["mp_policy"] = _storage_policy(reduced)
         separate = _separate_embeddings(root, blocks)
         for embeddings in separate:
             fill(embeddings)
             divided = fully_shard(embeddings, reshard_after_forward=True, **options)
-            # The gradient of a table does not depend on its content; that of a norm in the same module (Inkling) does.
+            # The gradient of an embedding does not depend on its weights; that of a norm in the same module (Inkling)
+            # does.
             divided.set_unshard_in_backward(len(list(embeddings.parameters())) > 1)
         fill(root)
         _unify_dtypes(root, [*blocks, *separate])
@@ -131,11 +132,11 @@ class FsdpStrategy(GroupStrategy):
             _give_zeros_to_unused(root, is_needed=bool(self._uses.trained))
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
-            # A host that is late gathers the next block while the device computes this one, and its vectors, which
-            # would wait for the block after it otherwise. In the backward pass torch does so by itself.
+            # A host that is behind gathers the next block, with its vectors, while the device computes this one;
+            # otherwise the vectors would wait for the block after it. In the backward pass torch prefetches by itself.
             for block, following in pairwise(blocks):
                 assert isinstance(block, FSDPModule)
-                # Any module of a group stands for it.
+                # Any module of a group represents it.
                 groups: list[Any] = [following, *vectors[following][:1], *owners[following]]
                 block.set_modules_to_forward_prefetch(groups)
 
@@ -148,7 +149,7 @@ class FsdpStrategy(GroupStrategy):
             yield
             module.set_requires_gradient_sync(True)
         elif self.shards < self.world_size and self.recipe.parallel.reduce_dtype == "fp32":
-            # Copies wait for the last micro-batch. torch adds what waits in the type that is sent.
+            # All-reduce over copies waits for the last micro-batch. torch accumulates meanwhile in the reduce dtype.
             module.set_requires_all_reduce(False)
             yield
             module.set_requires_all_reduce(True)
@@ -159,7 +160,7 @@ class FsdpStrategy(GroupStrategy):
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:
-        # The model has been tried since it was divided.
+        # The model has been tried since it was sharded: forget the experts that were used then.
         self._uses.called.clear()
         return super().prepare(root, precision, make_optimizer)
 
@@ -169,7 +170,7 @@ class FsdpStrategy(GroupStrategy):
             self._uses.forget_zeros(self.all_reduce)
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
-        # Each of several copies of the model has the whole gradient.
+        # Each of several copies of the model has the full gradient.
         squares = super().grad_norm(module, parameters).to(self.device.torch_device).square()
         dist.all_reduce(squares, group=self._shard_group)
         return squares.sqrt()
@@ -183,12 +184,13 @@ class FsdpStrategy(GroupStrategy):
         return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
     def _mesh(self) -> DeviceMesh:
-        """(shards,), or (copies, shards): the ranks of one copy are those that follow each other."""
+        """The device mesh: (shards,), or (copies, shards), where consecutive ranks have one copy."""
         if self.shards == self.world_size:
             return init_device_mesh(self.device.kind, (self.world_size,))
         ranks = torch.arange(self.world_size).view(-1, self.shards)
-        # Not by init_device_mesh: on CUDA it splits groups off that of all ranks. Those of torch 2.6 and 2.7 lack Gloo,
-        # which offloaded weights need, and 2.8 splits no group of two backends. Nor do they wait as long as that one.
+        # init_device_mesh is not used: on CUDA it splits the groups off that of all ranks. In torch 2.6 and 2.7 these
+        # lack Gloo, which offloaded weights need, and 2.8 splits no group with two backends. They also have another
+        # time-out.
         groups = [dist.new_subgroups_by_enumeration(lines.tolist(), timeout=TIMEOUT)[0] for lines in (ranks.t(), ranks)]
         require_own_peers()
         return DeviceMesh.from_group(groups, self.device.kind, ranks, mesh_dim_names=("replicate", "shard"))
@@ -200,14 +202,14 @@ class FsdpStrategy(GroupStrategy):
 
 
 def require_copies_on_nodes(nodes: Sequence[str], shards: int) -> None:
-    """Raise where a copy of the model shares a node with a part of another copy: it would be gathered over the network.
+    """Raise if a copy of the model shares a node with a part of another copy: it would be gathered over the network.
 
     Args:
-        nodes: of each rank, in the order of ranks.
-        shards: consecutive ranks that hold one copy.
+        nodes: node of each rank, ordered by rank.
+        shards: number of consecutive ranks that have one copy.
 
     Raises:
-        RecipeError: such a copy.
+        RecipeError: there is such a copy.
     """
     sizes = Counter(nodes)
     for first in range(0, len(nodes), shards):
@@ -222,11 +224,11 @@ def require_copies_on_nodes(nodes: Sequence[str], shards: int) -> None:
 
 
 def reduces_once(module: nn.Module, recipe: Recipe, device: Device, *, shards: int) -> bool:
-    """Whether whole gradients of the trained weights of `module` wait on each rank until the last micro-batch.
+    """Whether each rank keeps full gradients of the trained weights of `module` until the last micro-batch.
 
     Args:
-        module: before it is divided; its weights may be without content.
-        shards: ranks that divide it.
+        module: not sharded yet; its weights may be on the meta device.
+        shards: number of ranks that shard it.
     """
     section = recipe.parallel.fsdp
     if recipe.batch.accumulate == 1 or section.sync_each_batch is True:
@@ -243,18 +245,18 @@ def reduces_once(module: nn.Module, recipe: Recipe, device: Device, *, shards: i
     ) // shards  # fmt: skip
     blocks = [sum(each.numel() * each.element_size() for each in block.parameters()) for block in blocks_of(module)]
     whole = sum(each.numel() * each.element_size() for each in parameters)
-    # Gathered at once: what lies outside the blocks, and two blocks.
+    # Gathered at the same time: parameters outside the blocks, and two blocks.
     gathered = whole - sum(blocks) + 2 * max(blocks, default=0)
     taken = 4 * trained + gathered + (0 if section.offload else resting)
     return taken <= COMFORTABLE * device.memory_total_bytes
 
 
 def blocks_of(root: nn.Module) -> list[nn.Module]:
-    """The repeated decoder blocks of the model in `root`, in order, none inside another, each with weights of its own.
+    """The repeated decoder blocks of the model in `root`, in order, not nested, and without shared weights.
 
-    Their classes are those that transformers must not split over devices; where a model does not name any, the members
-    of its longest list of modules. BERT names its embeddings, too, whose table is tied to the head: a weight that is
-    used elsewhere as well cannot be gathered for one block.
+    Their classes are those that transformers must not split over devices; if a model does not list any, the members of
+    its longest list of modules. BERT lists its embeddings, too, whose table is tied to the head: a weight that is used
+    elsewhere cannot be gathered for one block only.
     """
     classes = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     found = [module for module in root.modules() if type(module).__name__ in classes]
@@ -270,17 +272,17 @@ def blocks_of(root: nn.Module) -> list[nn.Module]:
 
 
 def _give_zeros_to_unused(root: Any, *, is_needed: bool) -> None:
-    """Let trained weights of a mixture that this rank has not used have a gradient of zeros.
+    """Make trained weights of a mixture that this rank has not used have a gradient of zeros.
 
-    Without it ranks would sum tensors of different sizes, where one of them uses no expert of a list, or sends all
-    tokens past the experts in one tensor (LongCat's router may).
+    Without it ranks would sum tensors of different sizes if one of them uses no expert of a list, or bypasses the
+    experts in one tensor with all tokens (LongCat's router may).
 
     Args:
-        root: divided by `fully_shard`.
-        is_needed: ranks use different weights in most steps.
+        root: sharded by `fully_shard`.
+        is_needed: whether ranks use different weights in most steps.
 
     Raises:
-        RecipeError: torch cannot, and it is needed.
+        RecipeError: this torch does not support it, and it is needed.
     """
     if hasattr(root, "set_reduce_scatter_unused_params"):
         root.set_reduce_scatter_unused_params(True)
@@ -294,7 +296,7 @@ def _give_zeros_to_unused(root: Any, *, is_needed: bool) -> None:
 
 
 def _reshard_after_inference(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
-    """Divide again what the backward pass would have divided, where none follows."""
+    """Shard the weights again after a forward pass without gradients: no backward pass would do it."""
     if not torch.is_grad_enabled():
         for module in root.modules():
             if isinstance(module, FSDPModule):
@@ -302,7 +304,7 @@ def _reshard_after_inference(root: nn.Module, _arguments: Any, _outcome: Any) ->
 
 
 def _separate_embeddings(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Tables outside the blocks that share their weight with no other module, so that they can be gathered alone."""
+    """Embeddings outside the blocks that share their weight with no other module, so they can be gathered alone."""
     in_blocks = {module for block in blocks for module in block.modules()}
     uses: Counter[torch.Tensor] = Counter(
         parameter for module in root.modules() for parameter in module.parameters(recurse=False)
@@ -315,10 +317,10 @@ def _separate_embeddings(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Mo
 
 
 def _policy(precision: Precision, reduced: torch.dtype | None) -> MixedPrecisionPolicy:
-    """Gathered in the type that autocast would cast to for the matrix products.
+    """Policy for groups that are gathered in autocast's dtype for matrix products.
 
     Args:
-        reduced: the type that gradients are summed in; fp32 for None.
+        reduced: dtype in which gradients are summed; fp32 for None.
     """
     if precision.compute == "fp32":
         return MixedPrecisionPolicy(reduce_dtype=reduced)
@@ -327,23 +329,23 @@ def _policy(precision: Precision, reduced: torch.dtype | None) -> MixedPrecision
     )
 
 
-def _held(reduced: torch.dtype | None) -> MixedPrecisionPolicy:
-    """Gathered in the type that it is held in."""
+def _storage_policy(reduced: torch.dtype | None) -> MixedPrecisionPolicy:
+    """Policy for groups that are gathered in the dtype that they are stored in."""
     return MixedPrecisionPolicy(reduce_dtype=reduced)
 
 
 def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Sequence[nn.Module]) -> list[nn.Module]:
-    """The modules of vectors alone, such as norms, that `policy` would round, and autocast does not.
+    """Modules with vectors only, such as norms, that `policy` would round but autocast does not.
 
-    A rounded factor of a norm is the same for all tokens, so that its error does not average out in gradients. Those of
-    experts in a list stay: a step may leave them out, and a group waits for all of its modules.
+    The rounding error of a norm's factor is the same for all tokens, so it does not average out in gradients. Modules
+    in listed experts are excluded: a step may skip them, and a group waits for all of its modules.
     """
     left_out = {each for expert in experts for each in expert.modules()}
     found = []
     for name, module in block.named_modules():
         parameters = list(module.named_parameters(prefix=name))
         is_leaf = bool(parameters) and not any(True for _ in module.children())
-        # PEFT keeps the original of a module that is trained whole, and never calls it.
+        # PEFT keeps the original of a module that is trained as a whole, and never calls it.
         if is_leaf and module not in left_out and "original_module" not in name.split("."):
             is_wide = policy.param_dtype is not None and all(each.dtype == torch.float32 for _, each in parameters)
             if is_wide and all(each.ndim < 2 or is_vector(path) for path, each in parameters):
@@ -354,14 +356,14 @@ def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Seque
 def _owners_of_wide_vectors(
     block: nn.Module, policy: MixedPrecisionPolicy, experts: Sequence[nn.Module]
 ) -> dict[nn.Module, set[nn.Parameter]]:
-    """The modules in `block` that have modules below them and vectors of their own that `policy` would round.
+    """Modules in `block` that have submodules and also own vectors that `policy` would round.
 
-    What such a module does with them is its own code, which autocast leaves in fp32 (sinks of attention, decays and
-    steps of a recurrence). Its matrices go with them: autocast rounds those that are multiplied. Stacks of matrices are
-    experts, and stay. So do the vectors of the block itself.
+    The model's own code uses these vectors, which autocast leaves in fp32 (attention sinks, decays and steps of a
+    recurrence). Matrices owned by such a module are included: autocast rounds those that are multiplied. Stacks of
+    matrices are experts, and are excluded, as are the vectors of the block itself.
     """
     if policy.param_dtype is None or "ignored_params" not in inspect.signature(fully_shard).parameters:
-        # Before torch 2.7 all parameters of a module have one type.
+        # Before torch 2.7 all parameters of a module must have one dtype.
         return {}
     left_out = {block} | {each for expert in experts for each in expert.modules()}
     found = {}
@@ -374,20 +376,20 @@ def _owners_of_wide_vectors(
 
 
 def _ignoring(parameters: set[nn.Parameter]) -> dict[str, Any]:
-    """The argument of `fully_shard`; none where there is nothing to ignore, as older versions have no such argument."""
+    """The argument of `fully_shard`; empty if there is nothing to ignore, as older versions have no such argument."""
     return {"ignored_params": parameters} if parameters else {}
 
 
 def _gather(owners: Sequence[Any], _block: nn.Module, _arguments: Any) -> None:
-    """Gather the groups of `owners` before their block computes: not all of them are called (Gemma 3n's AltUp)."""
+    """Gather the groups of `owners` before their block computes: some of them are never called (Gemma 3n's AltUp)."""
     for owner in owners:
         owner.unshard()
 
 
 def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
-    """Widen trained weights of `group`, less the groups in it, to one type: FSDP sums their gradients as one tensor.
+    """Widen trained weights of `group`, except those of nested groups, to one dtype: FSDP sums their gradients as one.
 
-    Frozen ones stay where they may differ.
+    Frozen weights are left as they are if their dtypes may differ.
     """
     elsewhere = {parameter for module in without for parameter in module.parameters()}
     together = [
