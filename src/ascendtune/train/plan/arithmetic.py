@@ -1,4 +1,4 @@
-"""What a step takes, by arithmetic alone, for models and strategies that cannot be traced; a third more or less."""
+"""Memory of a step by arithmetic alone, for models and strategies that cannot be traced; accurate to about a third."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from ascendtune.train.tuner.nf4 import bytes_of
 from ascendtune.train.tuner.quantised_linear import quantisable_linears
 
 ARITHMETIC = "arithmetic"
-"""How the memory of a step was found."""
+"""The method of an estimate."""
 _REDUCE_BUCKET = 500_000_000
-"""Numbers in the buffer that gradients are summed in, unless the JSON says otherwise (DeepSpeed 0.19)."""
+"""Numbers in the buffer in which gradients are reduced, unless the JSON sets it (DeepSpeed 0.19)."""
 _LAYER_BYTES = 34
 """Activations of a layer per token and hidden unit in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198: the
-layer without parallelism, sbh (34 + 5as/h), without the part of the attention scores, which fused attention does not
-keep)."""
+layer without parallelism, sbh (34 + 5as/h), without the term of the attention scores, which fused attention does
+not keep)."""
 
 
 def compute_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> StepMemory:
-    """The moment of a step at which most is taken.
+    """Compute the memory at the peak of a step.
 
     Raises:
-        Exception: the model class cannot be made from its config.
+        Exception: the model class cannot be constructed from its config.
     """
     recipe = setting.recipe
     with torch.device("meta"):
@@ -48,7 +48,7 @@ def compute_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) ->
         weights = count_weights(model, recipe.method, setting.precision)
         linears = [each.weight.numel() for each in quantisable_linears(model, recipe.model)]
         if setting.adapters:
-            # Their size is that of the files.
+            # Adapters to start from have the size of their files.
             tuned = apply_tuner(model, recipe.method, setting.adapters)
             weights = replace(weights, trained=trainable_share(tuned)[0])
     text = setting.config.get_text_config()
@@ -58,35 +58,35 @@ def compute_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) ->
         tokens = len(documents) * max(each.tokens for each in documents)
     wide = DTYPES[setting.precision.compute].itemsize / 2
     deep = _layers_with_gradient(model, recipe.method, layers)
-    kept = 2 * hidden * tokens * deep if recipe.memory.gradient_checkpointing else 0
+    kept_bytes = 2 * hidden * tokens * deep if recipe.memory.gradient_checkpointing else 0
     whole_layers = min(1, deep) if recipe.memory.gradient_checkpointing else deep
-    # FSDP gathers weights in the type of autocast, which need not copy them, and DeepSpeed holds them in it.
+    # FSDP gathers weights in autocast's dtype, so it need not copy them; DeepSpeed stores them in it.
     casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy in ("single", "ddp")
     dense = replace(weights, frozen=weights.frozen - sum(linears))
     cast = (weights.all - sum(linears)) * weights.computed_bytes if casts else 0
     labels = sum(min(each.labels, each.tokens) for each in documents)
-    taken, host = _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
-    taken["weights"] += sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
+    usage, host = _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
+    usage["weights"] += sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
     of_layer = int(wide * _LAYER_BYTES * hidden * tokens)
-    activations = int(wide * kept) + of_layer * whole_layers
+    activations = int(wide * kept_bytes) + of_layer * whole_layers
     if recipe.memory.offload_activations and not setting.device.shares_host_memory:
-        # What one layer keeps is on the device while it computes.
+        # The activations of one layer are on the device while it computes.
         host += max(0, activations - of_layer)
         activations = min(activations, of_layer)
-    taken |= {
+    usage |= {
         "activations": activations + cast,
         "loss": _loss_bytes(
             int(text.vocab_size), hidden, DTYPES[setting.precision.compute].itemsize, recipe.method, labels
         ),
     }  # fmt: skip
-    resting = Counter({name: taken[name] for name in ("weights", "optimizer")})
-    # Adapters, and modules that are trained whole beside them, are there in addition.
+    resting = Counter({name: usage[name] for name in ("weights", "optimizer")})
+    # Adapters, and modules that are trained beside them, add to the model's parameters.
     parameters = weights.frozen + weights.trained
-    return StepMemory({"step": taken}, resting, parameters, weights.trained, layers, ARITHMETIC, offloaded=host)
+    return StepMemory({"step": usage}, resting, parameters, weights.trained, layers, ARITHMETIC, offloaded=host)
 
 
 def _layers_with_gradient(model: Any, method: MethodSection, layers: int) -> int:
-    """Layers that keep activations: all from the first one on before which, or in which, something trains."""
+    """Number of layers that keep activations: all from the first one on in which, or before which, something trains."""
     if method.tuner != "freeze":
         return layers
     table = model.get_input_embeddings().weight
@@ -97,7 +97,7 @@ def _layers_with_gradient(model: Any, method: MethodSection, layers: int) -> int
 
 
 def _of_torch(setting: TrainingChoices, weights: ParameterCounts) -> Bytes:
-    """Weights, gradients and state on one device, or with DDP or FSDP. What offloading moves is subtracted later."""
+    """Weights, gradients and state on one device, or with DDP or FSDP. Offloaded memory is subtracted later."""
     divided = setting.shards if setting.strategy == "fsdp" else 1
     gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
     trained = weights.trained * weights.trained_bytes
@@ -110,37 +110,37 @@ def _of_torch(setting: TrainingChoices, weights: ParameterCounts) -> Bytes:
 
 
 def _of_deepspeed(setting: TrainingChoices, weights: ParameterCounts) -> tuple[Bytes, int]:
-    """Likewise with DeepSpeed; and the bytes of a rank in host memory.
+    """The same with DeepSpeed, and the bytes of a rank in host memory.
 
-    The engine holds weights and gradients in the type of computation and, from stage 1 on, fp32 ones in its optimizer
-    (Rajbhandari et al. 2019, arXiv 1910.02054, section 3.1: 2, 2 and 12 bytes with Adam). The stages divide optimizer,
-    gradients and weights, one after the other. What is offloaded stays where the device shares the host's memory.
+    The engine has weights and gradients in the compute dtype and, from stage 1 on, fp32 ones in its optimizer
+    (Rajbhandari et al. 2019, arXiv 1910.02054, section 3.1: 2, 2 and 12 bytes with Adam). The stages shard optimizer,
+    gradients and weights, one after the other. Offloading changes nothing if the device shares the host's memory.
     """
     recipe, ranks, wide = setting.recipe, setting.ranks, weights.computed_bytes
     config = zero_config(recipe, compute=None, ranks=None, hidden_size=setting.config.get_text_config().hidden_size)
     stage = stage_of(config)
-    kept = 0 if stage == 0 else 4
-    held = weights.frozen + weights.trained
+    kept_bytes = 0 if stage == 0 else 4
+    parameters = weights.frozen + weights.trained
     outside = 2 * weights.block + weights.outside
     bucket = int(config["zero_optimization"].get("reduce_bucket_size", _REDUCE_BUCKET)) if stage else 0
-    taken = Counter({
-        "weights": held * wide // (ranks if stage == 3 else 1),
+    usage = Counter({
+        "weights": parameters * wide // (ranks if stage == 3 else 1),
         "gradients": weights.trained * wide // (ranks if stage >= 2 else 1),
-        "optimizer": weights.trained * (kept + 4 * states_per_parameter(recipe.optim)) // (ranks if stage else 1),
+        "optimizer": weights.trained * (kept_bytes + 4 * states_per_parameter(recipe.optim)) // (ranks if stage else 1),
         "communication": wide * (bucket + (outside if stage == 3 else 0)),
     })  # fmt: skip
     if setting.device.shares_host_memory:
-        return taken, 0
+        return usage, 0
     host = 0
     moved = {"offload_optimizer": ["optimizer", *(["gradients"] if stage >= 2 else [])], "offload_param": ["weights"]}
     for part, place in offloaded_parts(config).items():
         for name in moved[part]:
-            host += taken[name] if place == "cpu" else 0
-            taken[name] = 0
-    return taken, host
+            host += usage[name] if place == "cpu" else 0
+            usage[name] = 0
+    return usage, host
 
 
 def _loss_bytes(vocabulary: int, hidden: int, itemsize: int, method: MethodSection, labels: int) -> int:
-    """The logits of one chunk, and three times those in fp32 whose softmax is taken at once."""
+    """The logits of one product chunk, and three times the fp32 logits of one softmax chunk."""
     rows = product_rows(vocabulary, hidden, is_trained=method.tuner == "full")
     return vocabulary * (itemsize * min(rows, labels) + 3 * 4 * min(softmax_rows(vocabulary), labels))

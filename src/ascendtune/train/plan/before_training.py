@@ -1,4 +1,4 @@
-"""Stops a run that cannot fit before its weights are loaded. No torch."""
+"""Stops a run that cannot fit before its weights are loaded. Free of torch."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from ascendtune.train.plan.time_estimate import expected_step_seconds
 from ascendtune.train.run_choice import planned_run
 
 _WORTH_ASKING = 0.25
-"""Share of the memory from which on the estimate, some seconds, is worth its time."""
+"""The estimate takes seconds; it is made if the first guess exceeds this share of the memory."""
 _FILE_BYTES = 2
-"""Of a parameter in the files of weights; only a first guess depends on it."""
+"""Bytes of a parameter in the weight files; used for the first guess only."""
 _BYTES = {"full": 16, "freeze": 4, "lora": 2, "oft": 2}
-"""Of a parameter on the device, by tuner: AdamW over fp32 weights, frozen fp32 weights, frozen 16-bit weights."""
+"""Bytes of a parameter on the device, by tuner: AdamW over fp32 weights, frozen fp32, frozen 16-bit weights."""
 _KEPT_HIDDEN, _KEPT_INNER = 20, 6
 """Bytes that a decoder block keeps for the backward pass, for each position and each number of its hidden state and of
-its feed-forward layer: in bf16 with fused operators (8B on an H200: 0.9 times that)."""
+its feed-forward layer: in bf16 with fused operators (measured with 8B on an H200: 0.9 times that)."""
 
 
 def with_batch_size(recipe: Recipe, resume_options: ResumeOptions, *, devices: int) -> Recipe:
-    """The recipe with a number for `batch.per_device: auto`: of the run that is resumed, else the largest that fits.
+    """Replace `batch.per_device: auto` by a number: that of the resumed run, else the largest that fits.
 
     Full rows are assumed, so that the choice depends on recipe and device only.
 
     Args:
-        devices: of this machine, on which all ranks run.
+        devices: number of devices of this machine, on which all ranks run.
 
     Raises:
         RecipeError: this machine has no accelerator.
-        MachineError: not even one sequence fits.
+        MachineError: not even a single sequence fits.
     """
     if recipe.batch.per_device != "auto":
         return recipe
@@ -68,11 +68,11 @@ def with_batch_size(recipe: Recipe, resume_options: ResumeOptions, *, devices: i
 def require_fit(
     recipe: Recipe, model_directory: Path, prepared: PreparedData, *, devices: int, global_batch: int | None = None
 ) -> dict[str, Any] | None:
-    """What is expected, for run.json; None where the model is small beside the memory, or nothing could be estimated.
+    """Return the estimate, for run.json; None if the model is small for the memory, or cannot be estimated.
 
     Args:
-        devices: of this machine, on which all ranks run.
-        global_batch: of the run that is resumed.
+        devices: number of devices of this machine, on which all ranks run.
+        global_batch: of the resumed run.
 
     Raises:
         MachineError: the run does not fit.
@@ -83,7 +83,7 @@ def require_fit(
         return None
     if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
         return None
-    # Imported here: numpy and Arrow take half a second, which a small model need not wait for.
+    # Imported here: importing numpy and Arrow takes half a second, which is not needed for a small model.
     from ascendtune.data.store import TokenDataset
 
     dataset = TokenDataset.open(prepared.train)
@@ -120,12 +120,12 @@ def first_guess(recipe: Recipe, model_directory: Path) -> int:
 
 
 def does_not_fit(target: Target, low: int, expected: int, changes: list[dict[str, Any]]) -> MachineError:
-    """The error, with the cheapest changes that fit."""
+    """The error for a run that does not fit, with the cheapest changes that make it fit."""
     ways = [" ".join(f"{key}={str(value).lower()}" for key, value in each["keys"].items()) for each in changes]
     remedy = "add " + ", or ".join(ways) if ways else "use more devices, a smaller model, or method.tuner: lora"
     return MachineError(
         f"the run does not fit: a rank needs at least {format_bytes(low)}, {format_bytes(expected)} are expected, and "
         f"{target.name} has {format_bytes(target.memory_bytes)}",
         code="run-does-not-fit",
-        remedy=f"{remedy}; `ascendtune plan` shows what takes the memory, --no-plan skips this check",
+        remedy=f"{remedy}; `ascendtune plan` shows what uses the memory, --no-plan skips this check",
     )

@@ -1,4 +1,4 @@
-"""Changes of a recipe that take less memory, the cheapest first. No torch."""
+"""Changes of a recipe that need less memory, the cheapest first. Free of torch."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class Change:
     keys: dict[str, Any]
     """Dotted key -> value."""
     cost: float
-    """Estimated loss of speed, as a share; it only ranks. Above 1: what is trained is another thing."""
+    """Estimated loss of speed, as a share; only for ranking. Above 1: the change alters the training itself."""
     why: str
 
 
 _OTHER_TRAINING = 1.0
 _ONCE = ("parallel.strategy", "parallel.deepspeed.stage", "method.tuner")
-"""Keys that one change of a combination may set."""
+"""Keys that only one change of a combination may set."""
 
 
 def single_sequences(recipe: Recipe) -> Change:
-    """Micro-batches of one sequence."""
+    """The change to micro-batches of one sequence."""
     batch = recipe.batch
     keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.micro_batch}
     return Change(keys, 0.05, "smaller micro-batches, the same global batch")
 
 
 def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
-    """Each change that this recipe does not have yet.
+    """All single changes that this recipe does not have yet.
 
-    Costs are guesses that only rank. Two have a source: recomputation is one more forward pass for each step (Chen et
-    al. 2016, arXiv 1604.06174, abstract), divided weights take half as much communication again as data parallelism
+    Costs are guesses, only for ranking. Two have a source: recomputation is one more forward pass for each step (Chen
+    et al. 2016, arXiv 1604.06174, abstract), sharded weights need half as much communication again as data parallelism
     (Rajbhandari et al. 2019, arXiv 1910.02054).
 
     Args:
-        ranks: of the job.
-        on_host: whether the device computes in host memory, so that offloading gains nothing.
+        ranks: number of ranks of the job.
+        on_host: whether the device computes in host memory; then offloading gains nothing.
     """
     found = [single_sequences(recipe)] if recipe.batch.micro_batch > 1 else []
     strategy = recipe.parallel.strategy
@@ -49,17 +49,17 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
             Change(
                 {"parallel.strategy": "fsdp"},
                 0.1,
-                "weights, gradients and optimizer state are divided among the devices",
+                "weights, gradients and optimizer state are sharded among the devices",
             )
         )
     if not recipe.memory.gradient_checkpointing:
         found.append(
-            Change({"memory.gradient_checkpointing": True}, 0.3, "activations are computed again in the backward pass")
+            Change({"memory.gradient_checkpointing": True}, 0.3, "activations are recomputed in the backward pass")
         )
     if not on_host and not recipe.parallel.fsdp.offload and strategy != "deepspeed":
         offloaded = {"parallel.strategy": "fsdp", "parallel.fsdp.offload": True}
-        found.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are kept in host memory"))
-    # What a DeepSpeed JSON says is not the recipe's to change.
+        found.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are offloaded to host memory"))
+    # A user's DeepSpeed JSON is not changed.
     if strategy == "deepspeed" and recipe.parallel.deepspeed.config is None:
         found += _changes_of_zero(recipe, ranks=ranks, on_host=on_host)
     if recipe.method.tuner != "lora" and recipe.model.init == "pretrained":
@@ -67,46 +67,46 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
     if recipe.model.quantization is None and strategy != "deepspeed" and not recipe.method.lora.dora:
         four_bits = {"model.quantization": "nf4"}
         if recipe.method.adapter is not None:
-            found.append(Change(four_bits, _OTHER_TRAINING, "frozen weights are held in 4.5 bits each"))
+            found.append(Change(four_bits, _OTHER_TRAINING, "frozen weights take 4.5 bits each"))
         elif recipe.model.init == "pretrained":
             why = "trains adapters over weights of 4.5 bits each"
             found.append(Change({"method.tuner": "lora", **four_bits}, 1.5 * _OTHER_TRAINING, why))
     if recipe.data.max_length >= 1024:
         shorter = {"data.max_length": recipe.data.max_length // 2}
-        found.append(Change(shorter, 2 * _OTHER_TRAINING, "shorter rows: longer ones are cut"))
+        found.append(Change(shorter, 2 * _OTHER_TRAINING, "longer rows are cut"))
     return found
 
 
 def _changes_of_zero(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
-    """Higher stages of ZeRO, and what they may offload to host memory."""
+    """Changes to higher stages of ZeRO, and to offloading to host memory."""
     section, key = recipe.parallel.deepspeed, "parallel.deepspeed."
     stage, optimizer = key + "stage", {key + "offload_optimizer": "cpu"}
     found = []
     if ranks > 1 and section.stage < 2:
-        found.append(Change({stage: 2}, 0.05, "optimizer state and gradients are divided among the devices"))
+        found.append(Change({stage: 2}, 0.05, "optimizer state and gradients are sharded among the devices"))
     if ranks > 1 and section.stage < 3:
-        found.append(Change({stage: 3}, 0.15, "weights, gradients and optimizer state are divided among the devices"))
+        found.append(Change({stage: 3}, 0.15, "weights, gradients and optimizer state are sharded among the devices"))
     if on_host:
         return found
     if section.offload_optimizer == "none":
-        why = "optimizer state and gradients are kept in host memory"
+        why = "optimizer state and gradients are offloaded to host memory"
         found.append(Change({stage: max(2, section.stage), **optimizer}, 0.5, why))
         if ranks > 1 and section.stage < 3:
-            found.append(Change({stage: 3, **optimizer}, 0.6, f"{why}, weights are divided among the devices"))
+            found.append(Change({stage: 3, **optimizer}, 0.6, f"{why}, weights are sharded among the devices"))
     if section.offload_param == "none":
         keys = {stage: 3, **({} if section.offload_optimizer != "none" else optimizer), key + "offload_param": "cpu"}
-        found.append(Change(keys, 0.7, "weights, gradients and optimizer state are kept in host memory"))
+        found.append(Change(keys, 0.7, "weights, gradients and optimizer state are offloaded to host memory"))
     return found
 
 
 def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
-    """Single changes and all their combinations, by cost."""
+    """Single changes and all their combinations, ordered by cost."""
     single = single_changes(recipe, ranks=ranks, on_host=on_host)
     found = []
     for size in range(1, len(single) + 1):
         for chosen in combinations(single, size):
             keys = {key: value for each in chosen for key, value in each.keys.items()}
-            # FSDP alone says nothing more beside FSDP with offloading, nor LoRA beside LoRA over four bits.
+            # FSDP is part of FSDP with offloading, and LoRA of LoRA over four bits.
             if any(sum(key in each.keys for each in chosen) > 1 for key in _ONCE):
                 continue
             found.append(Change(keys, sum(each.cost for each in chosen), "; ".join(each.why for each in chosen)))
@@ -114,10 +114,10 @@ def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
 
 
 def changed(recipe: Recipe, change: Change) -> Recipe:
-    """The recipe with the change.
+    """The recipe with the change applied.
 
     Raises:
-        RecipeError: the keys do not go together.
+        RecipeError: the keys of the result conflict.
     """
     values = recipe.model_dump(mode="json")
     for key, value in change.keys.items():

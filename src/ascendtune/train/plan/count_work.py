@@ -1,4 +1,4 @@
-"""The work of a step, counted on the recipe's own model without content."""
+"""The work of a step, counted on the recipe's own model on the meta device."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ascendtune.train.tuner.quantised_linear import quantisable_linears, require
 
 
 def count_work(setting: TrainingChoices) -> Work:
-    """Of one rank of `setting`.
+    """Count the work of one rank.
 
     Raises:
         RecipeError: training would refuse the adapters, or a stage of ZeRO.
-        Exception: the model class cannot be made from its config.
+        Exception: the model class cannot be constructed from its config.
     """
     recipe, ranks = setting.recipe, setting.ranks
     with torch.device("meta"):
@@ -45,7 +45,7 @@ def count_work(setting: TrainingChoices) -> Work:
         tuned = apply_tuner(model, recipe.method, setting.adapters)
         require_no_parameter_adapted(tuned, linears)
     if recipe.method.adapter is not None:
-        # Those that training starts from have the size of their files.
+        # Adapters to start from have the size of their files.
         weights = replace(weights, trained=trainable_share(tuned)[0])
     states, trained = states_per_parameter(recipe.optim), weights.trained * weights.trained_bytes
     # Read: gradient, weight, states; written: weight, states. Clipping reads gradients twice and writes them once.
@@ -72,11 +72,11 @@ def count_work(setting: TrainingChoices) -> Work:
 def _offload(
     setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, config: Config, updated: int
 ) -> Offload | None:
-    """What `setting` keeps in host memory or on disk moves.
+    """The traffic of offloading to host memory or to a disk; None without offloading.
 
     Args:
-        config: DeepSpeed's; empty for other strategies.
-        updated: bytes that clipping and optimizer read and write, wherever they run.
+        config: DeepSpeed's configuration; empty for other strategies.
+        updated: bytes that clipping and optimizer read and write, on the device or on the host.
     """
     activations = setting.recipe.memory.offload_activations
     found = None
@@ -88,8 +88,8 @@ def _offload(
 
 
 def _offload_of_fsdp(setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, updated: int) -> Offload:
-    """FSDP2 copies a rank's shard of the weights to the device before each all-gather, and of the gradients back after
-    each reduce-scatter (torch.distributed.fsdp, CPUOffloadPolicy)."""
+    """FSDP2 copies a rank's shard of the weights to the device before each all-gather, and its shard of the gradients
+    to the host after each reduce-scatter (torch.distributed.fsdp, CPUOffloadPolicy)."""
     frozen = weights.frozen * weights.frozen_bytes
     trained = weights.trained * weights.trained_bytes
     gathers = 2 if setting.recipe.parallel.fsdp.reshard else 1
@@ -104,11 +104,11 @@ def _offload_of_fsdp(setting: TrainingChoices, model: nn.Module, weights: Parame
 def _offload_of_deepspeed(
     setting: TrainingChoices, weights: ParameterCounts, parts: dict[str, str], stage: int, updated: int
 ) -> Offload:
-    """ZeRO-Offload copies the gradients of each micro-batch to the host and the updated weights back (Ren et al. 2021,
-    arXiv 2101.06840, section 4.1); `offload_param` copies the weights before each all-gather.
+    """ZeRO-Offload copies the gradients of each micro-batch to the host and updated weights to the device (Ren et al.
+    2021, arXiv 2101.06840, section 4.1); `offload_param` copies the weights before each all-gather.
 
     Args:
-        parts: part -> cpu or nvme.
+        parts: offloaded part -> cpu or nvme.
     """
     ranks, states, computed = setting.ranks, states_per_parameter(setting.recipe.optim), weights.computed_bytes
     gradients, gathered = weights.trained * computed // ranks, 2 * weights.all * computed // ranks
@@ -158,7 +158,7 @@ def _transfers(
 def _transfers_of_fsdp(
     setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, sent_bytes: int
 ) -> tuple[Transfer, ...]:
-    """A call for each block, and one for what lies outside them."""
+    """One call for each block, and one for the parameters outside the blocks."""
     is_full = setting.recipe.method.tuner == "full"
     blocks = max(1, len(blocks_of(model)))
     in_blocks = _divided((weights.all - weights.outside) * weights.computed_bytes, blocks)
@@ -176,11 +176,11 @@ def _transfers_of_fsdp(
     )
     if copies == 1:
         return within
-    # In bf16 copies do not wait for the last micro-batch.
+    # In bf16 the all-reduce over copies is done after each micro-batch.
     over_copies = tuple(each // shards for each in summed)
     return (*within, Transfer("all_reduce", over_copies, sent_bytes == 2, False, ranks=copies, spread=True))
 
 
 def _divided(size_bytes: int, calls: int) -> tuple[int, ...]:
-    """Calls of the same size that have `size_bytes` together."""
+    """Sizes of `calls` calls, as equal as possible, that are `size_bytes` together."""
     return tuple(size_bytes * (at + 1) // calls - size_bytes * at // calls for at in range(calls))

@@ -1,4 +1,4 @@
-"""The devices of a plan: by name, by size, or those that are here. No torch."""
+"""The devices of a plan: by name, by memory size, or those of this machine. Free of torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = {
     **dict.fromkeys(("MIB", "MI", "M"), 2 ** 20), "MB": 10**6,
     **dict.fromkeys(("TIB", "TI", "T"), 2 ** 40), "TB": 10**12,
 }  # fmt: skip
-"""`Gi` as Kubernetes writes it."""
+"""`Gi` is the unit of Kubernetes."""
 
 
 @cache
@@ -30,25 +30,25 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def named_target(name: str, devices: int) -> Target:
-    """A device of the table.
+    """A device of the table, by its name.
 
     Raises:
         InputError: the table has no such device.
     """
-    wanted = name.lower().removeprefix("ascend").strip()
+    short_name = name.lower().removeprefix("ascend").strip()
     for entry in table().values():
-        if wanted in entry["names"]:
+        if short_name in entry["names"]:
             kind = entry["kind"]
             memory = int(entry["memory_gib"] * _GIB)
             context = vendor_of(kind).planned.context_bytes
             return Target(kind, entry["title"], memory, devices, entry.get("bf16", True), context)
     known = sorted(each for entry in table().values() for each in entry["names"])
-    # 910b: each of these has another memory.
-    kinds = [each for each in known if each.startswith(wanted)] if wanted else []
+    # A prefix such as 910b: its devices differ in memory.
+    kinds = [each for each in known if each.startswith(short_name)] if short_name else []
     raise InputError(
         f"'{name}' is not in the table of devices",
         code="unknown-device",
-        remedy=f"say which one: {', '.join(kinds)}"
+        remedy=f"give one of: {', '.join(kinds)}"
         if len(kinds) > 1
         else did_you_mean(name, known, f"choose from: {', '.join(known)}; or give --memory, as in --memory 64GiB"),
     )
@@ -56,48 +56,48 @@ def named_target(name: str, devices: int) -> Target:
 
 @dataclass(frozen=True)
 class Speed:
-    """Published figures of one device; None where there is none."""
+    """Published figures of one device; None if a figure is not public."""
 
     flops: float | None = None
-    """Dense FLOP/s in the type that a run computes in."""
+    """Dense FLOP/s in the compute dtype of the run."""
     memory: float | None = None
-    """Bytes per second of its own memory."""
+    """Bandwidth of the device's own memory, in bytes per second."""
     link: float | None = None
     """Bytes per second to the other devices of its node, in one direction; in a mesh to each of them."""
     link_is_mesh: bool = False
     power: float | None = None
-    """Watts, the limit of the board."""
+    """Power limit of the board in watts."""
     host_link: float | None = None
     """Bytes per second between host and device, in one direction."""
     network: float | None = None
-    """Bytes per second of one device to other nodes, in one direction: given by the user, not published."""
+    """Bytes per second of one device to other nodes, in one direction: set by the user, not published."""
 
     def link_among(self, devices: int) -> float | None:
-        """Bytes per second in one direction to `devices` - 1 others."""
+        """Bytes per second in one direction to `devices` - 1 other devices together."""
         return self.link * (devices - 1) if self.link is not None and self.link_is_mesh else self.link
 
 
 def known_name(name: str) -> str:
-    """The title of the table's device that driver and torch report under this name; other names stay."""
+    """The table's title for a device name reported by driver or torch; unknown names are returned unchanged."""
     entry = _entry(name)
     return name if entry is None else str(entry["title"])
 
 
 def _entry(name: str) -> dict[str, Any] | None:
     def is_meant(entry: dict[str, Any]) -> bool:
-        # A part of a chip (MIG) is named after the whole.
+        # The name of a part of a chip (MIG) contains that of the chip.
         return name == entry["title"] or (re.search(entry["reports"], name) is not None and " MIG " not in name)
 
     return next((entry for entry in table().values() if is_meant(entry)), None)
 
 
 def computes_bf16(name: str) -> bool:
-    """Whether the device that driver and torch report under this name does; True for devices that are not known."""
+    """Whether the device with this name, as driver and torch report it, computes bf16; True for unknown devices."""
     return bool((_entry(name) or {}).get("bf16", True))
 
 
 def speed_of(name: str, compute: str) -> Speed:
-    """Figures of the device with this name, as the table has it or as driver and torch report it.
+    """Figures of the device with this name, from the table or as driver and torch report it.
 
     Args:
         compute: bf16, fp16 or fp32.
@@ -111,10 +111,10 @@ def speed_of(name: str, compute: str) -> Speed:
 
 
 def bytes_of(text: str) -> int:
-    """64GiB, 80GB, 24G -> bytes.
+    """Number of bytes in a text such as 64GiB, 80GB or 24G.
 
     Raises:
-        InputError: not a size.
+        InputError: the text is not a size.
     """
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)", text.strip())
     if found is None or found[2].upper() not in _UNITS or float(found[1]) <= 0:

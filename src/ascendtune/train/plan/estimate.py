@@ -1,6 +1,6 @@
-"""The program that estimates: `python -m ascendtune.train.plan.estimate REQUEST.json ANSWER.json [--changes]`.
+"""The estimating program: `python -m ascendtune.train.plan.estimate REQUEST.json ANSWER.json [--changes]`.
 
-A process of its own: tracing FSDP needs a process group, and torch must not be in the process of a command.
+It runs in a separate process: tracing FSDP needs a process group, and commands must not import torch.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ascendtune.train.precision import DTYPES
 from ascendtune.train.reference import section_of_reference
 
 _ARITHMETIC_SPREAD = (0.65, 1.5)
-"""Low and high as factors of what is expected, where no step was traced."""
+"""Low and high estimate as factors of the expected value, if no step was traced."""
 _TORCH, _OURS = Path(torch.__file__).parent, Path(ascendtune.__file__).parent
 REFERENCE = "reference answers"
-"""The moment at which another model is there."""
+"""The moment at which the reference model is in memory."""
 _ENOUGH = 3
 _LARGEST_BATCH = 256
-"""Sequences; above it a device gains nothing, and a search takes long."""
+"""Largest number of sequences: more gain nothing on a device, and the search would take long."""
 _SEARCH_SECONDS = 40.0
 
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def answer(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
-    """The estimate, and with `search` changes that fit where the recipe does not.
+    """The estimate and, with `search`, changes with which the recipe fits if it does not.
 
     Raises:
         AscendtuneError: training would refuse this recipe.
@@ -80,7 +80,7 @@ def answer(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
 
 
 def largest_batch(recipe: Recipe, request: EstimateRequest) -> tuple[Recipe, Estimate]:
-    """The recipe with the largest power of two as `batch.per_device` that fits for certain; with 1 where none does."""
+    """Set `batch.per_device` to the largest power of two that fits for certain; to 1 if none does."""
 
     def with_batch(size: int) -> tuple[Recipe, Estimate]:
         candidate = changed(recipe, Change({"batch.per_device": size}, 0, ""))
@@ -102,7 +102,7 @@ def largest_batch(recipe: Recipe, request: EstimateRequest) -> tuple[Recipe, Est
 
 
 def _work(recipe: Recipe, request: EstimateRequest) -> Work | None:
-    """What a step computes and sends; None where the model's class cannot be made without weights."""
+    """The work of a step; None if the model class cannot be constructed without weights."""
     try:
         return count_work(_setting(recipe, request))
     except Exception as error:
@@ -112,10 +112,10 @@ def _work(recipe: Recipe, request: EstimateRequest) -> Work | None:
 
 
 def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
-    """The first changes that fit, none of which is another one and more."""
+    """The first changes that fit; none of them contains another."""
     limit, until = request.target.memory_bytes, time.monotonic() + _SEARCH_SECONDS
     found: list[dict[str, Any]] = []
-    # Of shorter rows it is not known how they would be packed.
+    # How shorter rows would be packed is unknown.
     cut = replace(request, documents=None, padded_documents=None)
     single = replace(request, documents=request.single, padded_documents=request.padded_single)
     for change in changes(recipe, ranks=request.target.devices, on_host=request.target.is_host):
@@ -128,14 +128,14 @@ def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
             of_change = single if "batch.per_device" in change.keys else request
             if "data.max_length" in change.keys:
                 of_change = cut
-            # Most are too large by far: arithmetic tells that at once.
+            # Most are much too large: arithmetic finds that at once.
             setting = _setting(other, request)
             rough = compute_step(setting, _documents(setting, of_change))
             if rough.moments["step"].total() * _ARITHMETIC_SPREAD[0] > limit:
                 continue
             estimated = estimate(other, of_change)
             if estimated.facts["how"] == ARITHMETIC:
-                # No adapters were made so far: some are refused.
+                # Arithmetic makes no adapters: some are refused only when they are made.
                 _work(other, request)
         except AscendtuneError:
             continue
@@ -146,7 +146,7 @@ def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
 
 
 def _documents(setting: TrainingChoices, request: EstimateRequest) -> Sequence[DocumentSize]:
-    """Of the largest micro-batch; full rows where the data are not known."""
+    """Documents of the largest micro-batch; full rows if the data are unknown."""
     known = request.documents if setting.padding_free else request.padded_documents
     return known or full_rows(setting.recipe)
 
@@ -160,17 +160,17 @@ def _setting(recipe: Recipe, request: EstimateRequest) -> TrainingChoices:
 
 
 def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
-    """Trace a step, or compute what can be computed where the model's class does not let itself be traced."""
+    """Trace a step; if the model class cannot be traced, use arithmetic."""
     target = request.target
     setting = _setting(recipe, request)
     documents = _documents(setting, request)
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
     if request.reference is not None:
-        # Before the first step: no gradients and no state are there yet, and the other model is whole on each device.
+        # Before the first step: without gradients and optimizer state, and with a full reference model on each device.
         held = Counter({name: resting[name] for name in ("weights", "adapters")})
         moments = {**moments, REFERENCE: held + Counter({"reference": _reference_bytes(setting, request.reference)})}
-    # DeepSpeed writes its checkpoints from where the state is.
+    # DeepSpeed writes checkpoints directly from its state, without a copy.
     host, copied = step.offloaded, 0 if setting.strategy == "deepspeed" else _checkpoint_copy(step)
     if _offloads(setting.recipe):
         host += sum(_at_rest(resting).values())
@@ -179,7 +179,7 @@ def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
     moment = max(moments, key=lambda each: moments[each].total())
     at_peak = {name: size for name, size in moments[moment].most_common() if size > 0}
     expected = sum(at_peak.values())
-    # A checkpoint is written from a copy in host memory, while training goes on.
+    # A checkpoint is written from a copy in host memory while training goes on.
     on_host = target.is_host
     return Estimate(
         expected=expected,
@@ -205,7 +205,7 @@ def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
 def _step_memory(
     setting: TrainingChoices, documents: Sequence[DocumentSize], target: Target
 ) -> tuple[StepMemory, tuple[float, float], list[str]]:
-    """Traced where that is possible; with factors from what is expected to low and high, and notes."""
+    """Memory of a step, traced if possible; factors from the expected value to low and high; notes."""
     try:
         if setting.strategy == "deepspeed":
             raise NotImplementedError("DeepSpeed moves and divides tensors itself")
@@ -216,15 +216,16 @@ def _step_memory(
         note = f"no step could be traced, so this is arithmetic and wide: {first_line(error)}"
         return compute_step(setting, documents), _ARITHMETIC_SPREAD, [note]
     low, high = vendor_of(target.kind).planned.spread
-    # Within a collective Gloo holds one more copy of all that it gathers or reduces, which the trace does not see.
+    # In a collective, Gloo allocates another copy of all tensors that it gathers or reduces, which the trace does not
+    # show.
     return step, (low, high + (0.1 if target.is_host and setting.strategy == "fsdp" else 0)), []
 
 
 def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
-    """Whether a step cannot be traced because of the model's class, and not of the recipe or this program.
+    """Whether tracing failed because of the model class, and not because of the recipe or a bug of this program.
 
-    Tensors without content make torch raise RuntimeError, wherever an operator was called. Any other error is the
-    model's if the innermost code, torch's aside, is outside this package.
+    Tensors without content make torch raise RuntimeError, wherever the operator was called. Another error is the
+    model's if the innermost code outside of torch is not in this package.
     """
     if isinstance(error, AscendtuneError):
         # Only tracing needs the layers of a model that is trained as a whole.
@@ -237,7 +238,7 @@ def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
 
 
 def _reference_bytes(setting: TrainingChoices, directory: str) -> int:
-    """Of the reference model, in the type of computation."""
+    """Bytes of the reference model in the compute dtype."""
     _, config = section_of_reference(setting.recipe, Path(directory))
     with torch.device("meta"):
         model = auto_class("preference").from_config(config, trust_remote_code=setting.recipe.model.trust_remote_code)
@@ -255,7 +256,7 @@ def _at_rest(found: Bytes) -> Bytes:
 
 
 def _checkpoint_copy(step: StepMemory) -> int:
-    """Trained weights and the optimizer's state."""
+    """Bytes of the trained weights and the optimizer's state."""
     resting = step.resting
     trained = resting["adapters"] or int(resting["weights"] * step.trainable / max(1, step.parameters))
     return trained + resting["optimizer"]

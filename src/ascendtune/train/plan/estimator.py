@@ -1,4 +1,4 @@
-"""Asks the estimator, a process of its own. No torch."""
+"""Runs the estimator in a separate process. Free of torch."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _TIMEOUT_SECONDS = 300.0
 class EstimatorResult:
     estimate: Estimate
     changes: list[dict[str, Any]]
-    """Where the recipe does not fit: `keys` that do, `why`, and their `expected` and `high` bytes."""
+    """If the recipe does not fit: `keys` with which it does, `why`, and their `expected` and `high` bytes."""
     work: Work | None
-    """Of a step; None where it cannot be counted."""
+    """Work of a step; None if it cannot be counted."""
     steps: Steps
     recipe: Recipe
-    """With a number for `batch.per_device: auto`."""
+    """The recipe, with a number in place of `batch.per_device: auto`."""
 
 
 def run_estimator(
@@ -54,23 +54,23 @@ def run_estimator(
     search: bool = True,
     global_batch: int | None = None,
 ) -> EstimatorResult:
-    """The estimate for `recipe` on `target`.
+    """Estimate `recipe` on `target`.
 
     Args:
-        dataset: the tokens, where they are known.
-        global_batch: of the run that is resumed, which keeps it on any number of devices.
-        search: look for changes that fit, where it does not.
+        dataset: the tokens, if they are known.
+        global_batch: of the resumed run, which keeps it on any number of devices.
+        search: if the recipe does not fit, search for changes with which it does.
 
     Raises:
         InputError: training would refuse the recipe.
         MachineError: the model's config, or an adapter that training starts from, cannot be fetched.
         NoVerdict: the estimator failed.
     """
-    # Imported here: numpy takes a quarter of a second, for which a model that need not be estimated does not wait.
+    # Imported here: importing numpy takes a quarter of a second, which is not needed for most models.
     from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
 
     if global_batch is not None and recipe.parallel.deepspeed.config is None:
-        # A DeepSpeed JSON may name the recipe's own number, which nothing is computed with.
+        # A DeepSpeed JSON may contain the recipe's own number, which is not used for any computation.
         micro_batches = math.ceil(global_batch / (recipe.batch.micro_batch * target.devices))
         recipe = changed(recipe, Change({"batch.accumulate": micro_batches}, 0, ""))
     rows: dict[str, tuple[DocumentSize, ...]] = {}
@@ -110,16 +110,16 @@ def _request(recipe: Recipe, target: Target, rows: dict[str, tuple[DocumentSize,
 
 
 def _model(path: str, revision: str | None = None) -> Path:
-    """The directory of a model, of which the weights are not needed."""
+    """The local directory of a model; its weights are not needed."""
     return (find_local(path, "model") or fetch_model(path, revision, weights_needed=False)).resolve()
 
 
 def _answer_of_estimator(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
-    """What the program writes.
+    """The answer of the estimating program.
 
     Raises:
-        InputError, MachineError: what it raised.
-        NoVerdict: it failed.
+        InputError, MachineError: raised by the program.
+        NoVerdict: the program failed.
     """
     with tempfile.TemporaryDirectory() as scratch:
         file, result = Path(scratch) / "request.json", Path(scratch) / "answer.json"
@@ -131,9 +131,9 @@ def _answer_of_estimator(request: EstimateRequest, *, search: bool) -> dict[str,
         ended = process.run(argv, timeout_seconds=_TIMEOUT_SECONDS, env=environment)
         content: dict[str, Any] | None = json.loads(result.read_text()) if result.exists() else None
     if content is None:
-        said = (ended.error.strip().splitlines() or ["no message"])[-1]
+        message = (ended.error.strip().splitlines() or ["no message"])[-1]
         raise NoVerdict(
-            f"the estimator ended with exit code {ended.exit_code}: {said}",
+            f"the estimator ended with exit code {ended.exit_code}: {message}",
             code="estimate-failed",
             remedy="report the model and the recipe; training itself does not need the estimate",
         )
@@ -143,7 +143,7 @@ def _answer_of_estimator(request: EstimateRequest, *, search: bool) -> dict[str,
 
 
 def cached_dataset(recipe: Recipe) -> TokenDataset | None:
-    """The recipe's training tokens, where they are in the cache; nothing is downloaded."""
+    """The recipe's training tokens if they are in the cache; nothing is downloaded."""
     from ascendtune.data.store import TokenDataset
 
     try:

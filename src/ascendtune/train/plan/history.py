@@ -1,7 +1,7 @@
-"""The scoreboard: how fast past runs were and what they took, beside what was predicted. No torch.
+"""The scoreboard: speed and memory of past runs, beside their predictions. Free of torch.
 
-One line a run in `plan_history.jsonl` of the state directory: sizes, settings, name of the device, predictions and
-measurements. No path, no name of a run, no host.
+`plan_history.jsonl` in the state directory has one line per run: sizes, settings, name of the device, predictions and
+measurements; no paths, run names or host names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Features:
-    """What decides how well a run uses its device."""
+    """The properties that determine how well a run uses its device."""
 
     model_type: str
     parameters: int
@@ -44,13 +44,13 @@ class Features:
     strategy: str
     checkpointing: bool
     positions: int
-    """Of a micro-batch, padding among them."""
+    """Positions of a micro-batch, including padding."""
     ranks: int
 
 
 @dataclass(frozen=True)
 class PastRun:
-    """A line of the file; None is what was not predicted or not measured."""
+    """A line of the file; values that were not predicted or not measured are None."""
 
     written: float
     """Seconds since 1970."""
@@ -58,18 +58,18 @@ class PastRun:
     kind: str
     features: Features
     flops_per_second: float
-    """Of one rank: computed FLOPs of whole steps, the median over the recorded ones."""
+    """Computed FLOP/s of one rank over whole steps; the median over the recorded ones."""
     step_seconds: float
     predicted_seconds: float | None
-    """Of a step, from the runs before this one or from the table of devices."""
+    """Prediction for a step, from earlier runs or from the table of devices."""
     peak_bytes: int | None
     predicted_bytes: int | None
 
 
 def tuner_of(recipe: Recipe) -> str:
-    """The tuner that a speed belongs to.
+    """The tuner for comparing speeds.
 
-    DoRA's norms are computed, and weights of four bits are dequantised for each product: no FLOPs are counted for them.
+    No FLOPs are counted for DoRA's norms and for the dequantisation of four-bit weights before each product.
     """
     method = recipe.method
     tuner = "dora" if method.tuner == "lora" and method.lora.dora else method.tuner
@@ -77,15 +77,15 @@ def tuner_of(recipe: Recipe) -> str:
 
 
 def word(text: str) -> str:
-    """A name from config.json or a driver, as it may stand in the file and on a terminal."""
+    """A name from config.json or a driver, with only characters that are safe in the file and on a terminal."""
     return _WORD.sub("", text)[:80]
 
 
 def read_history(directory: Path | None = None) -> list[PastRun]:
-    """Past runs, the oldest first; lines that are damaged, or of another version, are left out.
+    """Past runs, the oldest first; lines that are damaged, or of another version, are ignored.
 
     Args:
-        directory: default is the state directory.
+        directory: the default is the state directory.
     """
     try:
         content = read_record((directory or state_directory()) / _FILE, own=True)
@@ -95,11 +95,11 @@ def read_history(directory: Path | None = None) -> list[PastRun]:
 
 
 def add_to_history(run: PastRun, directory: Path | None = None) -> None:
-    """Append a run; the oldest ones leave once there are more than a thousand.
+    """Append a run; of more than a thousand runs the oldest are removed.
 
     Raises:
         MachineError: the file cannot be written.
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be created.
     """
     directory = directory or state_directory()
     directory.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def add_to_history(run: PastRun, directory: Path | None = None) -> None:
 
 @dataclass(frozen=True)
 class PastSpeed:
-    """FLOP/s of one rank that past runs lead to expect."""
+    """FLOP/s of one rank to be expected from past runs."""
 
     low: float
     expected: float
@@ -124,14 +124,14 @@ _FARTHEST = 3.0
 
 
 def past_speed(device: str, features: Features, history: Sequence[PastRun]) -> PastSpeed | None:
-    """The speed of the runs that are most alike on this device, None where there are none.
+    """Speed of the most similar runs on this device; None if there are none.
 
-    The mean is geometric; a run counts half as much for each step of `distance`. The interval has all of these runs,
-    and at least a tenth, and 15 % more for each step that the nearest one is away.
+    The mean is geometric; the weight of a run halves with each unit of `distance`. The interval contains all of these
+    runs, plus a margin of a tenth, and of 15 % more for each unit of distance of the nearest run.
     """
     near = [(distance(features, each.features), number, each) for number, each in enumerate(history)]
     near = [each for each in near if each[2].device == device and each[0] <= _FARTHEST]
-    # Of runs that are equally alike the newest.
+    # Of equally similar runs the newest count.
     near = sorted(near, key=lambda each: (each[0], -each[1]))[:_NEAREST]
     if not near:
         return None
@@ -144,7 +144,7 @@ def past_speed(device: str, features: Features, history: Sequence[PastRun]) -> P
 
 
 def distance(one: Features, other: Features) -> float:
-    """How unlike two runs are in what decides their speed; a guess that only ranks. Infinite: not comparable."""
+    """Dissimilarity of two runs with respect to speed; a guess, only for ranking. Infinite if not comparable."""
     if (one.precision, one.ranks, one.strategy) != (other.precision, other.ranks, other.strategy):
         return math.inf
     apart = abs(math.log2(max(1, one.parameters) / max(1, other.parameters)))
@@ -155,7 +155,7 @@ def distance(one: Features, other: Features) -> float:
 
 @dataclass(frozen=True)
 class PredictionErrors:
-    """Predicted ÷ measured - 1 of past runs."""
+    """Errors of past predictions, as predicted ÷ measured - 1."""
 
     runs: int
     median: float
@@ -164,7 +164,7 @@ class PredictionErrors:
 
 
 def errors_of(pairs: Sequence[tuple[float | None, float | None]]) -> PredictionErrors | None:
-    """Of (predicted, measured), None where there are none with both."""
+    """Errors of pairs (predicted, measured); None if no pair is complete."""
     found = [one / other - 1 for one, other in pairs if one and other]
     if not found:
         return None
@@ -196,10 +196,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _checked(kind: Any, values: Any) -> Any:
-    """An object of `kind`, whose values have its types.
+    """An object of `kind` with the given values, whose types are checked.
 
     Raises:
-        ValueError: another type, or a number that is not finite or too large.
+        ValueError: a value has another type, or is a number that is not finite or too large.
     """
     for each in fields(kind):
         value = values[each.name]

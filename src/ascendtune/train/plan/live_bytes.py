@@ -1,4 +1,4 @@
-"""Bytes of live tensors over time, by moment and category, without any tensor's content."""
+"""Bytes of live tensors over time, by moment and category, of tensors without content."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 from ascendtune.core.replaced import replaced
 
-# Operators that hold something of the size of their input until they return (ATen/native/ReduceOps.cpp of torch 2.13).
+# Operators that allocate a temporary copy of their input (ATen/native/ReduceOps.cpp of torch 2.13).
 _COPYING = {torch.ops.aten.logsumexp.default}
 
 _READING = torch.ops.aten._local_scalar_dense.default
-# Torch 2.8 has it.
+# Available from torch 2.8 on.
 _GROUPED_PRODUCT = getattr(getattr(torch.ops.aten, "_grouped_mm", None), "default", None)
 
 Bytes = Counter[str]
@@ -28,43 +28,43 @@ Bytes = Counter[str]
 _ENTER = torch.ops.profiler._record_function_enter_new.default
 _EXIT = torch.ops.profiler._record_function_exit._RecordFunction
 _GATHERING = "FSDP::all_gather"
-"""Begins the names of the ranges in which torch's FSDP allocates gathered weights."""
+"""Prefix of the profiler ranges in which torch's FSDP allocates gathered weights."""
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What one rank holds during a training step, and the size of the model that it trains."""
+    """Memory of one rank during a training step, and the size of its model."""
 
     moments: dict[str, Bytes]
-    """Moment of a step -> bytes by category, when they are most."""
+    """Moment of a step -> bytes by category at the peak of this moment."""
     resting: Bytes
-    """Between two steps."""
+    """Bytes between two steps."""
     parameters: int
     trainable: int
     layers: int
     how: str
-    """How it was found, for the report."""
+    """The method of the estimate, for the report."""
     offloaded: int = 0
-    """Bytes of saved tensors in host memory between forward and backward."""
+    """Bytes of saved tensors in host memory between forward and backward pass."""
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the storages of all tensors that operators return, from the first use until the last reference is gone.
+    """Counts the storages of all tensors that operators return, from creation until the last reference is gone.
 
-    Memory that a kernel takes and gives back within one operator is not seen, but for `_COPYING`.
+    Memory that a kernel allocates and frees within one operator is not counted, except for `_COPYING`.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peaks: dict[str, Bytes] = {}
-        """Moment -> what was live when most was."""
+        """Moment -> live bytes at its peak."""
         self._moment = self._category = "model"
         self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
         self._now: Bytes = Counter()
         self._total = 0
         self._highest: Counter[str] = Counter()
         self._gathers: list[bool] = []
-        """Of each open range of torch's profiler, whether FSDP gathers weights in it."""
+        """For each open range of torch's profiler, whether FSDP gathers weights in it."""
         self._reads_one = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,12 +87,12 @@ class LiveBytes(TorchDispatchMode):
         return outcome
 
     def enter(self, moment: str, category: str | None = None) -> None:
-        """From now on peaks count for `moment`, and new storages for `category`."""
+        """Begin `moment`: peaks count for it from now on, and new storages for `category`."""
         self._moment, self._category = moment, category or self._category
         self._note()
 
     def add(self, tensor: torch.Tensor, category: str | None = None) -> None:
-        """Count the storage of `tensor`, any shape, on this rank; move it to `category` if it is counted already."""
+        """Count the storage of `tensor`, any shape, on this rank; move it to `category` if it is already counted."""
         storage = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()
         key = storage._cdata
         if key in self._live:
@@ -108,9 +108,7 @@ class LiveBytes(TorchDispatchMode):
 
     @contextmanager
     def reading_one(self) -> Iterator[None]:
-        """Context in which code that reads a tensor on the host is given 1: right where nothing depends on it but
-        content.
-        """
+        """Context in which reading a tensor on the host returns 1: correct if only tensors' content depends on it."""
         self._reads_one = True
         try:
             yield
@@ -118,12 +116,12 @@ class LiveBytes(TorchDispatchMode):
             self._reads_one = False
 
     def now(self) -> Bytes:
-        """What is live."""
+        """Live bytes."""
         return Counter(self._now)
 
     @contextmanager
     def follow_resizing(self) -> Iterator[None]:
-        """Context in which storages that are emptied and filled again (as FSDP does) are followed."""
+        """Context in which storages that are emptied and refilled (as FSDP does) are tracked."""
         original: Callable[..., Any] = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
@@ -157,7 +155,7 @@ class LiveBytes(TorchDispatchMode):
 def _grouped_product(
     one: torch.Tensor, other: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
 ) -> torch.Tensor:
-    """A result of torch's `_grouped_mm`, whose own form without content is for bf16 only (torch 2.13).
+    """A result of torch's `_grouped_mm`, whose own implementation without content accepts bf16 only (torch 2.13).
 
     (rows, in) × (groups, in, out) is (rows, out); (out, rows) × (rows, in), with groups of rows, (groups, out, in).
     """

@@ -1,4 +1,4 @@
-"""What real steps took beside what was predicted for them, and the estimate that this corrects. No torch."""
+"""Measurements of real steps beside their predictions, and the corrected estimate. Free of torch."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from ascendtune.train.plan.request import Estimate, Target
 from ascendtune.train.plan.time_estimate import features_of
 
 STEPS = 2
-"""The optimizer's state is there from the first step on, so the second one has the peak; the first one is slower."""
+"""The optimizer's state exists from the first step on, so the second one has the peak; the first one is slower."""
 _LETTERS_OF_A_TOKEN = 16
-"""At least as many as a token of random letters has."""
+"""Upper bound for the random letters in a token."""
 _MOST_ROWS = 64
 _MOST = 1e18
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One rank of a run of full rows."""
+    """Measurements of one rank of a run with full rows."""
 
     run: str
     predicted_bytes: int
     measured_bytes: int | None
-    """None where the device's report also holds what is no tensor, as a CPU's does."""
+    """None if the device's report includes memory other than tensors, as a CPU's does."""
     predicted_seconds: float | None
-    """Of a step; None where nothing was known about the speed."""
+    """Prediction for a step; None if nothing was known about the speed."""
     measured_seconds: float
 
     @property
     def memory_factor(self) -> float:
-        """What estimates of this recipe are multiplied by."""
+        """Factor to correct estimates of this recipe."""
         return self.measured_bytes / self.predicted_bytes if self.measured_bytes else 1.0
 
 
 def write_full_rows(path: Path, recipe: Recipe) -> None:
     """Write rows that each fill `data.max_length`, for one global batch of one device.
 
-    Few rows are written where many are needed: the steps go through them again.
+    At most `_MOST_ROWS` are written: the steps repeat them.
     """
     letters = random.Random(0)
     size = _LETTERS_OF_A_TOKEN * recipe.data.max_length
 
     def text() -> str:
-        # Letters without order: a tokenizer knows few sequences of them.
+        # Random letters: a tokenizer has few tokens for sequences of them.
         return " ".join("".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=5)) for _ in range(size // 6))
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -76,8 +76,8 @@ def write_full_rows(path: Path, recipe: Recipe) -> None:
 
 
 def keys_of_measurement(recipe: Recipe, rows: Path, name: str) -> list[str]:
-    """Overrides that train the first steps of `recipe` on `rows`."""
-    # The profile ends the run without evaluation, checkpoint and model; its profiler starts a step early.
+    """Overrides of `recipe` that train its first steps on `rows`."""
+    # The profile ends the run without evaluation, checkpoint and model; its profiler starts one step earlier.
     last = STEPS + 2
     return [
         f"data.train={json.dumps([{'path': str(rows)}])}",
@@ -99,14 +99,14 @@ def keys_of_measurement(recipe: Recipe, rows: Path, name: str) -> list[str]:
 def read_measured(
     run: RunDir, predicted: EstimatorResult, predicted_seconds: float | None, target: Target
 ) -> MeasuredRun:
-    """What the steps of `run` took.
+    """Read what the steps of `run` took.
 
     Args:
-        predicted: for the rows of this run.
-        predicted_seconds: of a step.
+        predicted: estimate for the rows of this run.
+        predicted_seconds: prediction for a step.
 
     Raises:
-        CheckFailed: the run did not record them.
+        CheckFailed: the run has not recorded them.
     """
     record = next((each for each in run.read_metrics() if each.get("step") == STEPS), {})
     seconds, peak = (record.get("seconds") or {}).get("step"), record.get("memory_peak_bytes")
@@ -123,7 +123,7 @@ def read_measured(
 
 
 def corrected(estimate: Estimate, factor: float) -> Estimate:
-    """`estimate` with all of the device's bytes multiplied by `factor`."""
+    """`estimate` with all sizes on the device multiplied by `factor`."""
 
     def times(values: dict[str, int]) -> dict[str, int]:
         return {name: round(size * factor) for name, size in values.items()}
@@ -136,11 +136,11 @@ def corrected(estimate: Estimate, factor: float) -> Estimate:
 
 
 def as_past_run(measured: MeasuredRun, answer: EstimatorResult, target: Target, device: str) -> PastRun | None:
-    """The measurement as a past run, from which the time of the recipe is predicted; None where work is not known.
+    """The measurement as a past run, for predicting the recipe's time; None if its work is unknown.
 
     Args:
-        answer: for the rows that were measured.
-        device: its name in the table of devices.
+        answer: estimate for the rows that were measured.
+        device: the device's name in the table of devices.
     """
     work, steps = answer.work, answer.steps
     if work is None:

@@ -1,14 +1,14 @@
-"""Fused operators of accelerators that are not here, by what they keep: for FakeTensors only, they compute nothing.
+"""Models of accelerators' fused operators by the tensors that they keep, for FakeTensors only: they compute nothing.
 
-What is kept for the backward pass is as the operators' documentation has it:
+What is kept for the backward pass follows the operators' documentation:
 
     attention   query, key and value as (tokens, heads, head_dim), the result, and per head and token one fp32 number
                 (the logsumexp of FlashAttention-2, Dao 2023, arXiv 2307.08691) or, on Ascend, twice eight of them
                 (softmax_max and softmax_sum of npu_fusion_attention)
     RMSNorm     its input, the weight and one fp32 number per row (npu_rms_norm's rstd, Liger's RSTD)
-    SwiGLU      gate and up, side by side for npu_swiglu; Liger's writes their gradients into their memory
+    SwiGLU      gate and up, side by side for npu_swiglu; Liger's overwrites them with their gradients
     rotary      Liger's rotates copies of query and key, and keeps none
-    experts     rows and weights of a grouped product, these in the type of autocast, and the rows of each expert
+    experts     rows and weights of a grouped product, the weights in autocast's dtype, and each expert's row count
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ACTIVATIONS = ("SiLU", "SiLUActivation")
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: int) -> torch.Tensor:
-        """(tokens, heads, head_dim) each; returns the heads of `query`, of the size of those of `value`."""
+        """(tokens, heads, head_dim) each; returns (tokens, heads of `query`, head_dim of `value`)."""
         output = value.new_empty((*query.shape[:2], value.shape[-1]))
         ctx.save_for_backward(query, key, value, output, query.new_empty((*query.shape[:2], numbers)).float())
         return output
@@ -46,12 +46,12 @@ class _Attention(torch.autograd.Function):
 
 
 def modelled_attention(numbers: int) -> Any:
-    """An attention function of `attention.interface` that keeps `numbers` fp32 numbers per head and token."""
+    """An attention function for `attention.interface` that keeps `numbers` fp32 numbers per head and token."""
 
     def attention(
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **_: Any
     ) -> tuple[torch.Tensor, None]:
-        # Some models give the mask by its name.
+        # Some models pass the mask by its name.
         batch, heads, tokens = query.shape[:3]
         inputs = in_autocast_type(query, key, value)
         flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in inputs)
@@ -142,7 +142,7 @@ def _grouped_product(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Ten
 
 @dataclass(frozen=True)
 class _Modelled:
-    """What stands for a device's operators; None where the model's own forward is traced. All have the experts'."""
+    """Models of a device's operators; None: the model's own forward is traced. All devices have the experts' one."""
 
     rms_norm: Kernel
     swiglu: Kernel
@@ -153,14 +153,14 @@ _OPERATORS = {
     "npu": _Modelled(_rms_norm, _npu_swiglu),
     "liger": _Modelled(_rms_norm, _liger_silu_mul, _liger_rope),
 }
-"""By `Device.kernels`."""
+"""Models of operators, by `Device.kernels`."""
 
 
 def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | KernelSection, kernels: str) -> None:
-    """Put models of the operators `kernels` that the recipe allows into `model`, which is on the meta device.
+    """Install models of the operators `kernels` that the recipe allows in `model`, which is on the meta device.
 
     Args:
-        kernels: the device's, as in `Device.kernels`; where it is none that is modelled, the model stays as it is.
+        kernels: value of `Device.kernels`; without a model for it nothing is installed.
     """
     if choice == "off" or kernels not in _OPERATORS:
         return

@@ -1,4 +1,4 @@
-"""What an out-of-memory error says of the memory: what was held, by category, beside what was expected."""
+"""The memory report of an out-of-memory error: allocated bytes by category, beside the estimate."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ _GREW = 1.05
 
 
 def describe_memory(loop: Loop) -> str:
-    """For the error: bytes by category and, where the run was planned, the category that exceeds its estimate most."""
-    held, planned = (
+    """Bytes by category and, if the run was planned, the category that exceeds its estimate most."""
+    allocated, planned = (
         memory_by_category(loop.root.parameters(), loop.optimizer),
         loop.run_directory.read().get("plan") or {},
     )
     peak = loop.strategy.device.memory_peak_bytes() or 0
-    held["activations and the rest"] = max(0, peak - sum(held.values()))
-    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in held.items() if size)
+    allocated["activations and the rest"] = max(0, peak - sum(allocated.values()))
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in allocated.items() if size)
     expected: Any = planned.get("at_peak")
     if not isinstance(expected, dict):
-        return f"held: {listed}"
-    grown = {name: (size, sum(int(expected.get(part, 0)) for part in _EXPECTED[name])) for name, size in held.items()}
+        return f"allocated: {listed}"
+    grown = {
+        name: (size, sum(int(expected.get(part, 0)) for part in _EXPECTED[name])) for name, size in allocated.items()
+    }
     name = max(grown, key=lambda each: grown[each][0] - grown[each][1])
-    size, wanted = grown[name]
-    if size <= _GREW * wanted:
-        return f"held: {listed}, as estimated; other processes, or gaps in the allocator's memory, take the rest"
-    return f"held: {listed}; {name} exceed the estimate of {format_bytes(wanted)}"
+    size, estimated = grown[name]
+    if size <= _GREW * estimated:
+        return f"allocated: {listed}, as estimated; other processes, or gaps in the allocator's memory, take the rest"
+    return f"allocated: {listed}; {name} exceed the estimate of {format_bytes(estimated)}"

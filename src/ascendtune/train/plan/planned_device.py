@@ -1,4 +1,4 @@
-"""A device that need not be here, as the choices of training see it."""
+"""A device that need not be present, in the interface that training uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascendtune.train.plan.request import Target
 
 
 class PlannedDevice(CpuDevice):
-    """Answers for `target`; its tensors are FakeTensors of the CPU, which every operator of torch takes."""
+    """A device like `target`; its tensors are FakeTensors on the CPU, which all operators of torch accept."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()

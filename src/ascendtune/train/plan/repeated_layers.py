@@ -1,4 +1,4 @@
-"""Which decoder blocks of a model repeat others, so that few stand for all."""
+"""Finds decoder blocks of a model that repeat others, so that a few can represent all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PERIODS = range(1, 9)
 
 @dataclass(frozen=True)
 class Repeats:
-    """Blocks `start` … `end` - 1 are of the same kind as those `period` before them."""
+    """Blocks `start` … `end` - 1 each have the kind of the block `period` before them."""
 
     start: int
     end: int
@@ -22,22 +22,22 @@ class Repeats:
 
     @property
     def edge(self) -> int:
-        """Blocks at each end of the region whose neighbours may differ from those in the middle."""
+        """Number of blocks at each end of the region whose neighbours may differ from those in the middle."""
         return max(2, self.period)
 
     def counts(self) -> list[int]:
-        """Numbers of layers to trace: two that differ by one period, or all where that is not more."""
+        """Numbers of layers to trace: two that differ by one period, or all layers if two would be as many."""
         least = self.layers - (self.end - self.start) + 2 * self.edge
         smaller = least + (self.layers - least) % self.period
         return [smaller, smaller + self.period] if smaller + self.period < self.layers else [self.layers]
 
     def kept(self, count: int) -> list[int]:
-        """The blocks that stay when `count` of them do: whole periods in the middle of the region leave."""
+        """Indices of the blocks that remain if `count` do: whole periods in the middle of the region are removed."""
         first = min(self.start + self.edge, count)
         return [*range(first), *range(first + self.layers - count, self.layers)]
 
     def label(self, position: int, count: int) -> str | None:
-        """Name of the block at `position` of `count`, the same for all counts; None in the middle."""
+        """Name of the block at `position` of `count`, the same for all counts; None for blocks in the middle."""
         if position < self.start + self.edge:
             return str(position)
         if position >= count - (self.layers - self.end) - self.edge:
@@ -46,7 +46,7 @@ class Repeats:
 
 
 def find_repeats(kinds: Sequence[Hashable]) -> Repeats:
-    """The longest run of blocks that repeats with a short period."""
+    """The longest sequence of blocks that repeats with a short period."""
     layers = len(kinds)
     best = Repeats(0, 0, 1, layers)
     for period in _PERIODS:
@@ -61,7 +61,7 @@ def find_repeats(kinds: Sequence[Hashable]) -> Repeats:
 
 
 def kinds_of(blocks: Sequence[nn.Module], config: Any) -> list[Hashable]:
-    """What decides the bytes of each block: class, weights, which of them train, and its kind of attention."""
+    """Properties of each block that determine its bytes: class, weights, which of them train, kind of attention."""
     types = getattr(config.get_text_config(), "layer_types", None)
     return [
         (

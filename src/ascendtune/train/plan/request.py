@@ -1,4 +1,4 @@
-"""What is planned, and what comes out: plain values, for a process of its own. No torch."""
+"""Request and result of an estimate: plain values, for a separate process. Free of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DocumentSize(NamedTuple):
 
     tokens: int
     labels: int
-    """Tokens of it that the loss counts."""
+    """Number of its tokens that count in the loss."""
 
 
 @dataclass(frozen=True)
@@ -31,36 +31,36 @@ class Target:
     """Ranks of the job."""
     bf16: bool = True
     context_bytes: int = 0
-    """Taken by driver, libraries and communication before the first tensor."""
+    """Bytes used by driver, libraries and communication before the first tensor."""
     nodes: int = 1
     host_bytes: int | None = None
-    """Host memory for each rank beside the device's; None where it is not known, or where the device shares it."""
+    """Host memory for each rank, in addition to the device's; None if unknown, or if the device shares it."""
 
     @property
     def is_host(self) -> bool:
-        """Whether the ranks compute in the memory of the host."""
+        """Whether the ranks compute in host memory."""
         return not vendor_of(self.kind).is_accelerator
 
 
 @dataclass(frozen=True)
 class EstimateRequest:
     recipe: dict[str, Any]
-    """Of `Recipe.model_dump(mode="json")`."""
+    """From `Recipe.model_dump(mode="json")`."""
     model_directory: str
     target: Target
     vocabulary: int
     pad_id: int
     documents: tuple[DocumentSize, ...] | None = None
-    """Of the largest micro-batch without padding; None where the data are not known: full rows."""
+    """Documents of the largest micro-batch without padding; None if the data are unknown: then full rows."""
     padded_documents: tuple[DocumentSize, ...] | None = None
-    """Of the largest micro-batch where the model does not keep documents apart."""
+    """Documents of the largest micro-batch if the model does not isolate documents."""
     single: tuple[DocumentSize, ...] | None = None
-    """Like `documents`, of micro-batches of one sequence and the same global batch."""
+    """Like `documents`, for micro-batches of one sequence and the same global batch."""
     padded_single: tuple[DocumentSize, ...] | None = None
     adapters: tuple[str, ...] = ()
-    """Directories of those that training starts from."""
+    """Directories of the adapters to start from."""
     reference: str | None = None
-    """Directory of another model that answers before the first step."""
+    """Directory of the reference model, if it is another model."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -77,36 +77,36 @@ class EstimateRequest:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes on one rank."""
+    """Memory of one rank, in bytes."""
 
     expected: int
-    """The most that tensors take at once."""
+    """Peak of the tensors' bytes."""
     low: int
     high: int
     moment: str
-    """Of the peak."""
+    """Moment of the peak."""
     at_peak: dict[str, int]
     """Category -> bytes at that moment; their sum is `expected`."""
     moments: dict[str, int]
-    """Moment -> most bytes at once."""
+    """Moment -> its peak in bytes."""
     resting: int
-    """Between two steps."""
+    """Bytes between two steps."""
     host: int
-    """In host memory, beside the device's: what is offloaded, and the copy that a checkpoint is written from."""
+    """Bytes in host memory, in addition to the device's: offloaded state, and the copy for writing a checkpoint."""
     context: int
-    """Taken before the first tensor."""
+    """Bytes used before the first tensor."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the recipe's `auto` came to, parameters, tokens of a micro-batch, and how the estimate was made."""
+    """Results of the recipe's `auto`, parameters, tokens of a micro-batch, and the method of the estimate."""
     notes: tuple[str, ...] = ()
 
     def fits(self, memory_bytes: int) -> bool | None:
-        """Whether it fits; None where that lies between the low and the high estimate."""
+        """Whether the run fits; None if the limit lies between the low and the high estimate."""
         if self.high + self.context <= memory_bytes:
             return True
         return False if self.low + self.context > memory_bytes else None
 
     def host_shortage(self, target: Target) -> str | None:
-        """What to say where host memory is too small for what is kept there; None where it is not."""
+        """A warning if host memory is too small; None if it suffices."""
         if target.host_bytes is None or self.host <= target.host_bytes:
             return None
         return (

@@ -1,6 +1,6 @@
-"""The data of a run: its largest micro-batch, and what its steps hold on average; full rows where nothing is known.
+"""The data of a run: its largest micro-batch and the averages over its steps; full rows if the data are unknown.
 
-No torch.
+Free of torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def full_rows(recipe: Recipe) -> tuple[DocumentSize, ...]:
 def largest_micro_batch(
     dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int, global_batch: int | None = None
 ) -> tuple[DocumentSize, ...]:
-    """The documents of the micro-batch of the first epoch with most positions, of those the one with most labels.
+    """The documents of the first epoch's micro-batch with the most positions and, among equal ones, the most labels.
 
     Args:
-        global_batch: of the run that is resumed; None: that of the recipe.
+        global_batch: of the resumed run; None: that of the recipe.
     """
     plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks, global_batch=global_batch)
     steps = min(plan.steps_per_epoch, _all_steps(plan, recipe))
-    # kto: an answer and its mismatched one are computed apart.
+    # kto computes an answer and its mismatched one in separate batches.
     members = 1 if recipe.method.task == "singles" else dataset.group_size
     tokens, labels = (
         each.reshape(-1, dataset.group_size)[:, :members] for each in (dataset.lengths, dataset.label_counts)
@@ -60,10 +60,10 @@ def largest_micro_batch(
 def steps_of_data(
     dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int, global_batch: int | None = None
 ) -> Steps:
-    """Of tokens on disk.
+    """Averages over the steps, from tokens on disk.
 
     Args:
-        global_batch: of the run that is resumed; None: that of the recipe.
+        global_batch: of the resumed run; None: that of the recipe.
     """
     plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks, global_batch=global_batch)
     each, steps = plan.steps_per_epoch, _all_steps(plan, recipe)
@@ -75,7 +75,7 @@ def steps_of_data(
 
 
 def steps_of_full_rows(recipe: Recipe, documents: tuple[DocumentSize, ...], ranks: int) -> Steps:
-    """Where the data are not known: every micro-batch is like `documents`."""
+    """Averages over the steps if the data are unknown: every micro-batch is like `documents`."""
     # kto: each row has a mismatched answer beside it.
     times = recipe.batch.accumulate * ranks * (2 if recipe.method.task == "singles" else 1)
     return Steps(

@@ -1,4 +1,4 @@
-"""Adds a run that has ended to the past runs that predictions are made from."""
+"""Adds a finished run to the past runs on which predictions are based."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ascendtune.train.plan.history import (
 )
 
 _LEAST_RECORDS = 3
-"""The first one is left out: it has compiling, reading and the first allocations in it."""
+"""The first record is ignored: it includes compilation, reading and the first allocations."""
 
 
 def add_run(loop: Loop) -> None:
-    """Append this attempt; nothing where too few steps were recorded. Called on the main rank only."""
+    """Append this attempt, unless too few steps were recorded. Called on the main rank only."""
     record, strategy = loop.run_directory.read(), loop.strategy
     steps = [each for each in loop.run_directory.read_metrics() if each["attempt"] == loop.phases.attempt]
     if len(steps) < _LEAST_RECORDS:
@@ -42,7 +42,7 @@ def add_run(loop: Loop) -> None:
     predicted = planned.get("step_seconds")
     if past is not None:
         predicted = measured["flops_per_second"] * measured["step_seconds"] / past.expected
-    # The resident set of a CPU's process is not what an estimate counts.
+    # A CPU process's resident set includes more than an estimate.
     is_comparable = not device.shares_host_memory and "expected_bytes" in planned
     try:
         add_to_history(
@@ -57,7 +57,7 @@ def add_run(loop: Loop) -> None:
 
 
 def note_peak(run: RunDir, planned: dict[str, Any] | None, device: Device) -> None:
-    """Put the main rank's peak of this attempt beside the one that was expected before it."""
+    """Store the main rank's peak of this attempt beside the estimate from before the run."""
     if planned:
         run.update(plan={**planned, "measured_bytes": device.memory_peak_bytes()})
 
@@ -70,12 +70,12 @@ def _measured(steps: list[dict[str, Any]], loop: Loop) -> dict[str, float] | Non
     if min(seconds) <= 0 or min(flops) <= 0:
         return None
     speed = statistics.median(each / took for each, took in zip(flops, seconds, strict=True))
-    taken = steps[-1]["step"] - steps[0]["step"]
-    return {"flops_per_second": speed, "step_seconds": sum(flops) / taken / speed}
+    steps_between = steps[-1]["step"] - steps[0]["step"]
+    return {"flops_per_second": speed, "step_seconds": sum(flops) / steps_between / speed}
 
 
 def _features(loop: Loop, resolved: dict[str, Any]) -> Features:
-    """As `time.features_of` has them before the run."""
+    """The same as `time_estimate.features_of` computes before the run."""
     recipe, strategy = loop.recipe, loop.strategy
     plan, at_once = loop.batches.plan, recipe.batch.micro_batch * strategy.world_size
     tokens = float(loop.batches.dataset.lengths.sum()) / plan.steps_per_epoch

@@ -1,10 +1,9 @@
-"""How long a run takes: its work over the speed of past runs, or over published figures and an assumed share. No torch.
+"""Duration of a run: its work divided by the speed of past runs, or by published figures times an assumed share.
 
-A step is  computation + update + communication that computation does not hide + what offloading adds (`offload`).
-
-From past runs: computed FLOPs over the FLOP/s of runs that are alike (`history.past_speed`); update and communication
-are in that speed. From the table of devices: computation is FLOPs over the peak times an assumed share, the update is
-its bytes over the bandwidth of memory, communication is its bytes over the bandwidth of the links.
+Free of torch. A step takes  computation + update + communication that computation does not hide + offloading
+(`offload`). From past runs: computed FLOPs over the FLOP/s of similar runs (`history.past_speed`), a speed that
+includes update and communication. From the table of devices: computation is FLOPs over the peak times an assumed share,
+the update is its bytes over the bandwidth of memory, communication is its bytes over the bandwidth of the links.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ if TYPE_CHECKING:
 
 _MEMORY_SHARE = 0.8
 _GLOO_COST = {"all_reduce": 1.0, "all_gather": 1.7, "reduce_scatter": 3.1}
-"""Of a byte on the bus, where an all-reduce costs 1: processor time of 2 ranks (docs/plan.md)."""
+"""Cost of a byte on the bus, relative to an all-reduce: processor time of 2 ranks (docs/plan.md)."""
 _GLOO_FRESH_COST, _GLOO_FRESH_FROM = 0.8, 32 << 20
-"""Likewise, of each byte of a call of so many bytes and more: Gloo's all-gather and reduce-scatter copy the whole
-buffer into memory of their own, and glibc takes 32 MiB and more from the kernel each time, a page fault a page."""
+"""Additional cost of each byte in calls of at least so many bytes: Gloo's all-gather and reduce-scatter copy the whole
+buffer to newly allocated memory, and glibc requests 32 MiB and more from the kernel each time, one page fault a
+page."""
 _GLOO_CALL_BYTES = 800_000
-"""What a call of Gloo costs before its first byte, in bytes of an all-reduce on the bus."""
+"""Fixed cost of a call of Gloo, in bytes of an all-reduce on the bus."""
 
 _LAUNCHES_MATTER_SECONDS = 0.05
-"""Of a micro-batch: it launches thousands of operators of some microseconds each; above this they are a small share."""
+"""A micro-batch launches thousands of operators, of some microseconds each: a small share if it takes longer."""
 
 
 @dataclass(frozen=True)
 class TimeRange:
-    """Low, expected and high."""
+    """A low, an expected and a high value."""
 
     low: float
     expected: float
@@ -56,32 +56,32 @@ class TimeRange:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Of a run."""
+    """Estimated time of a run."""
 
     step_seconds: TimeRange
     parts: dict[str, float]
-    """Seconds of the expected step: `compute`, `update`, `communication` in all, `exposed` what is not hidden; with
-    offloading `host_copies`, `exposed_host_copies` and `host_update`. Only `compute` with the speed of past runs."""
+    """Seconds of the expected step: `compute`, `update`, total `communication`, and `exposed`, its part that is not
+    hidden; with offloading `host_copies`, `exposed_host_copies` and `host_update`. From past runs only `compute`."""
     tokens_per_second: float
-    """Of all ranks."""
+    """Throughput of all ranks together."""
     mfu: float | None
-    """Useful FLOP/s over the peak; None where the peak is not known."""
+    """Useful FLOP/s over the peak; None if the peak is unknown."""
     steps: int | None
     tokens: float | None
-    """Of the whole run."""
+    """Tokens of the whole run."""
     seconds: TimeRange | None
-    """Of the whole run: its steps, and before them the answers of the reference model."""
+    """Duration of the whole run: its steps and, before them, the reference's log-probabilities."""
     energy_joules: float | None
-    """At the limit of the boards, hosts not counted."""
+    """At the boards' power limit, without hosts."""
     disk_bytes: int
-    """The most that checkpoints and the exported model take at once, which a run asks for before its first step."""
+    """Largest size of checkpoints and exported model together; the run requires it before its first step."""
     basis: str
-    """What the speed is from."""
+    """Source of the speed."""
     notes: tuple[str, ...] = field(default=())
 
 
 def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts: dict[str, object]) -> Features:
-    """What past runs are compared by."""
+    """The properties by which the run is compared with past runs."""
     micro_batches = recipe.batch.accumulate * target.devices
     return Features(
         model_type=word(work.model_type),
@@ -94,11 +94,11 @@ def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts:
 
 @dataclass
 class _StepTime:
-    """What is known of a step, part by part."""
+    """Time of a step, by parts."""
 
     seconds: TimeRange
     parts: dict[str, float]
-    """As of `TimeEstimate`."""
+    """See `TimeEstimate.parts`."""
     basis: str
     notes: list[str] = field(default_factory=list)
 
@@ -112,17 +112,17 @@ def estimate_time(
     features: Features,
     history: Sequence[PastRun] = (),
 ) -> TimeEstimate | str:
-    """The time of a run, or why it cannot be said."""
+    """The time of a run, or the reason why it is unknown."""
     name = word(known_name(target.name))
     mean = work.flops.per_token(steps.lengths, padding_ratio=steps.padding_ratio)
     computed, useful = (each / target.devices for each in (
         mean.computed_in(steps.tokens, steps.labels), mean.useful_in(steps.tokens, steps.labels)
     ))  # fmt: skip
     past = past_speed(name, features, history)
-    alone = None
+    past_of_one_rank = None
     if past is None and target.devices > 1:
-        alone = past_speed(name, replace(features, ranks=1, strategy="single"), history)
-    if (known := past or alone) is not None:
+        past_of_one_rank = past_speed(name, replace(features, ranks=1, strategy="single"), history)
+    if (known := past or past_of_one_rank) is not None:
         seconds = TimeRange(computed / known.high, computed / known.expected, computed / known.low)
         basis = f"the speed of {known.runs} past run{'s' if known.runs > 1 else ''} on this device"
         step = _StepTime(seconds, {"compute": seconds.expected}, basis)
@@ -130,8 +130,8 @@ def estimate_time(
         step = _by_published_figures(work, recipe, target, speed, speed.flops, computed)
     else:
         return (
-            f"the device's speed in {features.precision} is neither public nor known from past runs: train three steps "
-            "or more on it, or give --tflops"
+            f"the device's speed in {features.precision} is neither published nor known from past runs: train at least "
+            "three steps on it, or give --tflops"
         )
     if past is None:
         _add_communication(step, work, recipe, target, speed)
@@ -142,7 +142,7 @@ def estimate_time(
 def _by_published_figures(
     work: Work, recipe: Recipe, target: Target, speed: Speed, flops: float, computed: float
 ) -> _StepTime:
-    """Computation and update of a step; `computed` are FLOPs of a rank, `flops` its peak."""
+    """Computation and update of a step; `computed` are a rank's FLOPs, `flops` its peak FLOP/s."""
     shares = vendor_of(target.kind).planned.flops_share
     low, expected, high = (share * flops for share in shares)
     update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
@@ -154,11 +154,11 @@ def _by_published_figures(
         f"({shares[0]:.0%} to {shares[2]:.0%})",
     )
     if work.updated_bytes and not speed.memory:
-        step.notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
+        step.notes.append("the bandwidth of the device's memory is not public: the update is not counted")
     if compute < _LAUNCHES_MATTER_SECONDS * recipe.batch.accumulate and not target.is_host:
         step.notes.append(
-            "the time in which the host launches operators is not counted: with micro-batches as small as these a "
-            "step takes longer than this"
+            "the time in which the host launches operators is not counted: with such small micro-batches a step takes "
+            "longer"
         )
     return step
 
@@ -171,7 +171,7 @@ def _add_communication(step: _StepTime, work: Work, recipe: Recipe, target: Targ
         between_nodes = target.nodes > 1 and speed.network is None
         link = "between the nodes is not known" if between_nodes else "between the devices is not public"
         option = "--network" if between_nodes else "--link"
-        step.notes.append(f"the bandwidth {link}: communication counts as nothing; give {option} GB/s")
+        step.notes.append(f"the bandwidth {link}: communication is not counted; give {option} GB/s")
         return
     exposed = sent.total - _hidden(work, recipe, step.parts["compute"], sent)
     step.seconds = TimeRange(step.seconds.low, step.seconds.expected + exposed, step.seconds.high + sent.total)
@@ -185,15 +185,15 @@ def _add_offloading(step: _StepTime, work: Work, recipe: Recipe, target: Target,
         work.offload, micro_batches=recipe.batch.accumulate, compute=step.parts["compute"],
         ranks_of_host=target.devices // target.nodes, link=speed.host_link,
     )  # fmt: skip
-    fast, usual, slow = moved.update
+    fast, expected_update, slow = moved.update
     low, expected, high = step.seconds.low, step.seconds.expected, step.seconds.high
-    step.seconds = TimeRange(low + fast, expected + moved.exposed + usual, high + moved.copies + slow)
-    step.parts |= {"host_copies": moved.copies, "exposed_host_copies": moved.exposed, "host_update": usual}
+    step.seconds = TimeRange(low + fast, expected + moved.exposed + expected_update, high + moved.copies + slow)
+    step.parts |= {"host_copies": moved.copies, "exposed_host_copies": moved.exposed, "host_update": expected_update}
     step.notes += moved.notes
 
 
 def expected_step_seconds(answer: EstimatorResult, target: Target, history: Sequence[PastRun]) -> float | None:
-    """Of an expected step on one node; None where neither the table of devices nor past runs know the device."""
+    """Expected time of a step on one node; None if neither the table of devices nor past runs include the device."""
     work, steps, recipe = answer.work, answer.steps, answer.recipe
     if work is None:
         return None
@@ -204,12 +204,12 @@ def expected_step_seconds(answer: EstimatorResult, target: Target, history: Sequ
 
 @dataclass(frozen=True)
 class Communication:
-    """Seconds of a step."""
+    """Seconds of communication in a step."""
 
     in_backward: float
-    """Beside the backward pass only."""
+    """Part that overlaps with the backward pass only."""
     in_both: float
-    """Beside forward and backward."""
+    """Part that overlaps with forward and backward pass."""
 
     @property
     def total(self) -> float:
@@ -217,9 +217,9 @@ class Communication:
 
 
 def communication(work: Work, recipe: Recipe, target: Target, speed: Speed) -> Communication | None:
-    """Seconds of a step's collectives, None where the bandwidth of a link that they take is not known.
+    """Seconds of a step's collectives; None if the bandwidth of a link that they use is unknown.
 
-    Where the ranks compute on the CPU, Gloo communicates, and the link is the busbw of its all-reduce, measured.
+    Ranks on the CPU communicate with Gloo; the link is then the measured busbw of its all-reduce.
     """
     seconds, ranks = {True: 0.0, False: 0.0}, target.devices
     for each in work.transfers:
@@ -243,10 +243,10 @@ def gloo_bytes(transfer: Transfer, ranks: int) -> float:
 
 
 def _bandwidth(transfer: Transfer, target: Target, speed: Speed) -> float | None:
-    """Bytes per second at which each rank of a collective sends (nccl-tests' busbw), None where it is not known.
+    """Bytes per second that each rank of a collective sends (nccl-tests' busbw); None if unknown.
 
-    Between nodes as many rings run side by side as the group has devices on each node, each over the network of another
-    device: together they carry that many times the network of one.
+    Between nodes there are as many parallel rings as the group has devices on each node, each over the network of
+    another device: their bandwidths add up.
     """
     ranks, on_node = target.devices, target.devices // target.nodes
     members = transfer.ranks or ranks
@@ -257,10 +257,10 @@ def _bandwidth(transfer: Transfer, target: Target, speed: Speed) -> float | None
 
 
 def _hidden(work: Work, recipe: Recipe, compute: float, sent: Communication) -> float:
-    """Seconds of communication that run beside computation."""
+    """Seconds of communication that overlap with computation."""
     body = work.flops.body
     backward = compute * (body.backward + body.again) / body.computed
-    # DDP sends in the backward pass of the last micro-batch only.
+    # DDP communicates in the backward pass of the last micro-batch only.
     of_step = all(not each.of_micro_batch for each in work.transfers)
     share = 1 / recipe.batch.accumulate if of_step else 1.0
     beside_backward = min(sent.in_backward, HIDING_SHARE * backward * share)
@@ -276,9 +276,9 @@ def _of_run(
     step: _StepTime,
     useful: float,
 ) -> TimeEstimate:
-    """Of the whole run; `useful` are FLOPs of a step of one rank."""
+    """The estimate for the whole run; `useful` are a rank's useful FLOPs of a step."""
     seconds = energy = None
-    usual = step.seconds.expected
+    expected_seconds = step.seconds.expected
     if steps.steps is not None:
         seconds = step.seconds.times(steps.steps)
         if recipe.method.needs_reference:
@@ -286,10 +286,10 @@ def _of_run(
             flops = work.flops
             forward = flops.body.forward + sum(each.forward for _, each in flops.attention)
             if recipe.method.task == "singles":
-                # Of the answers; the mismatched ones are as many.
+                # There are as many mismatched answers as answers.
                 forward *= 2
             share = forward / (flops.body.computed + sum(each.computed for _, each in flops.attention))
-            seconds = seconds.plus(usual * share * steps.steps * steps.first_epoch)
+            seconds = seconds.plus(expected_seconds * share * steps.steps * steps.first_epoch)
         if speed.power is not None:
             energy = speed.power * target.devices * seconds.expected
     at_once = recipe.checkpoint.at_once
@@ -297,8 +297,8 @@ def _of_run(
         written = most_checkpoints(recipe, total_steps=steps.steps, steps_per_epoch=steps.per_epoch)
         at_once = min(at_once, written)
     return TimeEstimate(
-        step_seconds=step.seconds, parts=step.parts, tokens_per_second=steps.tokens / usual,
-        mfu=useful / usual / speed.flops if speed.flops else None,
+        step_seconds=step.seconds, parts=step.parts, tokens_per_second=steps.tokens / expected_seconds,
+        mfu=useful / expected_seconds / speed.flops if speed.flops else None,
         steps=steps.steps, tokens=None if steps.steps is None else steps.steps * steps.tokens, seconds=seconds,
         energy_joules=energy, disk_bytes=at_once * work.checkpoint_bytes + work.model_bytes,
         basis=step.basis, notes=tuple(step.notes),

@@ -1,8 +1,8 @@
-"""One training step of the recipe's own model, without memory for its tensors: what is live, moment by moment.
+"""One training step of the recipe's own model, without memory for its tensors: live bytes moment by moment.
 
 The model class, tuner, attention, activation checkpointing, objective, strategy and optimizer are those of training;
-tensors are torch's FakeTensors, which have shapes and types and no content. FSDP shards over a process group that sends
-nothing. Of layers that repeat, few are traced: bytes at each moment are linear in their number.
+tensors are torch's FakeTensors, which have shapes and dtypes but no content. FSDP shards over a process group that
+sends nothing. Of repeating layers a few are traced: the bytes of each moment are linear in their number.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> S
     """Trace the steps of one rank.
 
     Args:
-        documents: of the largest micro-batch.
+        documents: documents of the largest micro-batch.
 
     Raises:
-        Exception: the model class does something that needs the content of tensors.
+        Exception: the model class needs the content of tensors.
     """
     batch = _batch(setting, documents)
     with fake_group(setting.ranks if setting.strategy == "fsdp" else None):
@@ -70,8 +70,10 @@ def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> S
     count, moments, resting, offloaded = found[-1]
     if count < repeats.layers:
         ratio = (repeats.layers - count) / (count - found[0][0])
-        moments = {name: _further(found[0][1][name], moments[name], ratio) for name in moments if name in found[0][1]}
-        resting = _further(found[0][2], resting, ratio)
+        moments = {
+            name: _extrapolated(found[0][1][name], moments[name], ratio) for name in moments if name in found[0][1]
+        }
+        resting = _extrapolated(found[0][2], resting, ratio)
         offloaded += round(ratio * (offloaded - found[0][3]))
     if (copied := _exported_bytes(setting, parameters)) > 0:
         moments[EXPORT] = resting + Counter({"exported copy": copied})
@@ -80,7 +82,7 @@ def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> S
 
 
 def _exported_bytes(setting: TrainingChoices, parameters: int) -> int:
-    """Of the copy in the type of the export that the main rank makes, where host memory is the device's."""
+    """Bytes of the main rank's copy in the export dtype, if host memory is the device's memory."""
     recipe, dtype = setting.recipe, export_dtype(setting.recipe, setting.config)
     is_copied = setting.strategy == "fsdp" or dtype != DTYPES[setting.precision.weights]
     if recipe.method.adapter is not None or not setting.device.shares_host_memory or not is_copied:
@@ -88,13 +90,13 @@ def _exported_bytes(setting: TrainingChoices, parameters: int) -> int:
     return parameters * dtype.itemsize
 
 
-def _further(smaller: Bytes, larger: Bytes, ratio: float) -> Bytes:
-    """The line through two traces, at the number of layers that the model has."""
+def _extrapolated(smaller: Bytes, larger: Bytes, ratio: float) -> Bytes:
+    """Extrapolate from two traces, linearly, to the model's number of layers."""
     return Counter({name: round(larger[name] + ratio * (larger[name] - smaller[name])) for name in larger | smaller})
 
 
 class _Steps:
-    """The model of a setting, all of it or with `count` layers, and one step after another of it."""
+    """The model of a setting, with all or with `count` layers, and its steps."""
 
     def __init__(self, setting: TrainingChoices, repeats: Repeats | None = None, count: int = 0) -> None:
         self._setting, self._repeats, self._count = setting, repeats, count
@@ -127,7 +129,7 @@ class _Steps:
             del blocks[:]
             blocks.extend(kept)
             for each in {id(each): each for each in (config, config.get_text_config(), model.config)}.values():
-                # A config that does not let it be set (ProphetNet's) counts its decoder's layers by another name.
+                # Some configs refuse it (ProphetNet's, which has another name for its decoder's layers).
                 with suppress(NotImplementedError):
                     each.num_hidden_layers = self._count
         promote_layer_norms(model)
@@ -135,13 +137,13 @@ class _Steps:
         return model
 
     def run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes, int]:
-        """Peaks by moment, what is live between two steps, and the bytes of saved tensors in host memory."""
-        self._bring_to_device()
+        """Peaks by moment, live bytes between two steps, and bytes of saved tensors in host memory."""
+        self._replace_by_fakes()
         with self._fake, self._live, self._live.follow_resizing():
             return self._run(host)
 
-    def _bring_to_device(self) -> None:
-        """Turn weights and buffers of the meta device into FakeTensors of the computing one; tied ones stay tied."""
+    def _replace_by_fakes(self) -> None:
+        """Replace weights and buffers on the meta device by FakeTensors on the device; tied ones stay tied."""
         found: dict[torch.Tensor, torch.Tensor] = {}
         for module in self.model.modules():
             for table in (module._parameters, module._buffers):
@@ -149,7 +151,7 @@ class _Steps:
                     if tensor is not None:
                         table[name] = found.setdefault(tensor, self._faked(tensor))
         setting = self._setting
-        # What FSDP divides comes to an accelerator block by block, and out of the files as well.
+        # FSDP moves weights to an accelerator block by block, and can also read them from the files that way.
         is_whole = setting.device.shares_host_memory and not may_defer(setting.recipe.model, setting.recipe.method)
         if setting.strategy != "fsdp" or is_whole:
             self._count_weights(self.model)
@@ -195,16 +197,18 @@ class _Steps:
             if weight.grad is None:
                 weight.grad = gradient_of(strategy, weight)
         self._update(strategy, module, optimizer, trained)
-        waiting = []
+        full_gradients = []
         if recipe.batch.accumulate > 1:
-            # All micro-batches but the first add to gradients that are there.
+            # All micro-batches but the first add to existing gradients.
             live.enter("accumulating", "gradients")
             if isinstance(strategy, FsdpStrategy) and strategy.reduces_once:
-                waiting = [torch.empty(weight.shape, dtype=torch.float32, device=weight.device) for weight in trained]
+                full_gradients = [
+                    torch.empty(weight.shape, dtype=torch.float32, device=weight.device) for weight in trained
+                ]
             else:
                 for weight in trained:
                     weight.grad = gradient_of(strategy, weight)
-        with self._watched(trained):
+        with self._moments(trained):
             batch = _on_device(host, setting, self._fake)
             live.enter(FORWARD, "activations")
             with precision.autocast():
@@ -216,14 +220,14 @@ class _Steps:
                 live.enter("backward begins", "backward")
                 (loss * 1.0).backward()
                 del loss
-        waiting.clear()
+        full_gradients.clear()
         live.enter(UPDATE, "optimizer")
         self._update(strategy, module, optimizer, trained)
         live.enter("resting")
         return live.peaks, live.now(), self._offloaded
 
     def _offloading(self) -> AbstractContextManager[Any]:
-        """What `activation_store` does, without memory."""
+        """The context of `activation_store`, without memory."""
         setting = self._setting
         if not setting.recipe.memory.offload_activations or setting.device.shares_host_memory:
             return nullcontext()
@@ -246,14 +250,14 @@ class _Steps:
         norm = strategy.grad_norm(module, trained)
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
             strategy.clip(trained, limit, norm)
-        # Adafactor reads norms and the number of the step.
+        # Adafactor reads norms and the step number on the host.
         with self._live.reading_one():
             optimizer.step()
         optimizer.zero_grad()
 
     @contextmanager
-    def _watched(self, trained: list[nn.Parameter]) -> Iterator[None]:
-        """Context in which the moments of forward and backward are told apart, block by block."""
+    def _moments(self, trained: list[nn.Parameter]) -> Iterator[None]:
+        """Context in which forward and backward pass are divided into moments, block by block."""
         live, handles = self._live, []
         repeats = self._repeats
         assert repeats is not None
@@ -262,7 +266,7 @@ class _Steps:
             live.enter(f"{FORWARD} {label}")
 
         def begin_backward(label: str | None) -> None:
-            # Those that FSDP has reduced since.
+            # Gradients that FSDP has reduced since the last block.
             self._count_gradients(trained)
             live.enter(f"{BACKWARD} {label}", "backward")
 
@@ -292,7 +296,7 @@ class _Steps:
 
 
 def _batch(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> Batch:
-    """A micro-batch of such documents; the last tokens of each are those that the loss counts."""
+    """A micro-batch of documents of these sizes; the last tokens of each count in the loss."""
     lengths = [each.tokens for each in documents]
     longest = max(lengths)
     starts = np.cumsum([0, *lengths[:-1]]) if setting.padding_free else np.arange(len(lengths)) * longest

@@ -1,4 +1,4 @@
-"""The strategies of a step that is traced without memory: what they hold, on one rank of a group that sends nothing."""
+"""The strategies of a step that is traced without memory, on one rank of a group that sends nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Single(Strategy):
 
 
 class _Ddp(_Single):
-    """Gradients end in buckets that stay, as in `DdpStrategy`."""
+    """Gradients end up in permanent buckets, as in `DdpStrategy`."""
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
@@ -43,7 +43,7 @@ class _Ddp(_Single):
 
 
 def gradient_of(strategy: Strategy, weight: nn.Parameter) -> torch.Tensor:
-    """What waits for the gradient of `weight`, any shape: a part of a bucket, or memory of its own."""
+    """Memory for the gradient of `weight`, any shape: a part of a bucket, or a new tensor."""
     return strategy.buckets[weight] if isinstance(strategy, _Ddp) else torch.empty_like(weight)
 
 
@@ -56,12 +56,12 @@ class _Fsdp(FsdpStrategy):
         return answer
 
     def _mesh(self) -> DeviceMesh:
-        # It reads the numbers of its ranks.
+        # Creating the mesh reads the content of a tensor of ranks.
         with unset_fake_temporarily():
             return super()._mesh()
 
     def _offload_policy(self) -> OffloadPolicy:
-        # What offloading keeps in host memory is told apart afterwards: here all memory is the CPU's.
+        # Offloaded memory is separated afterwards: here all memory is the CPU's.
         return OffloadPolicy()
 
 
@@ -70,7 +70,7 @@ STRATEGIES: dict[str, Callable[[TrainingChoices], Strategy]] = {"single": _Singl
 
 @contextmanager
 def fake_group(ranks: int | None) -> Iterator[None]:
-    """A process group of `ranks` whose collectives move nothing; none for None."""
+    """A process group of `ranks` whose collectives move nothing; no group for None."""
     if ranks is None:
         yield
         return

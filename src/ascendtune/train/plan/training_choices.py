@@ -1,4 +1,4 @@
-"""What training would choose for a recipe on a device, before any weight is loaded."""
+"""The choices of training for a recipe on a device, before any weight is loaded."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.strategy.choose import resolve_auto
 
 _MODELLED = {"varlen": 1, "npu_fusion": 16}
-"""Attention of accelerators -> the fp32 numbers that it keeps per head and token."""
+"""Attention of accelerators -> number of fp32 numbers that it keeps per head and token."""
 
 
 @dataclass(frozen=True)
 class TrainingChoices:
-    """What training would choose for this recipe on this device."""
+    """The choices of training for this recipe on this device."""
 
     recipe: Recipe
     directory: Path
     device: Device
     ranks: int
     shards: int
-    """Ranks that divide one copy of the model, where the strategy is fsdp."""
+    """Number of ranks that shard one copy of the model, if the strategy is fsdp."""
     config: Any
     precision: Precision
     attention: AttentionChoice
@@ -45,14 +45,14 @@ class TrainingChoices:
     strategy: str
     reason: str
     padding_free: bool
-    """The rows of a micro-batch follow each other; else they are padded."""
+    """Whether the rows of a micro-batch are concatenated; otherwise they are padded."""
     vocabulary: int
     pad_id: int
     adapters: tuple[Path, ...] = ()
-    """Directories of those that training starts from."""
+    """Directories of the adapters to start from."""
 
     def implementation(self) -> str:
-        """What to give transformers as `attn_implementation`: of an accelerator, a model of it."""
+        """The value of transformers' `attn_implementation`; for an accelerator's attention, a model of it."""
         numbers = _MODELLED.get(self.attention.name)
         if numbers is None:
             return self.attention.implementation()
@@ -103,7 +103,7 @@ class TrainingChoices:
 def _of_model(
     model: str, stage: str, directory: Path, attention: str, precision: Precision, pad_id: int
 ) -> tuple[Any, AttentionChoice, HeadForm | None]:
-    """Config, attention and form of the head: alike for all recipes with one section `model`, given as JSON."""
+    """Config, attention and form of the head; the same for all recipes with the section `model`, given as JSON."""
     section = ModelSection.model_validate_json(model)
     config = read_config(section, directory)
     if stage == "reward":
@@ -113,7 +113,7 @@ def _of_model(
 
 
 def _head_form(section: ModelSection, stage: str, config: Any, precision: Precision) -> HeadForm | None:
-    """What training finds out of its model, found out of a small copy in the same types."""
+    """The form of the model's head, as training determines it, but from a small copy in the same dtypes."""
 
     def make(small: Any) -> Any:
         return auto_class(stage).from_config(

@@ -1,4 +1,4 @@
-"""What one step of a run computes, moves and sends: plain values, which a device's speed turns into time. No torch."""
+"""The computation, memory traffic and communication of a step, in plain values, for time estimates. Free of torch."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ascendtune.train.plan.offload import Offload
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective, all of its calls."""
+    """All calls of a collective."""
 
     name: str
     """all_reduce, all_gather or reduce_scatter."""
     calls: tuple[int, ...]
-    """Bytes of each, as nccl-tests counts them: the larger of a rank's two buffers."""
+    """Bytes of each call, as nccl-tests counts them: the larger of a rank's two buffers."""
     of_micro_batch: bool
-    """Once for each micro-batch; else once a step."""
+    """Whether it is called for each micro-batch; otherwise once a step."""
     in_forward: bool
-    """Whether forward computation runs beside it, too; backward does in any case."""
+    """Whether it overlaps with the forward pass, too; it always overlaps with the backward pass."""
     ranks: int | None = None
-    """Of each of the groups that it runs in; None: all ranks are one group."""
+    """Size of the groups in which it runs; None: all ranks are one group."""
     spread: bool = False
-    """Whether the ranks of a group are apart: one of each copy of the model."""
+    """Whether the ranks of a group are not consecutive: one of each copy of the model."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all calls together."""
+        """Bytes of all calls together."""
         return sum(self.calls)
 
     def bus_bytes(self, ranks: int) -> float:
@@ -41,21 +41,21 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Work:
-    """Of one rank."""
+    """Work of one rank."""
 
     flops: ModelFlops
     transfers: tuple[Transfer, ...]
     updated_bytes: int
-    """Read and written in the device's memory by clipping and the optimizer, each step."""
+    """Bytes that clipping and optimizer read and write in the device's memory, each step."""
     checkpoint_bytes: int
-    """Of a whole checkpoint, all ranks."""
+    """Bytes of a checkpoint, of all ranks together."""
     model_bytes: int
-    """Of the exported model."""
+    """Bytes of the exported model."""
     compute: str
     """bf16, fp16 or fp32."""
     model_type: str
     offload: Offload | None = None
-    """What offloading moves; None where nothing is offloaded."""
+    """Traffic of offloading; None if nothing is offloaded."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Work:
@@ -66,18 +66,18 @@ class Work:
 
 @dataclass(frozen=True)
 class Steps:
-    """The data of a run as its steps see them."""
+    """The data of a run, averaged over its steps."""
 
     steps: int | None
-    """Of the whole run; None where neither `optim.max_steps` nor the data says."""
+    """Number of steps of the run; None if neither `optim.max_steps` nor the data determine it."""
     tokens: float
-    """Of a step, all ranks, the mean; padding not counted."""
+    """Mean tokens of a step, of all ranks, without padding."""
     labels: float
     lengths: Mapping[int, int]
-    """Tokens of a document -> how many such documents, of some steps."""
+    """Tokens of a document -> number of such documents, in a sample of steps."""
     padding_ratio: float
-    """Share of the computed positions that is padding."""
+    """Share of padding in the computed positions."""
     first_epoch: float
-    """Share of the steps that is in the first epoch."""
+    """Share of the steps that belong to the first epoch."""
     per_epoch: int | None = None
-    """Steps of an epoch, where the data are known."""
+    """Number of steps of an epoch, if the data are known."""

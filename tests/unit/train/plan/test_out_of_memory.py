@@ -44,4 +44,4 @@ def test_the_category_that_grew_is_named(activations: int, said: str) -> None:
 
 
 def test_without_a_plan_the_categories_are_listed() -> None:
-    assert describe_memory(_loop(10 * _MIB)).startswith("held: weights 1.0 MiB, gradients 1.0 MiB")
+    assert describe_memory(_loop(10 * _MIB)).startswith("allocated: weights 1.0 MiB, gradients 1.0 MiB")
