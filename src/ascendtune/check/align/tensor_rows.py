@@ -62,7 +62,7 @@ def make_tensor_rows(
     """
     groups: dict[tuple[str, int | None], dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]] = {}
     for key, tensor in reference.tensors.items():
-        if (other := candidate.tensors.get(key)) is not None:
+        if (other := candidate.tensors.get(key)) is not None and not _is_of_its_input(key, tensor):
             groups.setdefault((key.phase, key.micro_batch), {})[key] = tensor, other
     # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
     if rank == 0 and ("gradient", None) in groups:
@@ -109,6 +109,15 @@ def make_tensor_rows(
                 apart, most = with_norms(pairs, apart, most, unit, of_gradients=phase == "gradient")
             rows += _rows(step, rank, [*found], pairs, apart, most)
     return rows
+
+
+def _is_of_its_input(key: TensorKey, tensor: TensorStatistics) -> bool:
+    """Whether it is the gradient of a tensor, of any shape, that a module returned as it came in.
+
+    That gradient is the sum over all users of the input, and over this module's alone where a side casts the input
+    before it calls the module, as PEFT does with that of its Identity in place of dropout.
+    """
+    return key.phase == "backward" and tensor.kind == "Identity"
 
 
 def _gradients_of_one_side(

@@ -52,3 +52,22 @@ def test_parameters_that_only_rank_0_writes_because_they_are_divided_are_trained
     """FSDP of the blocks alone leaves embeddings whole: every rank writes these, rank 0 the others."""
     rows = make_tensor_rows(1, 1, _dump("ab"), _dump("a"), with_modules=True)
     assert rows and not any(row.is_parted for row in rows)
+
+
+def test_gradient_of_what_a_module_returns_as_it_came_in_is_not_compared() -> None:
+    """One side casts the input of PEFT's Identity, so that its gradient is that of the adapter alone."""
+    one, other = (
+        RankDump(
+            Path("rank.jsonl"),
+            1,
+            {
+                TensorKey("backward", 0, kind, "output", 0): TensorStatistics(0, kind, *ZERO)
+                if is_zero
+                else TensorStatistics(0, kind, (2, 2), "float32", -1.0, 1.0, 0.0, 2.0, 0, 0, "", (1.0, -1.0, 1.0, -1.0))
+                for kind in ("Identity", "Linear")
+            },
+        )
+        for is_zero in (False, True)
+    )
+    rows = make_tensor_rows(1, 0, one, other, with_modules=True)
+    assert [row.key.name for row in rows if row.is_parted] == ["Linear"]
