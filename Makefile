@@ -27,7 +27,7 @@ DOCS := .venv-docs/.installed
 MKDOCS := TMPDIR=$(CURDIR)/.venv-docs NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs
 DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/train/test_deepspeed_disk.py \
   tests/integration/train/test_deepspeed_kill_points.py \
-  tests/integration/train/npu/test_deepspeed.py tests/integration/test_recipes.py \
+  tests/integration/train/npu/test_deepspeed.py tests/integration/test_deepspeed_recipes.py \
   tests/integration/test_replaced_on_devices.py::test_deepspeed_trains_on_eight_ranks
 
 export OMP_NUM_THREADS ?= 1
