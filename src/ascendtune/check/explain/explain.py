@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,31 +9,30 @@ from typing import Any
 
 from ascendtune.check.explain import reading
 from ascendtune.check.explain.answer.applicable_remedies import fitted
+from ascendtune.check.explain.answer.environment_notes import with_environment
+from ascendtune.check.explain.answer.headline import culprit_of, headline_of
 from ascendtune.check.explain.answer.placeholders import without_placeholders
-from ascendtune.check.explain.answer.remedies_by_owner import for_owner, place_in_library
+from ascendtune.check.explain.answer.remedies_by_owner import for_owner
+from ascendtune.check.explain.answer.unmatched_remedies import (
+    is_of_ranks,
+    last_resort,
+    may_be_of_device,
+    names_ascend,
+    remedies_of_unmatched,
+)
 from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
 from ascendtune.check.explain.cause.certainty import sureness_of
-from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
-from ascendtune.check.explain.cause.environment_notes import with_environment
+from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, weighed
 from ascendtune.check.explain.cause.stalled import Stall, stalled_at_start
-from ascendtune.check.explain.cause.subject import is_of_ranks, last_resort, names_cuda, remedies_of_unmatched
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan, texts_of
-from ascendtune.check.explain.event.unmatched import (
-    direct_cause,
-    innermost_reason,
-    may_be_of_device,
-    meaning_of,
-    own_sentence,
-    says_more_than,
-)
 from ascendtune.check.explain.facts import facts as facts_of
 from ascendtune.check.explain.facts.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.facts.facts import Facts
 from ascendtune.check.explain.facts.memory import Sums, sums_in
 from ascendtune.check.explain.facts.shapes import mismatch_in
 from ascendtune.check.explain.facts.state_dict import names_in
-from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER, KnownFailure, entries
+from ascendtune.check.explain.knowledge.entries import entries
 from ascendtune.check.explain.knowledge.matcher import Matcher
 from ascendtune.check.explain.knowledge.paired_packages import with_notes
 from ascendtune.check.explain.language import say
@@ -47,22 +45,34 @@ from ascendtune.core.imports import uncollected_imports
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
-_FIELDS_OF_TORCHRUN = "failed (exitcode: "
-"""A line of torchrun that says in fields how a process ended; the headline has its rank and host."""
-_NAME = re.compile(r"\{(\w+)\}")
-_STATE_DICT = "state-dict"
-_OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascend-report", "ascend-hccl")
-_GENERAL_ANCHORS = 3
-"""An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
 _TELLING = 3
 _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
 )
-_COMPARE_PYTHONS = (
-    "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
-    "compare `which python; python -m pip list` there and on another host, and install there what the others have"
-)
+
+
+def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
+    """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
+
+    Args:
+        is_here: the logs were written on this machine; of a run on this host alone that is known.
+
+    Raises:
+        InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
+    """
+    scanned, unread, runs = reading.read(names, _matcher())
+    scans = tuple(scanned)
+    cause = next((run.cause for run in runs if run.cause), None)
+    stop = next((run.stop for run in runs if run.stop), None)
+    facts = facts_of.of_log(texts_of(scans))
+    found = weighed(diagnose(scans, facts), cause)
+    if cause is not None and found.first is None and found.rank is None:
+        found = replace(found, rank=cause.get("rank"))
+    is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
+    is_running = any(run.is_running for run in runs)
+    attempts = attempts_of(found, scans, facts)
+    return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread), attempts)
 
 
 @dataclass(frozen=True)
@@ -148,108 +158,47 @@ class Explanation:
             if is_of_ranks(self.verdict.first, self.verdict.rank, self.facts)
             else "the whole log of the program that failed"
         )
-        bundle = ("`ascendtune doctor --bundle report.tar.gz`", say(log))
-        opinion = say("the opinion of a language model (--ask URL)")
-        if not self._may_be_of_device():
-            return (*bundle, opinion)
-        plog = (self.plog,) if self.plog else ()
         makers = set(self.facts.get("accelerator", ()))
-        if not self.plog and makers and not makers & {"ascend", "nvidia"}:
-            return (*bundle, opinion)
-        is_ascend = bool(self.plog) or makers == {"ascend"}
+        is_ascend = self.plog is not None or makers == {"ascend"}
+        is_of_others = not is_ascend and makers and not makers & {"ascend", "nvidia"}
         variable = "ASCEND_LAUNCH_BLOCKING" if is_ascend else "CUDA_LAUNCH_BLOCKING"
-        return (*bundle, *plog, say("{variable}=1 on a second run", variable=variable), opinion)
-
-    def _may_be_of_device(self) -> bool:
-        """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing. Imports
-        and builds have started nothing on a device."""
-        first = self.verdict.first
-        if first is None or "failed_build" in self.facts or (first.trace is not None and first.trace.is_of_start):
-            return False
-        is_program = first.trace is not None or self.plog is not None
-        return may_be_of_device(first) and (is_program or names_cuda(self.scans))
+        of_device = (*filter(None, (self.plog,)), say("{variable}=1 on a second run", variable=variable))
+        return (
+            "`ascendtune doctor --bundle report.tar.gz`",
+            say(log),
+            *(of_device if self._may_be_of_device and not is_of_others else ()),
+            say("the opinion of a language model (--ask URL)"),
+        )
 
     @property
     def plog(self) -> str | None:
         """Where CANN writes more, if the logs name Ascend."""
-        return PLOG if any(scan.speaks_of_ascend for scan in self.scans) else None
+        return PLOG if names_ascend(self.scans) else None
+
+    @property
+    def _may_be_of_device(self) -> bool:
+        return may_be_of_device(self.verdict.first, self.scans, self.facts)
 
     def headline(self) -> str:
         """One sentence: what, and on which rank; what came of it, where the job was started again."""
         return self._failure() if self.attempts is None else self.attempts.told(self._failure())
 
     def _failure(self) -> str:
-        first = self.verdict.first
-        if first is None and self.run_cause is not None:
+        if self.verdict.first is not None:
+            return headline_of(self.verdict.first, self.verdict, self.facts)
+        if self.run_cause is not None:
             # The sentence of a cause that was seen from outside names its rank.
-            culprit = "" if self.run_cause.get("kind") in SEEN_FROM_OUTSIDE else self._culprit()
-            return str(self.run_cause["what"]) + culprit
-        if first is None and self.stop:
+            is_named = self.run_cause.get("kind") in SEEN_FROM_OUTSIDE
+            return str(self.run_cause["what"]) + ("" if is_named else culprit_of(self.verdict))
+        if self.stop:
             return say("nothing went wrong: {what}", what=self.stop["what"])
-        if first is None and self.is_running:
+        if self.is_running:
             return say("the run is under way, and its logs show no failure since it was started")
-        if first is None and self._no_verdict:
+        if self._no_verdict:
             return self._no_verdict
-        if first is None:
-            nothing = "there is nothing to explain: the log is empty" if self.is_empty else "no failure was found"
-            return self.stall.headline() if self.stall is not None else say(nothing)
-        if self.verdict.missing is not None:
-            return self.verdict.missing.what
-        told = self._told(first)
-        what = f"{meaning_of(first)}: {told}" if told else meaning_of(first)
-        return what + place_in_library(first) + self._versions(first) + self._culprit()
-
-    def _versions(self, first: Event) -> str:
-        """The versions of the packages that an import or a call failed between, where the log names one of each."""
-        if not {"module", "package", OWNER} & first.hit.names.keys():
-            return ""
-        named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER))
-        known = {package: facts_of.versions(self.facts, package) for package in named if package}
-        shown = [
-            f"{package} {values[0]}"
-            for package, values in known.items()
-            if len(values) == 1 and values[0] not in first.meaning
-        ]
-        return say(" (by the log: {versions})", versions=", ".join(shown)) if shown else ""
-
-    def _told(self, first: Event) -> str:
-        """What the message says in numbers and names, for the headline."""
-        sums = self.sums
-        if sums is not None and sums.tried_bytes is not None:
-            return sums.headline()
-        if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.entry.what:
-            return mismatch.headline()
-        entry = first.entry
-        if first.reason and _yields_to_reason(entry):
-            return first.reason
-        if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
-            return names.headline()
-        if not first.is_known or entry.kind == "consequence" or _FIELDS_OF_TORCHRUN in first.text:
-            return ""
-        if "{" in entry.what:
-            is_filled = any(name in first.hit.names for name in _NAME.findall(entry.what))
-            return "" if is_filled else own_sentence(first)
-        if entry.specific:
-            return own_sentence(first) if says_more_than(first, first.meaning) else ""
-        if entry.general:
-            reason = innermost_reason(first)
-            if not reason and entry.family in _OF_CANN:
-                reason = cann_reason.reason_in([first.text])
-            if not says_more_than(first, first.meaning):
-                reason = direct_cause(first) or reason
-            return "" if reason in first.meaning else reason
-        says_more = len(entry.anchors) >= _GENERAL_ANCHORS or says_more_than(first, first.meaning)
-        quoted = own_sentence(first) if says_more else ""
-        return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
-
-    def _culprit(self) -> str:
-        rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
-        parts = [say("rank {rank}", rank=rank)] if rank is not None else []
-        if first is not None and first.device is not None and not _names_device(first):
-            parts.append(say("device {device}", device=first.device))
-        if host and not (first is not None and "{host}" in first.entry.what):
-            parts.append(say("host {host}", host=host))
-        return f" ({', '.join(parts)})" if parts else ""
+        if self.stall is not None:
+            return self.stall.headline()
+        return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
 
     def findings(self) -> list[Finding]:
         """The first cause in the form that all checks share."""
@@ -265,9 +214,7 @@ class Explanation:
     def remedies(self) -> tuple[str, ...]:
         """What to do; what is to be tried first comes first."""
         texts = texts_of(self.scans)
-        remedies = with_environment(self._remedies(), self.verdict)
-        if lacks_alone(self.verdict, self.scans):
-            remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
+        remedies = with_environment(self._remedies(), self.verdict, self.scans)
         first = self.verdict.first
         remedies = without_placeholders(remedies, first, texts) if first is not None else remedies
         remedies = fitted(remedies, first.entry if first is not None else None, self.facts)
@@ -278,34 +225,37 @@ class Explanation:
         return fitted(event.remedies, event.entry, self.facts)
 
     def _remedies(self) -> tuple[str, ...]:
-        first = self.verdict.first
-        if self.verdict.missing is not None:
-            return self.verdict.missing.remedies
-        if first is not None and first.is_known and first.entry.remedies:
-            remedies = for_owner(first.remedies, first)
-            remedies = self.sums.remedies(remedies) if self.sums is not None else remedies
-            if first.entry.kind == "wrapper" and self._names_values(first.reason):
-                remedies = (say(_COMPARE), *remedies[1:])
-            if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
-                remedies = (split, *remedies)
-            elif (names := names_in(first.text)) is not None and (renamed := names.remedy()):
-                remedies = (renamed,)
-            elif (sizes := batch_sizes_in(first.text)) is not None:
-                remedies = (sizes.remedy(), *remedies)
-            if self.sums is not None and self.sums.is_own:
-                return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
-            return remedies
-        if first is None and self.run_cause is not None:
-            return (str(self.run_cause["remedy"]),)
+        found, first = self.verdict, self.verdict.first
+        if found.missing is not None:
+            return found.missing.remedies
         if first is None:
-            return (*last_resort(None), *self._read_plog())
-        return remedies_of_unmatched(first, self.scans, self.facts, self._read_plog()) or last_resort(first)
+            return (str(self.run_cause["remedy"]),) if self.run_cause is not None else last_resort(None)
+        if first.is_known and first.entry.remedies:
+            return self._remedies_of_known(first)
+        plog = self.plog if self._may_be_of_device else None
+        read_plog = (say("read {plog}, which says more about errors of the device", plog=plog),) if plog else ()
+        return remedies_of_unmatched(first, self.scans, self.facts, read_plog) or last_resort(first)
+
+    def _remedies_of_known(self, first: Event) -> tuple[str, ...]:
+        remedies, sums = for_owner(first.remedies, first), self.sums
+        remedies = sums.remedies(remedies) if sums is not None else remedies
+        if first.entry.kind == "wrapper" and self._names_values(first.reason):
+            remedies = (say(_COMPARE), *remedies[1:])
+        if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
+            remedies = (split, *remedies)
+        elif (names := names_in(first.text)) is not None and (renamed := names.remedy()):
+            remedies = (renamed,)
+        elif (sizes := batch_sizes_in(first.text)) is not None:
+            remedies = (sizes.remedy(), *remedies)
+        if sums is not None and sums.is_own:
+            return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
+        return remedies
 
     def _names_values(self, reason: str) -> bool:
         """Whether the headline quotes a reason that an operator or HCCL gave, and not only how a call of the runtime
         ended: of a time-out there are no inputs to compare.
         """
-        return bool(reason) and reason in self.headline() and not cann_reason.is_of_runtime(reason)
+        return bool(reason) and reason in self._failure() and not cann_reason.is_of_runtime(reason)
 
     def now(self) -> tuple[str, ...]:
         """What the remedies name, as it is on this machine."""
@@ -315,44 +265,6 @@ class Explanation:
         from ascendtune.check.explain.answer.machine_state import on_this_machine, this_machine
 
         return on_this_machine(first, first.entry.remedies, self.facts, this_machine())
-
-    def _read_plog(self) -> tuple[str, ...]:
-        if not self.plog or not self._may_be_of_device():
-            return ()
-        return (say("read {plog}, which says more about errors of the device", plog=self.plog),)
-
-
-def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
-    """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
-
-    Args:
-        is_here: the logs were written on this machine; of a run on this host alone that is known.
-
-    Raises:
-        InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
-    """
-    scanned, unread, runs = reading.read(names, _matcher())
-    scans = tuple(scanned)
-    cause = next((run.cause for run in runs if run.cause), None)
-    stop = next((run.stop for run in runs if run.stop), None)
-    facts = facts_of.of_log(texts_of(scans))
-    found = weighed(diagnose(scans, facts), cause)
-    if cause is not None and found.first is None and found.rank is None:
-        found = replace(found, rank=cause.get("rank"))
-    is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
-    is_running = any(run.is_running for run in runs)
-    attempts = attempts_of(found, scans, facts)
-    return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread), attempts)
-
-
-def _yields_to_reason(entry: KnownFailure) -> bool:
-    """Whether an entry of a call of CANN knows only its number or its class."""
-    return entry.kind in ("wrapper", "unknown") or (entry.general and entry.family in _OF_CANN)
-
-
-def _names_device(first: Event) -> bool:
-    """Whether the sentence of the entry has the number of the device."""
-    return "{device}" in first.entry.what and first.hit.names.get("device") == str(first.device)
 
 
 @cache

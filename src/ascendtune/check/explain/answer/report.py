@@ -9,9 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ascendtune.check.explain.answer.applicable_remedies import causes_here
+from ascendtune.check.explain.answer.headline import meaning_of
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan
-from ascendtune.check.explain.event.unmatched import meaning_of
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log import level

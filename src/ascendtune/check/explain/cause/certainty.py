@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 
 from ascendtune.check.explain.cause.diagnosis import Diagnosis
-from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.event import Event, without_stamp
+from ascendtune.check.explain.event.plain_message import message_of, reasons_in
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.event.script_commands import is_of_script
-from ascendtune.check.explain.event.unmatched import explains_itself, fits_in_words_only
+from ascendtune.check.explain.event.unmatched import explains_itself
 from ascendtune.check.explain.facts.facts import of_log, satisfied
 from ascendtune.check.explain.language import say
 
@@ -22,6 +23,13 @@ _GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|mi
 """Words of an entry that says no more than what is the case most often."""
 _ALTERNATIVES = re.compile(r", or |: [^:]* or (?:its|the|an?|another|it|this|no|not|of|was|is|were|has|have|in|that) ")
 """What broke, and two or more reasons for it in the same sentence."""
+_MANY_PHRASES = 3
+"""An entry that is found by so many phrases stands for a class of failures."""
+_LEAST_OTHER_WORDS = 3
+"""Words of a message, beyond those of such an entry, from which on the entry is not certain to be what failed."""
+_PLAIN_WORD = re.compile(r"(?<![\w./])[a-z]{4,}(?![\w/])")
+_NAMES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/=_\\]\S*|\[[^\]]*\]")
+"""Values in a message: quoted names, paths, variables, lists."""
 
 
 def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
@@ -57,11 +65,31 @@ def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
         return say("likely: the message itself names what failed; no entry of the knowledge matches it")
     if found.certainty == "unexplained":
         return say("unknown: nothing is known about this failure; these are the most telling lines")
-    if fits_in_words_only(first, first.meaning):
+    if _fits_in_words_only(first):
         return say("likely: the line has words of this kind of failure, and says more than they do")
     if first.entry.is_conditional and not _has_what_it_needs(first, scans):
         return say("likely: what decides it stands in the log of another rank or host")
     return _of_known_cause(found, first)
+
+
+def _fits_in_words_only(event: Event) -> bool:
+    """Whether the entry knows the line by one of many phrases, and the line says something else besides."""
+    entry = event.entry
+    if entry.specific or entry.conditions or "{" in entry.what or len(entry.anchors) < _MANY_PHRASES:
+        return False
+    message = without_stamp(message_of(event))
+    reasons = [part for part in reasons_in(message) if any(_holds(part, anchor) for anchor in entry.anchors)]
+    message = _NAMES.sub(" ", reasons[-1] if reasons else message)
+    example = " ".join((entry.test, event.meaning, *(part for anchor in entry.anchors for part in anchor)))
+    return len(_plain_words(message) - _plain_words(example)) >= _LEAST_OTHER_WORDS
+
+
+def _holds(reason: str, anchor: tuple[str, ...]) -> bool:
+    return all(part in reason.lower() for part in anchor)
+
+
+def _plain_words(text: str) -> set[str]:
+    return set(_PLAIN_WORD.findall(text.lower()))
 
 
 def _has_what_it_needs(first: Event, scans: Sequence[Scan]) -> bool:

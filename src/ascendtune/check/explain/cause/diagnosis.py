@@ -18,7 +18,6 @@ from ascendtune.check.explain.rank.rank_lines import Ranks
 from ascendtune.core.exit_cause import CauseKind
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
-_NO_MODULE = "No module named"
 _LAUNCHER = "launcher"
 _OF_COLLECTIVES = ("nccl", "cuda-and-collectives", "ascend-hccl", _LAUNCHER)
 """Families of what a rank says when another one does not answer."""
@@ -80,17 +79,6 @@ def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
         return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
     return found
-
-
-def lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:
-    """Whether of several ranks one alone does not find a module."""
-    if found.first is None or found.rank is None or _NO_MODULE not in found.first.text:
-        return False
-    said = [(rank, event.text) for event in found.echoes for rank in event.said_by]
-    others = {rank for rank, _ in said} | {scan.rank for scan in scans if not scan.is_empty}
-    return bool(others - {found.rank, None}) and not any(
-        _NO_MODULE in text for rank, text in said if rank != found.rank
-    )
 
 
 def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | None:

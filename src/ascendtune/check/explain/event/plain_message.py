@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ascendtune.check.explain.event.event import Event
+
 _LEAST_WORDS = 3
 _LOGGER = re.compile(
     r"\W*(?:"
@@ -43,6 +45,8 @@ _BEFORE_MESSAGE = re.compile(
 )
 """What programs put before a message in ways of their own: levels, clocks, places, the names of their parts."""
 _LEAST_LEFT = 4
+_NESTED = re.compile(r":\s+(?!(?<=`: )-?\d)")
+"""Between the reasons of a message, the outermost first. A value after a quoted name (`name`: 7) is not a reason."""
 
 
 def program_and_message(said: str) -> tuple[str, str]:
@@ -67,3 +71,13 @@ def without_logger(text: str) -> str:
     match = _LOGGER.match(text)
     rest = text[match.end() :].strip() if match else text
     return rest if len(rest.split()) >= _LEAST_WORDS else text
+
+
+def message_of(event: Event) -> str:
+    """The message of an exception, or of a line without what a logger put before it."""
+    return event.message if event.trace is not None else without_logger(event.text)
+
+
+def reasons_in(message: str) -> list[str]:
+    """The reasons of a message "X: Y: Z", the outermost first."""
+    return _NESTED.split(message)

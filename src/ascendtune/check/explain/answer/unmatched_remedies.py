@@ -6,16 +6,17 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from ascendtune.check.explain.cause.set_in_log import place_of_setting
-from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.answer.set_in_log import place_of_setting
+from ascendtune.check.explain.event.event import Event, without_stamp
 from ascendtune.check.explain.event.message_rule import turned_round
 from ascendtune.check.explain.event.plain_message import program_and_message
 from ascendtune.check.explain.event.scan import Scan, texts_of
-from ascendtune.check.explain.event.unmatched import advice_of, explains_itself
+from ascendtune.check.explain.event.unmatched import explains_itself
 from ascendtune.check.explain.facts.facts import Facts, versions
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.origin import advice_on_frames, advises_search
+from ascendtune.check.explain.traceback.advice import IN_MESSAGE
 
 _PATH = re.compile(r"(?<![\w/.:#*<>$}-])(?P<path>/[\w.@+-]+(?:/[\w.@+%=-]+)+)(?![\w/]*[#*<{$])")
 _SOURCES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".go", ".h", ".hpp", ".py", ".rs", ".ts")
@@ -85,6 +86,30 @@ _LONGEST_WORDS = 80
 _SEARCHED = 400
 _MOST_WORDS = 9
 _LEAST_WORDS = 4
+
+_OF_DEVICE = re.compile(
+    r"\bCUDA|\bcu(?:da|dnn|blas)|device-side|\bNPU\b|\bnpu:|\bacl|hccl|\bNCCL|\bE[A-Z1-9]\d{4}\b|ERR\d{5}|"
+    r"\bAI ?[Cc]ore|[Kk]ernel|tiling",
+    re.ASCII,
+)
+"""Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_OF_BUILD = re.compile(
+    r"^CMake (?:Error|Warning)\b|-- Configuring incomplete|"
+    r"^(?:ninja|g?make(?:\[\d+\])?|collect2|ld(?:\.\w+)?|cc1plus|configure): |"
+    r"\.(?:c|cc|cpp|cxx|cu|h|hpp|asc)(?::\d+){1,2}:? (?:fatal )?error: |undefined reference to |"
+    r"\b(?:No module named|Failed to build|Failed building wheel|subprocess-exited-with-error)\b|"
+    r"No matching distribution|^error: command '|Compilation Failed!|ERROR: Cannot install "
+)
+"""Of configuring, compiling, linking and installing."""
+_OF_CODE = (
+    *("AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError", "KeyError", "LookupError"),
+    *("ModuleNotFoundError", "NameError", "OSError", "PermissionError", "TypeError", "UnboundLocalError", "ValueError"),
+)
+"""Exceptions by which no device reports anything."""
+_LONGEST_ADVICE = 200
+_SENTENCE = re.compile(r".+?(?:[.!?](?=\s|$)|$)\s*")
+_SUGGESTION = "Did you mean"
+"""Suggestions of Python for a misspelt name: useful only in the user's own code."""
 
 _SEARCH_PACKAGE = (
     '{package}{version} raises it: search its issues for "{words}"; `pip show {package}` (a clone: `git log -1`) shows '
@@ -174,9 +199,22 @@ def is_of_ranks(event: Event | None, rank: int | None, facts: Facts) -> bool:
     return is_python or rank is not None or not _OF_RANKS.isdisjoint(facts)
 
 
-def names_cuda(scans: Sequence[Scan]) -> bool:
-    """Whether the logs have words of programs that use a card of NVIDIA."""
-    return any(map(_CUDA.search, texts_of(scans)))
+def may_be_of_device(first: Event | None, scans: Sequence[Scan], facts: Facts) -> bool:
+    """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing. Imports
+    and builds have started nothing on a device."""
+    is_of_start = first is not None and first.trace is not None and first.trace.is_of_start
+    if first is None or is_of_start or "failed_build" in facts or _OF_BUILD.search(first.text):
+        return False
+    is_of_code = first.trace is not None and first.trace.type.rpartition(".")[2] in _OF_CODE
+    if (is_of_code or explains_itself(first)) and _OF_DEVICE.search(first.text) is None:
+        return False
+    # A line of a program that knows no card is not of one.
+    return first.trace is not None or names_ascend(scans) or any(map(_CUDA.search, texts_of(scans)))
+
+
+def names_ascend(scans: Sequence[Scan]) -> bool:
+    """Whether the logs name Ascend."""
+    return any(scan.speaks_of_ascend for scan in scans)
 
 
 def advice_on_message(event: Event, scans: Sequence[Scan]) -> tuple[str, ...]:
@@ -218,8 +256,23 @@ def search_for(event: Event, scans: Sequence[Scan], facts: Facts) -> tuple[str, 
 
 def own_advice(event: Event) -> tuple[str, ...]:
     """What a message itself advises, as a remedy; nothing if it advises nothing."""
-    words = advice_of(event)
+    words = _advice_of(event)
     return (say("the message itself advises: {words}", words=words),) if words else ()
+
+
+def _advice_of(event: Event) -> str:
+    """What the message itself advises, cut after a whole sentence; empty if it advises nothing."""
+    match = IN_MESSAGE.search(without_stamp(event.message))
+    words = match[0] if match is not None else event.trace.advice if event.trace is not None else ""
+    shown = ""
+    for sentence in _SENTENCE.findall(words):
+        if len(shown) + len(sentence) > _LONGEST_ADVICE:
+            break
+        shown += sentence
+    if not shown:
+        return ""
+    is_of_package = event.trace is not None and event.trace.package
+    return "" if is_of_package and shown.startswith(_SUGGESTION) else shown.strip()
 
 
 def last_resort(event: Event | None) -> tuple[str, ...]:

@@ -1,0 +1,52 @@
+"""Notes on the Python environment: user packages that hide those of the environment; a rank whose Python lacks one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ascendtune.check.explain.cause.diagnosis import Diagnosis
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.language import say
+
+_OF_USER = re.compile(
+    r".*(?:/AppData/Roaming/Python/Python\d+|/\.local/lib/python[\d.]+)/site-packages/(?P<package>[A-Za-z]\w*)"
+)
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/](?!/)")
+_VERSIONS = "versions"
+_NO_MODULE = "No module named"
+_HIDDEN = (
+    "the {package} of the traceback is one of the user's site-packages, which hide those of an environment: "
+    "`python -s -m pip show {package}` shows the environment's: the right one: {unset} before the start; none: "
+    "`python -m pip install --user -U {package}` changes the user's"
+)
+_COMPARE_PYTHONS = (
+    "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
+    "compare `which python; python -m pip list` there and on another host, and install there what the others have"
+)
+
+
+def with_environment(remedies: tuple[str, ...], found: Diagnosis, scans: Sequence[Scan]) -> tuple[str, ...]:
+    """The remedies; behind the first, how to leave out the user's packages, where the traceback goes through some.
+
+    Before them stands with what to compare a rank that alone lacks a module.
+    """
+    first = found.first
+    trace = next((event.trace for event in (first, *found.echoes) if event is not None and event.trace), None)
+    files = trace.files if trace is not None else ()
+    users = [match["package"] for match in map(_OF_USER.match, files) if match is not None]
+    is_import = trace is not None and trace.type.endswith("ImportError")
+    if users and first is not None and (_VERSIONS in first.entry.checks or is_import):
+        unset = "set PYTHONNOUSERSITE=1" if any(map(_OF_WINDOWS.match, files)) else "export PYTHONNOUSERSITE=1"
+        remedies = (*remedies[:1], say(_HIDDEN, package=users[-1], unset=unset), *remedies[1:])
+    return (say(_COMPARE_PYTHONS, rank=found.rank), *remedies) if _lacks_alone(found, scans) else remedies
+
+
+def _lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:
+    """Whether of several ranks one alone does not find a module."""
+    if found.first is None or found.rank is None or _NO_MODULE not in found.first.text:
+        return False
+    said = [(rank, event.text) for event in found.echoes for rank in event.said_by]
+    others = {rank for rank, _ in said} | {scan.rank for scan in scans if not scan.is_empty}
+    lack = {rank for rank, text in said if _NO_MODULE in text}
+    return bool(others - {found.rank, None}) and lack <= {found.rank}

@@ -1,0 +1,202 @@
+"""The headline: one sentence on what failed, with what the message says in numbers and names, and on which rank."""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.answer.remedies_by_owner import place_in_library
+from ascendtune.check.explain.cause.diagnosis import Diagnosis
+from ascendtune.check.explain.event.event import Event, without_stamp
+from ascendtune.check.explain.event.message_rule import turned_round
+from ascendtune.check.explain.event.plain_message import message_of, reasons_in
+from ascendtune.check.explain.event.unmatched import EXCEPTION
+from ascendtune.check.explain.facts import facts as facts_of
+from ascendtune.check.explain.facts.facts import ENDED, Facts
+from ascendtune.check.explain.facts.memory import sums_in
+from ascendtune.check.explain.facts.shapes import mismatch_in
+from ascendtune.check.explain.facts.state_dict import names_in
+from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER, KnownFailure
+from ascendtune.check.explain.language import say
+from ascendtune.check.explain.traceback import cann_reason
+
+_FIELDS_OF_TORCHRUN = "failed (exitcode: "
+"""A line of torchrun that says in fields how a process ended; the headline has its rank and host."""
+_NAME = re.compile(r"\{(\w+)\}")
+_STATE_DICT = "state-dict"
+_OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascend-report", "ascend-hccl")
+_GENERAL_ANCHORS = 3
+"""An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
+_LONGEST_MESSAGE = 300
+_LEAST_WORDS = 3
+_LONGEST_SENTENCE = 120
+_LEAST_NEW_WORDS = 2
+"""Words of a message, beyond those of the entry that matches it, from which on the headline quotes the message."""
+_WORD = re.compile(r"[a-z_]{3,}|\d+")
+_SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
+_OTHER_TEXT = re.compile(
+    r"(?<=[\w)\]'\"])\s*(?=[^\x00-\x7f]{2})|\s+(?=[{\[][^]}]{60}|\S{40}|[\w.]*(?:Error|Exception): )"
+)
+_IS_RECORD = re.compile(r"\{\"|\w+=\S+ \w+=")
+_IN_FIELD = re.compile(r"\"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )(?P<message>[^\"\\]{10,})\"")
+"""The error in one field of a log line that consists of fields: JSON, or NAME=VALUE."""
+_CLAUSE_END = re.compile(r"[,;](?=\s)")
+_VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
+"""A second sentence that has the values of what the first one says."""
+_BROKEN_OFF = re.compile(r",? +(?:and|as|because|but|by|for|in|of|or|since|that|the|to|which|with)$")
+_OF_ERRNO = re.compile(
+    r"(?:\[Errno \d+\] )?(?:no such (?:file or directory|device(?: or address)?)|permission denied|invalid argument|"
+    r"operation not (?:permitted|supported)|input/output error|file exists|not a directory|is a directory|"
+    r"device or resource busy|read-only file system|connection (?:refused|reset by peer|timed out)|bad address|"
+    r"i/o timeout|unknown error \d+|exec format error|executable file not found in \S+)",
+    re.IGNORECASE,
+)
+"""Error texts of the system, which need the reason before them."""
+_TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
+_REFUSED_BY = "{package} refuses what it was given ({type}): {message}"
+_FAILED_IN = "{package} failed with {type}: {message}"
+
+
+def headline_of(first: Event, found: Diagnosis, facts: Facts) -> str:
+    """What failed, and on which rank, where a first cause was found."""
+    if found.missing is not None:
+        return found.missing.what
+    told = _told(first)
+    what = f"{meaning_of(first)}: {told}" if told else meaning_of(first)
+    return what + place_in_library(first) + _versions(first, facts) + culprit_of(found)
+
+
+def _told(first: Event) -> str:
+    """What the message says in numbers and names, for the headline."""
+    sums = sums_in(first.text)
+    if sums is not None and sums.tried_bytes is not None:
+        return sums.headline()
+    if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.entry.what:
+        return mismatch.headline()
+    entry = first.entry
+    if first.reason and _yields_to_reason(entry):
+        return first.reason
+    if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
+        return names.headline()
+    if not first.is_known or entry.kind == "consequence" or _FIELDS_OF_TORCHRUN in first.text:
+        return ""
+    if "{" in entry.what:
+        is_filled = any(name in first.hit.names for name in _NAME.findall(entry.what))
+        return "" if is_filled else _own_sentence(first)
+    if entry.specific:
+        return _own_sentence(first) if _says_more_than(first, first.meaning) else ""
+    if entry.general:
+        reason = _innermost_reason(first)
+        if not reason and entry.family in _OF_CANN:
+            reason = cann_reason.reason_in([first.text])
+        if not _says_more_than(first, first.meaning):
+            reason = _direct_cause(first) or reason
+        return "" if reason in first.meaning else reason
+    says_more = len(entry.anchors) >= _GENERAL_ANCHORS or _says_more_than(first, first.meaning)
+    quoted = _own_sentence(first) if says_more else ""
+    return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
+
+
+def _versions(first: Event, facts: Facts) -> str:
+    """The versions of the packages that an import or a call failed between, where the log names one of each."""
+    if not {"module", "package", OWNER} & first.hit.names.keys():
+        return ""
+    named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER))
+    known = {package: facts_of.versions(facts, package) for package in named if package}
+    shown = [
+        f"{package} {values[0]}"
+        for package, values in known.items()
+        if len(values) == 1 and values[0] not in first.meaning
+    ]
+    return say(" (by the log: {versions})", versions=", ".join(shown)) if shown else ""
+
+
+def culprit_of(found: Diagnosis) -> str:
+    """The rank, device and host that failed first, in brackets; empty where nothing tells."""
+    rank, host, first = found.rank, found.host, found.first
+    parts = [say("rank {rank}", rank=rank)] if rank is not None else []
+    if first is not None and first.device is not None and not _names_device(first):
+        parts.append(say("device {device}", device=first.device))
+    if host and not (first is not None and "{host}" in first.entry.what):
+        parts.append(say("host {host}", host=host))
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _yields_to_reason(entry: KnownFailure) -> bool:
+    """Whether an entry of a call of CANN knows only its number or its class."""
+    return entry.kind in ("wrapper", "unknown") or (entry.general and entry.family in _OF_CANN)
+
+
+def _names_device(first: Event) -> bool:
+    """Whether the sentence of the entry has the number of the device."""
+    return "{device}" in first.entry.what and first.hit.names.get("device") == str(first.device)
+
+
+def meaning_of(event: Event) -> str:
+    """The sentence of an event; of an exception that no entry of its own matches, with the package that raised it."""
+    trace = event.trace
+    if trace is None or event.is_known or event.entry.what != EXCEPTION.what or not trace.message:
+        return event.meaning
+    package = trace.package_that_failed or trace.package
+    if not package:
+        return event.meaning
+    names = {"package": package, "type": trace.type.rpartition(".")[2], "message": event.hit.names.get("message", "")}
+    return say(_REFUSED_BY if turned_round(trace.message) else _FAILED_IN, **names)
+
+
+def _own_sentence(event: Event) -> str:
+    """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
+    if event.trace is not None and not event.trace.type:
+        return ""
+    message = message_of(event)
+    if (quoted := _IN_FIELD.search(message)) is not None and _IS_RECORD.match(message):
+        message = quoted["message"]
+    message = ENDED.sub("", _TIME.sub("", without_stamp(message), count=1), count=1)
+    sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
+    sentence = sentence.rstrip(".!")
+    if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:
+        # The values of many messages stand in their second sentence.
+        sentence = f"{sentence}: {rest[0].strip().rstrip('.!')}"
+    # A line that was broken in mid-sentence is quoted up to its last whole clause.
+    sentence = _BROKEN_OFF.sub("", sentence)
+    if len(sentence) > _LONGEST_MESSAGE:
+        sentence = _beginning(sentence)
+    is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",", "(")) and sentence[:1] != "{"
+    return sentence if is_short and len(sentence.split()) > 1 else ""
+
+
+def _beginning(sentence: str) -> str:
+    """The first words of a very long sentence: up to where another language, data or another message begins behind
+    them, or to the last clause that fits; empty if no such place tells where to stop.
+    """
+    other = _OTHER_TEXT.search(sentence)
+    ends = [match.start() for match in _CLAUSE_END.finditer(sentence[: _LONGEST_SENTENCE + 1])]
+    ends = [other.start()] if other and other.start() <= _LONGEST_SENTENCE else ends
+    words = sentence[: ends[-1]].rstrip(" ,;:-") if ends else ""
+    return words if len(words.split()) >= _LEAST_WORDS else ""
+
+
+def _says_more_than(event: Event, meaning: str) -> bool:
+    """Whether a message has words of its own: words that stand neither in the entry's example nor in its meaning."""
+    entry = event.entry
+    example = " ".join((entry.test, *(part for anchor in entry.anchors for part in anchor)))
+    return len(_words(_own_sentence(event)) - _words(f"{meaning} {example}")) >= _LEAST_NEW_WORDS
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _innermost_reason(event: Event) -> str:
+    """The last of the reasons "X: Y: Z" of a message; empty if the message has no words of its own."""
+    parts = reasons_in(_TIME.sub("", without_stamp(message_of(event)), count=1))
+    reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
+    reason = reasons[-1].partition("\\n")[0].strip(" .,!") if reasons else ""
+    if len(reasons) > 1 and _OF_ERRNO.fullmatch(reason):
+        reason = f"{reasons[-2]}: {reason}"
+    return reason if reason and len(reason) <= _LONGEST_SENTENCE else _own_sentence(event)
+
+
+def _direct_cause(event: Event) -> str:
+    """The first exception of the chain that led to this one, as "TYPE: MESSAGE"; empty if it says nothing."""
+    first = event.trace.parents[-1] if event.trace is not None and event.trace.parents else None
+    return first.text[:_LONGEST_MESSAGE] if first is not None and len(first.message.split()) >= _LEAST_WORDS else ""
