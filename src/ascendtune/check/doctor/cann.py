@@ -24,6 +24,12 @@ def loaded_toolkit(outside: Outside) -> Toolkit | None:
     return next((kit for kit in outside.versions.toolkits if kit.in_use), None)
 
 
+def operator_packages(outside: Outside, cann: str) -> str:
+    """The packages of compiled operators that the chips of this machine need of a CANN release; empty if unknown."""
+    families = (family_of(device.name) for device in outside.npu_smi[0].devices if device.name)
+    return ", ".join(dict.fromkeys(family.package(cann) for family in families if family))
+
+
 def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     if not outside.has_npus:
         return
@@ -57,9 +63,10 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
 def _loaded(outside: Outside, loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
     name = loaded.version or loaded.package_version or ""
     there = {path.name for part in ("", "*-linux/") for path in Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")}
-    families = {device.name: family_of(device.name) for device in outside.npu_smi[0].devices if device.name}
-    needed = {chip: family for chip, family in families.items() if family and family.directory not in there}
-    packages = ", ".join(dict.fromkeys(family.package(name) for family in needed.values()))
+    chips = {device.name: family_of(device.name) for device in outside.npu_smi[0].devices if device.name}
+    wanted = {chip: family.directory for chip, family in chips.items() if family}
+    lacking = {chip: directory for chip, directory in wanted.items() if directory not in there}
+    packages = operator_packages(outside, name)
     if not there:
         yield failure(
             CANN,
@@ -71,16 +78,16 @@ def _loaded(outside: Outside, loaded: Toolkit, kits: tuple[Toolkit, ...], names:
             evidence=(loaded.path,),
         )
         return
-    if needed:
+    if lacking:
         yield failure(
             CANN,
             say(
                 "CANN {name} has compiled operators for {there}, not for the chips of this machine ({chips})",
                 name=name,
                 there=", ".join(sorted(there)),
-                chips=", ".join(needed),
+                chips=", ".join(lacking),
             ),
-            expected=", ".join(dict.fromkeys(f"{_KERNELS}/{family.directory}" for family in needed.values())),
+            expected=", ".join(dict.fromkeys(f"{_KERNELS}/{directory}" for directory in lacking.values())),
             remedy=say("install {packages} {name}", packages=packages, name=name),
             evidence=(loaded.path,),
         )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
-from ascendtune.check.doctor.cann import loaded_toolkit
+from ascendtune.check.doctor.cann import loaded_toolkit, operator_packages
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import (
@@ -83,7 +83,9 @@ def make_install_plan(outside: Outside) -> InstallPlan:
         PlannedPackage(name, bounds, outside.package(name), _why(name, bounds, release, outside))
         for name, bounds in wanted.items()
     )
-    return InstallPlan(outside.python, outside.driver_version, cann, _before(advice), packages, advice.is_possible)
+    return InstallPlan(
+        outside.python, outside.driver_version, cann, _before(outside, advice), packages, advice.is_possible
+    )
 
 
 def _missing(outside: Outside) -> list[tuple[str, str]]:
@@ -94,17 +96,19 @@ def _missing(outside: Outside) -> list[tuple[str, str]]:
     return [(name, bounds) for name, bounds in wanted.items() if outside.package(name) is None]
 
 
-def _before(advice: RequiredVersions) -> tuple[str, ...]:
+def _before(outside: Outside, advice: RequiredVersions) -> tuple[str, ...]:
     if not advice.is_possible:
         return (say("Python 3.11: no torch_npu that ascendtune supports is published for this Python"),)
     found = []
     if advice.driver:
         found.append(say("driver and firmware {release}, then restart", release=advice.driver))
     if advice.cann:
+        operators = operator_packages(outside, advice.cann)
         found.append(
             say(
-                "CANN {release}: the toolkit, and the kernels (8.5 and later: ops) package of the chip; then {command}",
+                "CANN {release}: the toolkit, and {operators}; then {command}",
                 release=advice.cann,
+                operators=operators or say("the kernels (8.5 and later: ops) package of the chip"),
                 command='eval "$(ascendtune env export)"',
             )
         )

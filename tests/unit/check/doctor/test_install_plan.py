@@ -42,6 +42,7 @@ def test_numpy_2_stays_with_a_cann_that_runs_with_it(lay: Lay) -> None:
 def test_old_cann_is_replaced_first(lay: Lay) -> None:
     plan = make_install_plan(lay(replace(HEALTHY, packages={}, cann=(Cann("7.0.0"),))))
     assert len(plan.before) >= 1 and plan.before[-1].startswith("CANN ")
+    assert "8.5.0: the toolkit, and Ascend-cann-910b-ops; then" in plan.before[-1], plan.before
 
 
 def test_machine_as_planned_has_nothing_to_install(lay: Lay) -> None:
