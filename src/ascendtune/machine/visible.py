@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ascendtune.machine.language import say
 from ascendtune.machine.vendor.base import Vendor
 from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 
@@ -32,7 +33,7 @@ class VisibleDevices:
 
     def label(self, index: int) -> str:
         """How messages call one of them: "NPU 3"."""
-        return f"{self.vendor.noun} {self.ids[index]}" if self.vendor.is_accelerator else "the CPU"
+        return f"{self.vendor.noun} {self.ids[index]}" if self.vendor.is_accelerator else say("the CPU")
 
 
 def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> VisibleDevices:

@@ -53,7 +53,7 @@ def _mounts(outside: Outside) -> Iterator[Finding]:
             yield Finding(
                 CONTAINER,
                 status,
-                "; ".join(
+                say("; ").join(
                     say("{place} does not exist: {why}", place=place, why=say(_MOUNTS.get(place, _TOOL)[1]))
                     for place in places
                 ),

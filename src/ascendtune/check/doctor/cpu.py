@@ -32,7 +32,7 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
     slow = sum(count for name, count in governors.items() if name in ("powersave", "conservative"))
     # intel_pstate and amd-pstate call their ordinary governor powersave.
     scales_itself = "pstate" in outside.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
-    told = ", ".join(f"{name} on {count}" for name, count in sorted(governors.items()))
+    told = ", ".join(say("{name} on {count} cores", name=name, count=each) for name, each in sorted(governors.items()))
     if slow and not scales_itself:
         yield warning(
             CPU_GOVERNOR,
@@ -42,7 +42,7 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
             evidence=(told,),
         )
     else:
-        yield ok(CPU_GOVERNOR, say("{told} cores", told=told))
+        yield ok(CPU_GOVERNOR, told)
 
 
 CPU_GOVERNOR_CHECK = Check(

@@ -115,7 +115,7 @@ def _sentence(told: dict[str, Any]) -> str:
         there, back = told["to_device_bytes_per_second"], told["from_device_bytes_per_second"]
         template = "{there}/s to the device, {back}/s back"
         parts.append(say(template, there=format_bytes(there), back=format_bytes(back)))
-    return "; ".join(parts)
+    return say("; ").join(parts)
 
 
 COMPUTE_CHECK = Check(

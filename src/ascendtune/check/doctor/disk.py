@@ -39,7 +39,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         found += _kind(name, there, mount)
     yield from found
     if not found:
-        yield ok(DISK, "; ".join(told))
+        yield ok(DISK, say("; ").join(told))
 
 
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:

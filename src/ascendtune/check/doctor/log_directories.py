@@ -42,7 +42,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     found += _quota(outside)
     yield from found
     if not found and (told or outside.has_npus):
-        yield ok(LOG_DIRECTORIES, "; ".join(told) or say("no logs and no compiled kernels yet"))
+        yield ok(LOG_DIRECTORIES, say("; ").join(told) or say("no logs and no compiled kernels yet"))
 
 
 def _places(outside: Outside) -> dict[str, Path]:

@@ -242,7 +242,7 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
         each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
         yield warning(
             NPU_NETWORK,
-            say("RoCE's UDP source port is set in {count} ways: {names}", count=len(modes), names="; ".join(each)),
+            say("RoCE's UDP source port is set in {count} ways: {names}", count=len(modes), names=say("; ").join(each)),
             expected=say("the same on every NPU, auto where several machines meet at a switch"),
             remedy=_for_each(ports, "-udp -s auto"),
         )

@@ -62,9 +62,9 @@ def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool
             found += _slow(place, there, mount, *speed)
     yield from dict.fromkeys(found)
     if are_given or not found:
-        yield ok(STORAGE, "; ".join(told))
+        yield ok(STORAGE, say("; ").join(told))
     elif unmeasured := [line for line, is_measured in told.items() if not is_measured]:
-        yield unknown(STORAGE, "; ".join(unmeasured))
+        yield unknown(STORAGE, say("; ").join(unmeasured))
 
 
 def _places(outside: Outside) -> list[_Directory]:

@@ -99,3 +99,11 @@ def test_open_device_files_are_chinese(lay: Callable[..., Outside]) -> None:
     with language.using("zh"):
         found = examine(lay("opened-without-npu-smi")).findings
     assert any("打开了 davinci0" in line for each in found for line in each.evidence)
+
+
+def test_parts_of_a_sentence_are_joined_as_in_chinese(lay: Callable[..., Outside]) -> None:
+    with language.using("zh"):
+        measured = {each.code: each.measured for each in examine(lay("container-without-dcmi")).findings}
+    assert "；/etc/ascend_install.info 不存在" in measured["container"]
+    assert measured["cpu_governor"] == "4 个核为 performance"
+    assert [each for each in measured.values() if "; " in each] == []
