@@ -1,1 +1,1 @@
-"""How does text become tokens? Formats, templates, tokenisation, packing, batches, and the report of what was read."""
+"""How does text become tokens? Formats, templates, tokenisation, packing, batches, and the report on the rows."""

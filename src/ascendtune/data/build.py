@@ -1,4 +1,4 @@
-"""One cache entry, from files to tokens and reports."""
+"""Builds one cache entry: from files to tokens and reports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ Progress = Callable[[str, int, int], None]
 
 
 def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> dict[str, Any]:
-    """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
+    """Write `train/`, and `eval/` if the section has evaluation data, into `directory`; returns the facts for the
+    record."""
     section, task, seed = inputs.section, inputs.task, inputs.seed
     tokenizer = Tokenizer.load(inputs.model_directory, inputs.new_tokens)
     # For preference data only answers are trained on.
@@ -81,14 +82,14 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
 
 
 def places_of(inputs: TokenInputs, rows: Sequence[int], rows_kept: int) -> list[str]:
-    """`file:line` of rows of the training tokens; their numbers where tokenisation has dropped or divided rows.
+    """`file:line` of rows of the training tokens; their numbers if tokenisation has dropped or divided rows.
 
     Args:
         rows: numbers of the rows of `train/`; a pair is one.
-        rows_kept: of the data report.
+        rows_kept: from the data report.
 
     Raises:
-        DataError: the files are no longer there, or do not hold what they held.
+        DataError: the files no longer exist, or have changed.
     """
     section = inputs.section
     load = partial(load_rows, section.train, inputs.task, seed=inputs.seed, on_bad_row=section.on_bad_row)
@@ -181,7 +182,7 @@ def _write(
 
 
 def _refuse(outcome: TokenizeResult, places: RowPlaces, section: DataSection) -> None:
-    """Raise where rows were dropped that the recipe does not allow to drop."""
+    """Raise if rows were dropped for a reason that the recipe does not permit."""
     may_skip = section.on_bad_row == "skip" and outcome.rows
     refused, indivisible, too_long = (_dropped(outcome, reason) for reason in (REFUSED, INDIVISIBLE, TOO_LONG))
     if refused and not may_skip:
@@ -217,7 +218,7 @@ class NoRowLeft(DataError):
     """No row has a token to train on."""
 
     report: DataReport
-    """Of the training rows."""
+    """The report on the training rows."""
 
 
 def _require_rows(outcome: TokenizeResult, inputs: TokenInputs) -> None:
@@ -255,7 +256,7 @@ def _remedy_for_length(wanted: str, outcome: TokenizeResult, inputs: TokenInputs
 
 
 def _positions_of(model_directory: Path) -> int | None:
-    """The longest row that the model was made for; None where config.json does not say."""
+    """The longest row that the model was made for; None if config.json does not contain it."""
     path = model_directory / "config.json"
     config = read_json_object(path) if path.is_file() else {}
     found = value_at(config, "text_config", "max_position_embeddings") or value_at(config, "max_position_embeddings")

@@ -1,4 +1,4 @@
-"""Group numbers become arrays: one after the other without padding, or padded on the right."""
+"""Converts group numbers to arrays: rows one after the other without padding, or padded on the right."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _NO_VALUES = np.empty(0, np.float32)
 class Batch:
     """One micro-batch on the host.
 
-    The target of a position is the label of the next one, so the last position of a document has none. Positions with a
-    target are listed by index: the loss selects them without a device synchronisation.
+    The target of a position is the label of the next one, so the last position of a document has none. Positions with
+    targets are listed by index: the loss selects them without a device synchronisation.
     """
 
     input_ids: NDArray[np.int64]
     """(batch, tokens) int64; batch is 1 without padding."""
     position_ids: NDArray[np.int64] | None
-    """(1, tokens) int64, starting at 0 in every document; None when padded, where they are the same for all rows."""
+    """(1, tokens) int64, starting at 0 in every document; None if padded, because they are then equal for all rows."""
     cu_seqlens: tuple[int, ...] | None
-    """Where documents begin and the last one ends, without padding: (0, 3, 7) for documents of 3 and 4 tokens."""
+    """Begin of each document and end of the last one, without padding: (0, 3, 7) for documents of 3 and 4 tokens."""
     target_index: NDArray[np.int64]
     """(labelled,) int64: positions with a target, in the flattened (batch × tokens) order."""
     targets: NDArray[np.int64]
-    """(labelled,) int64: token ids to predict there."""
+    """(labelled,) int64: the token ids to predict at these positions."""
     tokens: int
     """Real tokens, padding not counted."""
     attention_mask: NDArray[np.int64] | None = None
@@ -61,9 +61,9 @@ def collate(
     """Arrays for one micro-batch of at least one sequence.
 
     Args:
-        padding_free: put all rows one after the other, isolated from each other, whether they were packed by length
-            or not; else pad them on the right.
-        members: which rows of each group; all of them, or `slice(0, 1)` for the first.
+        padding_free: whether all rows follow each other, isolated from each other, whether they were packed by length
+            or not; otherwise they are padded on the right.
+        members: rows of each group; all of them, or `slice(0, 1)` for the first.
     """
     numbers = _row_numbers(dataset, sequences, members)
     rows = [dataset.row(number) for number in numbers]
@@ -137,7 +137,7 @@ def _next_labels(labels: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[
 
 
 def hash_of_batch(dataset: TokenDataset, sequences: list[PackedSequence]) -> str:
-    """16 hex digits over all that a global batch holds, in order: equal on two machines that see the same data."""
+    """Hash, of 16 hex digits, of a global batch with its order: equal on two machines that use the same data."""
     digest = hashlib.blake2b(digest_size=8)
     for sequence in sequences:
         for number in _row_numbers(dataset, [sequence]):

@@ -8,11 +8,11 @@ from typing import Any, TypedDict
 
 
 class Message(TypedDict, total=False):
-    """One turn, in OpenAI's words.
+    """One turn, with the keys of OpenAI's messages.
 
     `role` is system, user, assistant or tool. `content` is text (may be empty when there are `tool_calls`).
     `tool_calls` is `[{"type": "function", "function": {"name": …, "arguments": {…}}}]`. `train: False` on an assistant
-    turn takes it out of the loss. `tool_call_id` names the call that a tool turn answers, where the data say so.
+    turn excludes it from the loss. `tool_call_id` names the call that a tool turn answers, where the data say so.
     """
 
     role: str
@@ -30,9 +30,9 @@ class Conversation:
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
-    """JSON schemas offered to the model."""
+    """JSON schemas of the tools that the model may call."""
     options: dict[str, Any] | None = None
-    """For the chat template: `{"enable_thinking": false}`."""
+    """Variables for the chat template: `{"enable_thinking": false}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class PreferencePair:
     chosen: Conversation
     rejected: Conversation
     margin: float = 0.0
-    """By how much the chosen answer is better, where the data say so."""
+    """How much better the chosen answer is, if the data contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ def conversations_of(row: Row) -> tuple[Conversation, ...]:
 
 @dataclass
 class BadRow(Exception):
-    """A readable row that cannot be trained on. Its place is the row's. Formats raise it where they find it."""
+    """A readable row that cannot be trained on. Raised by formats; the place of the error is that of the row."""
 
     reason: str
-    """Short and the same for all such rows: "no answer", "wrong order of turns", …"""
+    """Short, and the same for all rows with this fault: "no answer", "wrong order of turns", …"""
     detail: str = ""
 
 
 class SourceFile:
-    """A file that rows were read from. It finds the place of a row, slowly: only messages need it."""
+    """A file that rows were read from. Finding the place of a row is slow and done only for messages."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,13 +113,13 @@ class SourceFile:
 
 @dataclass(slots=True)
 class RawRow:
-    """A row as read: its values, and what is needed to find its place."""
+    """A row as read: its values, and the information for finding its place."""
 
     values: dict[str, Any]
     source: SourceFile
     number: int
     fault: BadRow | None = None
-    """The fault that reading found, if any."""
+    """The fault that was found while reading, if any."""
 
     @property
     def place(self) -> str:

@@ -17,20 +17,20 @@ UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PIECE = 1 << 16
 _BYTES_THAT_TELL_THE_ENCODING = 1 << 20
 _MOST_STRANGE = 0.02
-"""Share of the characters beyond ASCII that may be ones which such texts rarely have."""
+"""Largest share of characters beyond ASCII that are rare in texts of these languages."""
 _KANA = (0x82, 0x83)
 """First bytes of kana in Shift JIS."""
 _SHARE_OF_KANA = 0.15
 _CYRILLIC = 0xC0
-"""In windows-1251 the alphabet begins here."""
+"""First byte of the alphabet in windows-1251."""
 _ABOVE_ASCII = re.compile(rb"[\x80-\xff]+")
 _WESTERN = frozenset("äöüßÄÖÜẞéèêëàâçîïôûùœæÉÈÊÀÂÇÎÔŒñáíóúÑÁÍÓÚ¿¡ãõÃÕìòøåØÅÆ€–—“”„‘’‚…«»‹›°§´·²³½©®™•\u00a0")
 _HUNGARIAN = frozenset("õûÕÛ")
 """The windows-1252 letters of the bytes that are ő and ű in windows-1250."""
 _WITH_OTHERS = frozenset("ãäàèêçÃÄÀÈÊÇ")
-"""In Portuguese, Estonian and French at least one of these is more frequent; Hungarian has none."""
+"""In Portuguese, Estonian and French at least one of these is frequent; Hungarian has none of them."""
 _WITHIN_WORDS = re.compile(r"(?<=[^\W\d_])[„“”‚‘](?=[^\W\d_])")
-"""Where DOS has letters."""
+"""Positions at which DOS encodings have letters."""
 _COMMON_CHINESE = re.compile(rb"(?:[\xb0-\xd7][\xa1-\xfe]|[\xa1-\xa3][\xa1-\xfe])")
 """The more frequent half of GB 2312's characters, its punctuation and full-width forms (GB 2312-80)."""
 _MOST_COMMON_CHINESE = frozenset("的一是不了在有我人这中国大来上个到说们为你他要以会可")
@@ -85,8 +85,9 @@ class Transcoded(io.RawIOBase):
 
 
 def likely_encoding(line: bytes) -> Encoding:
-    """For a message: that of Windows in western Europe where half of the bytes above 127 stand alone, as in German or
-    French; by the first bytes of pairs Shift JIS or GB18030; Cyrillic where hardly any byte is below that alphabet."""
+    """The likely encoding, for a message: western European Windows if half of the bytes above 127 are isolated, as in
+    German or French; Shift JIS or GB18030 by the first bytes of pairs; Cyrillic if hardly any byte is below its
+    alphabet."""
     if _mostly_alone(line):
         return "windows-1252"
     beyond = [byte for byte in line if byte > 127]
@@ -99,13 +100,13 @@ def likely_encoding(line: bytes) -> Encoding:
 
 
 def certain_encoding(lines: Iterable[bytes]) -> Encoding | None:
-    """The encoding of text that is not UTF-8, where its characters leave no doubt.
+    """The encoding of text that is not UTF-8, if its characters leave no doubt.
 
-    German, French or Spanish text in windows-1252 has a few letters and quotation marks beyond ASCII, nearly each
-    between others; Chinese text in GB18030 has pairs of bytes that are frequent characters.
+    German, French or Spanish text in windows-1252 has a few letters and quotation marks beyond ASCII, nearly all of
+    them isolated; Chinese text in GB18030 has pairs of bytes that are frequent characters.
 
     Args:
-        lines: of a file; the first MiB of those with bytes above 127 are looked at.
+        lines: of a file; of those with bytes above 127 the first MiB is inspected.
     """
     kept, size = list[bytes](), 0
     for line in lines:

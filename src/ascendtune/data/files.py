@@ -1,4 +1,4 @@
-"""The files of a data set: which ones, and each as bytes or as lines of text, gzip and encodings undone."""
+"""The files of a data set: their selection, and their content as bytes or lines of text, decompressed and decoded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_LINE = 512 << 20
 _MOST_BLANK_LINES, _MOST_BLANK_BYTES = 100_000, 64 << 20
 """Between two rows, or at the end of a file."""
 _MOST_UNPACKED, _MOST_TIMES = 1 << 30, 200
-"""A whole file of more bytes than the first may be at most this many times its size on the disk."""
+"""A file of more uncompressed bytes than the first may have at most this many times its size on the disk."""
 _PIECE = 1 << 20
 _MOST_ENTRIES = 300_000
 """Files and directories in the directory of a data set; a whole file system has millions."""
@@ -38,20 +38,20 @@ _MOST_ENTRIES = 300_000
 
 @contextmanager
 def opened(path: Path, encoding: Encoding = "auto") -> Iterator[IO[bytes]]:
-    """The content of `path`, uncompressed, and text in another encoding, or marked as UTF-16, in UTF-8.
+    """The content of `path`, decompressed, and converted to UTF-8 from another encoding, or from UTF-16 with its mark.
 
     Excel and PowerShell write UTF-16.
 
     Raises:
         DataError: it cannot be read, is a pointer of Git LFS, the gzip stream is damaged, or the text is not in its
             encoding.
-        MachineError: it may not be read, or the disk fails.
+        MachineError: no permission to read it, or the disk fails.
     """
     try:
         with path.open("rb") as file:
             begin = file.read(len(LFS_POINTER))
             if begin == LFS_POINTER:
-                # As text it would be trained on.
+                # It would be trained on as text.
                 raise DataError(
                     "this is a Git LFS pointer, not the data",
                     code="git-lfs-pointer",
@@ -98,7 +98,7 @@ def read_pieces(path: Path, encoding: Encoding = "auto") -> Iterator[str]:
     """The text of a file, one piece after the other.
 
     Raises:
-        DataError: not UTF-8 (names line and byte), or far larger than on the disk.
+        DataError: not UTF-8 (with line and byte), or far larger than on the disk.
     """
     most = max(_MOST_UNPACKED, _MOST_TIMES * path.stat().st_size)
     read, line, column, rest = 0, 1, 1, b""
@@ -131,7 +131,7 @@ def read_lines(path: Path, encoding: Encoding = "auto") -> Iterator[tuple[int, s
     """(line number from 1, line with its line end), one after the other.
 
     Raises:
-        DataError: not UTF-8 (names line and byte), a line that is too long, or too many blank lines behind each other.
+        DataError: not UTF-8 (with line and byte), a line that is too long, or too many consecutive blank lines.
     """
     blank = _BlankLines(path)
     with opened(path, encoding) as file:
@@ -205,14 +205,14 @@ _PACKED = (".zst", ".xz", ".bz2", ".lz4", ".br", ".7z", ".zip")
 _NOT_DATA = re.compile(
     r"(?i)readme|licen[cs]e|requirements|dataset_(info|infos|dict)\.json|state\.json|cache-.*\.arrow"
 )
-"""With the results of `map` and `filter` that datasets keeps beside the data of `save_to_disk`."""
+"""Files beside the data of `save_to_disk`, among them caches of `map` and `filter`."""
 _TRAINING = ("train", "training")
 _OTHER_SPLITS = ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
-"""With `_TRAINING` the words by which `datasets` tells the files of splits."""
+"""With `_TRAINING` the words by which `datasets` assigns files to splits."""
 
 
 def data_suffix(path: Path) -> str | None:
-    """`.jsonl` for rows.jsonl and rows.jsonl.gz; None when the name does not tell."""
+    """`.jsonl` for rows.jsonl and rows.jsonl.gz; None if the name has no known suffix."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
@@ -223,10 +223,10 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
     """The files of a data set, in the order in which they are read.
 
     Args:
-        path: where the data set lies; default is `spec.path`.
+        path: the location of the data set; default is `spec.path`.
 
     Raises:
-        DataError: nothing is there, or no data file, or none of the split or subset.
+        DataError: the path does not exist, or contains no data file, or none of the split or subset.
     """
     path = path or expanded(spec.path)
     if not path.exists():
@@ -273,7 +273,7 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
 
 def _data_below(folder: Path) -> list[Path]:
     """The data files in a directory and those below it, sorted."""
-    # Raises where the directory cannot be read; walking it would silently find nothing.
+    # Raises if the directory cannot be read; a walk would silently find nothing.
     next(folder.iterdir(), None)
     found, entries = set[Path](), 0
     for place, directories, names in walk(folder):
@@ -286,7 +286,7 @@ def _data_below(folder: Path) -> list[Path]:
                 remedy="give the directory of one data set",
                 where=folder,
             )
-    # One that cannot be read would be missing in silence, unless it lies beside what it was made of.
+    # An unreadable file must not be missing silently, unless it lies beside the file that it was made from.
     found -= {file for file in found if _is_packed(file) and file.with_suffix("") in found}
     data = (file for file in sorted(found) if _is_data(file.relative_to(folder)))
     files = [file for file in data if file.exists() and not file.is_dir()]
@@ -297,7 +297,7 @@ def _data_below(folder: Path) -> list[Path]:
             remedy=f"put files there that end in {', '.join(SUFFIXES)} (or .gz)",
             where=folder,
         )
-    # Beside data of another kind, Markdown describes it.
+    # Beside data of another type, Markdown files describe the data.
     return [file for file in files if data_suffix(file) not in _MARKDOWN] or files
 
 
@@ -311,12 +311,12 @@ def _say_what_is_read(
         others = f"; other subsets: {names}" if names else ""
         share = f"{count_of(len(found), 'file')} of {len(files)}"
         remedy = "; it names no default: set `subset`" if chosen.is_guess else ""
-        # A guess is told in spite of --quiet.
+        # A guess is reported in spite of --quiet.
         _tell_once(f"{folder}: {CARD} names what is read, {what} ({share}){others}{remedy}", chosen.is_guess)
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
-    """The files without those of other splits, where one is named after `train`: test.jsonl beside train.jsonl."""
+    """`files` without those of other splits, if a file is named after `train`: test.jsonl beside train.jsonl."""
     of_train = [file for file in files if any(_mentions(file, folder, word) for word in _TRAINING)]
     others = [file for file in files if any(_mentions(file, folder, word) for word in _OTHER_SPLITS)]
     others = [file for file in others if file not in of_train]

@@ -14,7 +14,7 @@ from ascendtune.core.files import digest_of_file, expanded
 from ascendtune.data.files import data_files
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
-# The files that `Tokenizer.load` reads, beside those in `additional_chat_templates`.
+# The files that `Tokenizer.load` reads, besides those in `additional_chat_templates`.
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -25,7 +25,7 @@ _TOKENIZER_FILES = (
     "generation_config.json",
 )
 
-# Batches are made later, and the number of processes does not change the tokens; what is shown of them neither.
+# Batches are made later, and the number of processes does not change the tokens; nor does their display.
 _KEYS_WITHOUT_EFFECT = {"packing", "processes"}
 _MODULES_WITHOUT_EFFECT = {"collate.py", "inspect.py", "inspect_packed.py", "plan.py", "workers.py"}
 _LIBRARIES = ("tokenizers", "jinja2")
@@ -33,27 +33,27 @@ _LIBRARIES = ("tokenizers", "jinja2")
 
 @dataclass(frozen=True)
 class TokenInputs:
-    """What tokens are made from."""
+    """Everything that determines the tokens."""
 
     section: DataSection
     model_directory: Path
-    """Where the tokenizer lies."""
+    """The directory of the tokenizer."""
     locations: Sequence[tuple[DatasetSpec, Path]]
     """Every data set of the section, and where it lies on this machine."""
     task: Task
     new_tokens: Sequence[str]
     seed: int
-    """Chooses rows where a weight, `eval_fraction` or `eval_rows` takes a part of them."""
+    """Seed for the choice of rows by a weight, `eval_fraction` or `eval_rows`."""
 
     def location_of(self, spec: DatasetSpec) -> Path:
         return next(path for other, path in self.locations if other is spec)
 
 
 def fingerprint(inputs: TokenInputs) -> str:
-    """A hexadecimal name for the tokens that the inputs lead to.
+    """A hexadecimal name of the tokens that result from the inputs.
 
     Raises:
-        DataError: a data set is not there.
+        DataError: a data set does not exist.
     """
     section, model_directory, locations = inputs.section, inputs.model_directory, inputs.locations
     templates = sorted(model_directory.glob("additional_chat_templates/*.jinja"))
@@ -67,7 +67,7 @@ def fingerprint(inputs: TokenInputs) -> str:
     everything: dict[str, Any] = {
         "task": inputs.task,
         "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),
-        # The name of a file is part of it: its suffix may decide the format.
+        # The name of a file is included, because its suffix may decide the format.
         "files": [[(file.name, digest_of_file(file)) for file in data_files(spec, path)] for spec, path in locations],
         "tokenizer": tokenizer,
         "template": digest_of_file(template) if template.is_file() else None,

@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 400_000
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens one after the other that are alike in whether they are trained on and kept."""
+    """Consecutive tokens that are equally trained on or not, and cut or not."""
 
     text: str
     tokens: int
@@ -44,7 +44,7 @@ class TokenSequence:
     token_ids: list[int]
     token_texts: list[str]
     trained: list[bool]
-    """For each token: whether the loss covers it, before the cut."""
+    """Per token: whether the loss covers it, before the cut."""
     is_beginning: bool
     """The text is so long that only its beginning was tokenised."""
 
@@ -60,10 +60,10 @@ class InspectedRow:
     """Counted from 1 over all data sets, as read."""
     place: str
     values: dict[str, Any]
-    """As read."""
+    """Values as read."""
     format: str
     problem: str | None
-    """Why the row cannot be trained on; None if it can."""
+    """The reason why the row cannot be trained on; None if it can."""
     sequences: list[TokenSequence]
 
     @property
@@ -73,7 +73,7 @@ class InspectedRow:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What rows are inspected with."""
+    """Inspects rows as training would read them."""
 
     section: DataSection
     task: Task
@@ -92,7 +92,7 @@ class Inspection:
         return [self._inspected(*each) for each in islice(self._numbered(), begin, begin + count)]
 
     def first_trained_on(self, among: int) -> InspectedRow | None:
-        """The first row that is trained on; None where the first `among` rows have none.
+        """The first row that is trained on; None if the first `among` rows contain none.
 
         Raises:
             DataError: as for `rows`.
@@ -101,7 +101,7 @@ class Inspection:
         return next((row for row in rows if not row.problem), None)
 
     def number_of_rows(self) -> int:
-        """Rows as read, with those that cannot be trained on."""
+        """Number of rows as read, including those that cannot be trained on."""
         return sum(1 for _ in self._numbered())
 
     def count_duplicates(self) -> tuple[int, int]:
@@ -197,7 +197,7 @@ class Inspection:
         places: begin and end of each token in characters; tokens that are the bytes of one character share them.
         """
         segments: list[Segment] = []
-        # Without a cut the whole row is left out.
+        # Without truncation the whole row is dropped.
         most = self.section.max_length if self.section.on_long_row == "truncate" else sys.maxsize
         begin = 0
         for at in range(1, len(ids) + 1):

@@ -1,4 +1,4 @@
-"""Which rows share a packed sequence, and how each of them is trained on there."""
+"""Shows the rows that share a packed sequence, and how each of them is trained on there."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class InspectedPack:
     tokens: int
     capacity: int
     sequences: list[TokenSequence]
-    """One for each row; its name says which of the rows that were kept it is, counted from 1."""
+    """One for each row; its name contains the row's number among the kept rows, from 1."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Empty: a sequence is not read, it is made."""
+    """Empty: a packed sequence has no values of its own."""
     problem: None = None
 
     @property
@@ -62,7 +62,7 @@ def packs(
 
 def _of_tokens(name: str, ids: NDArray[np.int32], labels: NDArray[np.int32], tokenizer: Tokenizer) -> TokenSequence:
     """Args:
-    ids, labels: (tokens,) of one row; labels are -100 where it is not trained on.
+    ids, labels: (tokens,) of one row; labels are -100 for tokens that are not trained on.
     """
     numbers, trained = ids.tolist(), [each != IGNORED for each in labels.tolist()]
     edges = [0, *(at for at in range(1, len(numbers)) if trained[at] != trained[at - 1]), len(numbers)]

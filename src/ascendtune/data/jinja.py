@@ -15,8 +15,8 @@ from jinja2.runtime import Macro
 
 from ascendtune.data.limits import LimitedEnvironment
 
-# Around what a {% generation %} block writes. They are removed from the text before it is used. No data can
-# hold them: each process draws its own.
+# Marks around the text of a {% generation %} block. They are removed from the text before it is used. No data can
+# contain them: each process draws its own.
 _DRAWN = secrets.token_hex(8)
 GENERATION_BEGINS = f"\ufdd0generation {_DRAWN}\ufdd1"
 GENERATION_ENDS = f"\ufdd0endgeneration {_DRAWN}\ufdd1"
@@ -60,7 +60,7 @@ def to_json(
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}`: a template says itself what the model writes."""
+    """`{% generation %}…{% endgeneration %}`: with it a template marks the text that the model generates."""
 
     tags = {"generation"}
 

@@ -1,4 +1,4 @@
-"""Rows of JSON files: one array of objects, or one object a line."""
+"""Rows of JSON files: one array of objects, or one object per line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ascendtune.data.report import EXAMPLES_KEPT
 
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 _MOST_OBJECTS = 20
-"""Columns of a row that may all be objects; a first line with more is a file of rows by name."""
+"""Most columns of a row that may all be objects; a first line with more is a file of rows by name."""
 _LONGEST_WORD = 16
 """Characters; that which a number, a name like `-Infinity` or an escape can lack at the end is shorter."""
 
 
 def rows_of_json(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
-    """The rows of `path`; the first character tells an array from lines, whatever the suffix says.
+    """The rows of `path`; the first character distinguishes an array from lines, whatever the suffix is.
 
     Raises:
         DataError: not JSON (line and column), not a list of objects.
@@ -36,7 +36,7 @@ def rows_of_json(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
 
 
 class _ArraySource(SourceFile):
-    """Numbers are indices into the array; lines are found by reading the file once more, when first asked for."""
+    """Numbers are indices into the array; lines are found by a second reading of the file, when first needed."""
 
     def __init__(self, path: Path, encoding: Encoding) -> None:
         super().__init__(path)
@@ -48,7 +48,7 @@ class _ArraySource(SourceFile):
             elements = _Elements(self.path, json.JSONDecoder(), self._encoding)
             self._lines = array("Q", (elements.line() for _ in elements))
         line = self._lines[number]
-        # Of a file without line breaks the line says nothing.
+        # In a file without line breaks the line does not identify the row.
         shared = line in self._lines[max(0, number - 1) : number] or line in self._lines[number + 1 : number + 2]
         return f"{self.path}:{line}, row {number + 1}" if shared else f"{self.path}:{line}"
 
@@ -68,7 +68,7 @@ class _Decoder(json.JSONDecoder):
         return made
 
     def fault(self) -> BadRow | None:
-        """What was found since this was asked last."""
+        """The fault since the last call, or None."""
         twice, self._twice = self._twice, None
         return None if twice is None else BadRow("duplicate key", f"'{twice[:60]}'")
 
@@ -82,7 +82,7 @@ def _rows_of_array(path: Path, encoding: Encoding) -> Iterator[RawRow]:
 
 
 class _Elements:
-    """The elements of a JSON array, one after the other; only a part of the text is in memory."""
+    """The elements of a JSON array, in order; only a part of the text is in memory."""
 
     def __init__(self, path: Path, decoder: json.JSONDecoder, encoding: Encoding) -> None:
         self._path = path
@@ -95,7 +95,7 @@ class _Elements:
     def __iter__(self) -> Iterator[Any]:
         """
         Raises:
-            DataError: not JSON; the elements before the fault have been given.
+            DataError: not JSON; raised after the elements before the fault.
         """
         if self._next_character() != "[":
             raise self._malformed("Expecting value")
@@ -116,18 +116,18 @@ class _Elements:
             raise self._malformed("Extra data")
 
     def line(self) -> int:
-        """The line, from 1, on which the element begins that was given last."""
+        """The line, from 1, on which the last returned element begins."""
         self._breaks += self._text.count("\n", self._counted, self._at)
         self._counted = self._at
         return self._breaks + 1
 
     def _element(self) -> tuple[Any, int]:
-        """The element that begins here, and where it ends."""
+        """The element at the current position, and its end."""
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
                 size = end - self._at
-                # A number may go on behind the text in memory.
+                # A number may continue after the text in memory.
                 may_be_cut = type(value) in (int, float) and end > len(self._text) - _LONGEST_WORD
                 if not (may_be_cut and self._read_more()):
                     return value, self._at + size
@@ -140,11 +140,12 @@ class _Elements:
                 raise _not_json(f"{self._path}:{self.line()}", _fault(error)) from error
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        """Whether `error` can come from the end of the text in memory: of a string it names the beginning."""
+        """Whether the end of the text in memory may be the cause of `error`, which for a string refers to its
+        beginning."""
         return error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _LONGEST_WORD
 
     def _next_character(self) -> str:
-        """The character behind the white space that begins here, which is skipped; "" at the end of the file."""
+        """The first character after white space, which is skipped; "" at the end of the file."""
         while True:
             space = _WHITE_SPACE.match(self._text, self._at)
             self._at = space.end() if space else self._at
@@ -152,22 +153,22 @@ class _Elements:
                 return self._text[self._at : self._at + 1]
 
     def _read_more(self) -> bool:
-        """Read at least as much again as lies here and behind; False at the end of the file."""
+        """Read at least as much as is left in memory; False at the end of the file."""
         self._before = self._column() - 1
         self.line()
         kept = [self._text[self._at :]]
-        wanted = max(1, len(kept[0]))
+        least = max(1, len(kept[0]))
         self._text, self._at, self._counted = "", 0, 0
         for piece in self._pieces:
             kept.append(piece)
-            wanted -= len(piece)
-            if wanted <= 0:
+            least -= len(piece)
+            if least <= 0:
                 break
         self._text = "".join(kept)
         return len(kept) > 1
 
     def _column(self) -> int:
-        """Of the character here, from 1."""
+        """The column of the current position, from 1."""
         behind_break = self._text.rfind("\n", 0, self._at) + 1
         return self._at - behind_break + 1 + (0 if behind_break else self._before)
 
@@ -195,12 +196,12 @@ def _rows_of_lines(path: Path, encoding: Encoding) -> Iterator[RawRow]:
 
 
 def _not_json(place: str, fault: str) -> DataError:
-    """An array that does not parse as a whole."""
+    """The error for an array that does not parse."""
     return DataError(fault, code="invalid-json", remedy="correct or remove this row", where=place)
 
 
 def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
-    """The error for all remaining lines that do not parse, so that they can be corrected at once."""
+    """The error for all remaining lines that do not parse, so that they can be corrected together."""
     faults = []
     for number, line in lines:
         try:

@@ -1,9 +1,9 @@
-"""Limits on what a chat template may do: templates come with models from untrusted sources.
+"""Limits for chat templates, which come with models from untrusted sources.
 
-Jinja's sandbox protects the machine's data, not its time and memory. Here every operation whose result can
-be larger than its operands asks a meter first, every round of a loop and every call is a step, and what is written is
-counted. The limits count steps and characters, not seconds, so that the same data give the same rows on any machine;
-the processor time is looked at as well, in case an operation is dearer than it counts.
+Jinja's sandbox protects the machine's data, not its time and memory. Here every operation whose result can be larger
+than its operands is metered first, every iteration of a loop and every call is a step, and output is counted. The
+limits count steps and characters, not seconds, so that the same data have the same result on any machine; processor
+time is limited as well, in case an operation costs more than is counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _STEPS, _STEPS_PER_MESSAGE = 200_000, 1000
 _CHARACTERS, _CHARACTERS_PER_GIVEN = 32_000_000, 64
 _CPU_SECONDS, _CPU_SECONDS_PER_MEGABYTE = 5.0, 1.0
 _STEPS_BETWEEN_LOOKS = 256
-# What a list or an object costs, in characters: as much as the time to look at it.
+# Cost of a list or an object, in characters: about the time to visit it.
 _NODE = 64
-# What a sum makes is measured once it is made.
+# A sum of more parts is measured after it is computed.
 _PARTS_OF_A_SUM = 8
 _MOST_BITS = 100_000
 _WIDEST = 100_000
@@ -60,7 +60,7 @@ class Meter:
         self.start(0, 0)
 
     def start(self, messages: int, characters: int) -> None:
-        """Begin a rendering of `messages`, which hold so many characters."""
+        """Begin a rendering of `messages` messages with `characters` characters in all."""
         self._steps = _STEPS + _STEPS_PER_MESSAGE * messages
         self._characters = _CHARACTERS + _CHARACTERS_PER_GIVEN * characters
         self._seconds = _CPU_SECONDS + _CPU_SECONDS_PER_MEGABYTE * characters / 1e6
@@ -77,7 +77,7 @@ class Meter:
             raise LimitExceeded("it writes more text than it is given many times over")
 
     def weigh(self, value: Any) -> None:
-        """Spend what `value` is when it is written out; lists in lists may hold the same list many times."""
+        """Spend the size of `value` as it is written out; nested lists may contain the same list many times."""
         waiting = [value]
         while waiting:
             each = waiting.pop()
@@ -90,7 +90,7 @@ class Meter:
                 self.spend(8 * len(each) + _NODE)
                 waiting += each
             elif isinstance(each, Namespace):
-                # It may hold itself.
+                # It may contain itself.
                 self.spend(_NODE)
                 waiting += object.__getattribute__(each, "_Namespace__attrs").values()
             else:
@@ -107,7 +107,7 @@ class Meter:
 
 
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates that are metered. `meter.start` comes before each rendering."""
+    """Compiles templates that are metered. Call `meter.start` before each rendering."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
@@ -125,7 +125,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         self.filters[_COUNTED] = self._counted
 
     def limit_filter(self, name: str) -> None:
-        """Put the meter before the filter `name`; what it is given is spent as if it were written out."""
+        """Meter the filter `name`: its input is spent as if it were written out."""
         plain, meter = self.filters[name], self.meter
         value_at = 1 if hasattr(plain, "jinja_pass_arg") else 0
 
@@ -151,7 +151,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         self.filters[name] = metered
 
     def concat(self, parts: Iterable[str]) -> str:
-        """Joins what a template or a block of it has written."""
+        """Join the output of a template or of a block in it."""
         parts = list(parts)
         self.meter.spend(sum(map(str.__len__, parts)))
         return "".join(parts)
@@ -169,7 +169,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return made
 
     def made(self, collection: Any) -> Any:
-        """`[a, b]`: lists in lists grow twofold with every level, and to compare two takes as long as to write them."""
+        """Meter a literal `[a, b]`: nested lists double with every level, and comparing two takes as long as writing
+        them."""
         for each in collection.values() if isinstance(collection, dict) else collection:
             if isinstance(each, list | tuple | dict):
                 self.meter.weigh(each)
@@ -215,7 +216,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return self.made(made) if type(made) is dict else made
 
     def _listed(self, value: Any) -> list[Any]:
-        """The filter `list`, which templates use in passing: what is in the list does not become larger."""
+        """The filter `list`, which templates also use internally: it does not enlarge the elements."""
         if isinstance(value, str):
             self.meter.spend(64 * _length(value))
         made = list(value)
@@ -229,7 +230,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         if _WIDE_FORMAT.search(pattern):
             raise LimitExceeded("it formats text to a width that no conversation needs")
         self.meter.weigh(values)
-        # Each place may show the largest value again.
+        # Each placeholder may repeat the largest value.
         places = pattern.count("%") + pattern.count("{")
         self.meter.spend(places * max((len(each) for each in _texts_in(values)), default=0))
 
@@ -238,7 +239,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _require_bits(left.bit_length() + right.bit_length())
         for sequence, times in ((left, right), (right, left)):
             if isinstance(sequence, str | bytes | list | tuple) and isinstance(times, int):
-                # Of a list every element takes eight bytes, as long as a text of eight characters.
+                # Every element of a list takes eight bytes, as much as a text of eight characters.
                 width = 8 if isinstance(sequence, list | tuple) else 1
                 self.meter.spend(width * len(sequence) * max(times, 0))
 
@@ -252,7 +253,7 @@ _COUNTED = "counted"
 
 
 def _finalizer(meter: Meter) -> Callable[[Any], Any]:
-    """What Jinja calls with everything that is written."""
+    """The function that Jinja calls for all output."""
 
     def finalize(value: Any) -> Any:
         if value.__class__ is not str and isinstance(value, dict | list | tuple | set | frozenset | Namespace):
@@ -280,7 +281,7 @@ class _Counted:
 
 
 class _MeteringCodeGenerator(CodeGenerator):
-    """`+` is the operator that templates use most: it is not sent through Jinja's table of operators."""
+    """Compiles `+`, the most frequent operator in templates, without Jinja's table of operators."""
 
     def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
         parts: list[nodes.Expr] = [node.right]
@@ -350,7 +351,7 @@ def _of_replacing(text: Any, given: Any) -> int:
     return (str(text).count(str(old)) + 1) * len(str(new)) if not isinstance(text, bytes) else len(text) * len(new)
 
 
-# Characters that the result has, beyond those that are given.
+# Additional characters of the result, beyond those of the input.
 _GROWING_METHODS: dict[str, Callable[[Any, Any], int]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), lambda text, given: int(given[0])),
     **dict.fromkeys(("split", "rsplit", "splitlines"), lambda text, given: 8 * _length(text)),
@@ -381,6 +382,6 @@ def _width(given: Iterable[Any], default: int) -> int:
 
 
 def _nodes_in(value: Any) -> int:
-    """How many values a value holds; asked after it was weighed, so it is bounded."""
+    """Number of values in a value; called after it was weighed, so the recursion is bounded."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return 1 + sum(map(_nodes_in, inner))

@@ -1,4 +1,4 @@
-"""All data sets of a recipe as rows in our forms, and a count of every row."""
+"""Converts all data sets of a recipe to rows in our forms, and counts every row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Resolve = Callable[[DatasetSpec], Path]
 
 @dataclass
 class LoadedRows:
-    """The rows of one epoch, in a file; a row that is repeated by its weight has the same number each time."""
+    """The rows of one epoch, in a file; copies of a row that its weight repeats have the same number."""
 
     rows: Rows
     """All of one kind: conversations, texts, pairs or singles (`Row`)."""
@@ -39,7 +39,7 @@ class LoadedRows:
         return RowPlaces(self.rows)
 
     def close(self) -> None:
-        """Give back the space on the disk; rows can no longer be read."""
+        """Release the disk space; rows can no longer be read."""
         self.rows.close()
 
 
@@ -52,16 +52,16 @@ def load_rows(
     resolve: Resolve,
     directory: Path | None = None,
 ) -> LoadedRows:
-    """Read, convert and weigh all data sets, in the order given.
+    """Read, convert and weigh all data sets, in their order.
 
     Args:
-        seed: chooses the rows where a weight takes only a part of them.
+        seed: for the choice of rows if a weight uses only a part of them.
         on_bad_row: stop after all rows were checked, or skip bad rows and count them.
-        resolve: where a data set lies on this machine.
-        directory: where the rows are kept, in a file without a name; default is that of temporary files.
+        resolve: returns the location of a data set on this machine.
+        directory: where the rows are stored, in an unnamed file; default is the directory of temporary files.
 
     Raises:
-        DataError: unreadable files, columns that do not fit, bad rows with `fail`, no row left.
+        DataError: unreadable files, columns that do not match, bad rows with `fail`, or no row left.
     """
     rows, reports, first_bad = RowFile(directory), list[DatasetReport](), list[str]()
     try:
@@ -76,22 +76,22 @@ def load_rows(
 
 
 def format_of(spec: DatasetSpec, path: Path, task: Task) -> str:
-    """The name of a data set's format, as its first rows tell it.
+    """The name of a data set's format, determined by its first rows.
 
     Args:
-        path: where the data set lies.
+        path: the location of the data set.
 
     Raises:
-        DataError: unreadable, or nothing for `task`.
+        DataError: unreadable, or not suitable for `task`.
     """
     return converted_rows(spec, path, task)[0]
 
 
 def converted_rows(spec: DatasetSpec, path: Path, task: Task) -> tuple[str, Iterator[tuple[RawRow, Row | BadRow]]]:
-    """The name of a data set's format, and every row with what it becomes.
+    """The name of a data set's format, and every row with its converted form.
 
     Raises:
-        DataError: unreadable, here or at a row; or nothing for `task`.
+        DataError: unreadable, now or at a later row; or not suitable for `task`.
     """
     rows = read_rows(spec, path)
     first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
@@ -141,7 +141,7 @@ def _weighted(reports: Sequence[DatasetReport], seed: int) -> Numbers | None:
     """Numbers of the rows of one epoch: whole copies of a data set, then the part that the weight's fraction takes.
 
     Returns:
-        (rows,) int32; None where every row occurs once.
+        (rows,) int32; None if every row occurs once.
     """
     if all(report.weight == 1 for report in reports):
         for report in reports:
@@ -153,7 +153,7 @@ def _weighted(reports: Sequence[DatasetReport], seed: int) -> Numbers | None:
         rows = range(start, start + report.rows_kept)
         start += report.rows_kept
         whole = int(report.weight)
-        # A data set keeps at least one row, however small its weight.
+        # A data set keeps at least one row, however small its weight is.
         part = max(round((report.weight - whole) * len(rows)), 0 if whole or not rows else 1)
         chosen = sorted(random.Random(f"{seed}/{number}").sample(rows, part))
         order += [*[np.arange(rows.start, rows.stop, dtype=np.int32)] * whole, np.array(chosen, np.int32)]

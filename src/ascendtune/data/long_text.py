@@ -1,10 +1,10 @@
-"""Texts so long that tokenising them at once would take more than can be kept: only the beginning, or part by part.
+"""Tokenises very long texts, for which one call would take too much memory: only the beginning, or part by part.
 
-A tokenizer takes some three hundred bytes and a microsecond a character, so a text of 100 MB costs 30 GB. What a token
-is depends on the text around it, but not on text far away: pre-tokenizers look a character ahead, and a merge of BPE
-depends on the merges right of it only as far as their ranks fall. So tokens that end well before a cut are those of the
-whole text. This is not taken on trust: a cut further on, or a start in the middle, has to give the same tokens;
-where it does not, more text is taken.
+A tokenizer takes some three hundred bytes and a microsecond per character, so a text of 100 MB costs 30 GB. A token
+depends on the text around it, but not on distant text: pre-tokenizers look a character ahead, and a merge of BPE
+depends on the merges to its right only as far as their ranks decrease. So tokens that end well before a cut are those
+of the whole text. This is verified: a later cut, or a start in the middle, must result in the same tokens; otherwise
+more text is used.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ _FEWEST_ALIKE = 8
 
 
 class IndivisibleText(Exception):
-    """No place was found at which tokenising can begin anew: the text is one word of millions of characters."""
+    """No place was found at which tokenisation can start anew: the text is one word of millions of characters."""
 
 
 def characters_for(tokens: int) -> int:
-    """Texts up to this length are tokenised whole when `tokens` can be kept, so that all their tokens are counted."""
+    """Texts up to this length are tokenised completely if `tokens` can be kept, so that all their tokens are
+    counted."""
     return max(65_536, 2 * _CHARACTERS_PER_TOKEN * tokens)
 
 
 def first_characters(tokens: int) -> int:
-    """How much of a longer text `first_tokens` looks at first; mostly that is enough."""
+    """Number of characters of a longer text that `first_tokens` tokenises first; usually they suffice."""
     return _CHARACTERS_PER_TOKEN * tokens + 2 * _MARGIN
 
 
 def first_tokens(backend: Backend, text: str, tokens: int) -> tuple[Encoding, int]:
-    """The beginning of `text` tokenised: its first `tokens` tokens, and some more, are those of the whole text.
+    """Tokenise the beginning of `text`: at least its first `tokens` tokens are those of the whole text.
 
     Returns:
-        The encoding, and how many characters of the text it is of: all of them where the text has fewer tokens.
+        The encoding, and the number of characters that it covers: all of them if the text has fewer tokens.
     """
     size = first_characters(tokens)
     while size < len(text):
@@ -73,7 +74,7 @@ def _reaches(encoding: Encoding, tokens: int, characters: int) -> bool:
 
 
 def _is_mostly_combining(text: str) -> bool:
-    """Normalisation sorts combining characters behind a letter, however many there are."""
+    """Whether most characters combine with others: normalisation sorts them behind their letter, however many."""
     return not text.isascii() and sum(map(bool, map(unicodedata.combining, text))) > len(text) // 2
 
 
@@ -87,7 +88,7 @@ class ChunkedTokenizer:
         """(tokens,) int32.
 
         Raises:
-            IndivisibleText: it cannot be done in parts.
+            IndivisibleText: the text cannot be divided.
         """
         return np.concatenate([np.empty(0, np.int32), *self._parts(text)])
 
@@ -110,7 +111,7 @@ class ChunkedTokenizer:
                 raise IndivisibleText
 
     def _next_start(self, text: str, part: _Part, end: int) -> tuple[int, int, str] | None:
-        """(token, character, way) at which the next part can begin, so that its tokens continue where these stop."""
+        """(token, character, way) at which the next part can begin, so that its tokens continue those of `part`."""
         sure = next((n for n in range(len(part.ids), 0, -1) if part.offsets[n - 1][1] <= end - _MARGIN), 0)
         if _is_mostly_combining(text[end - _MARGIN : end]):
             return None
@@ -119,9 +120,9 @@ class ChunkedTokenizer:
             if len(expected) < _FEWEST_ALIKE:
                 continue
             for way in _WAYS:
-                # Further than this part reaches: what follows it must not matter either.
+                # Beyond the end of this part: the text after it must not matter either.
                 probe = self._part(text, begin, min(end + _OVERLAP, len(text)), way)
-                # The same ids at other places are others: a word of one letter has many alike.
+                # Equal ids at other places do not count: a word of one repeated letter has many equal tokens.
                 places = probe.offsets[1 : len(expected)] == part.offsets[token + 1 : sure]
                 if probe.ids[: len(expected)] == expected and places:
                     return token, begin, way
@@ -132,7 +133,7 @@ class ChunkedTokenizer:
         if way == _IN_PLACE_OF_A_SPACE:
             if text[begin] != " ":
                 return _Part([], [], [], 0)
-            # The mark that the tokenizer puts before a text stands for this space.
+            # The prefix that the tokenizer adds to a text replaces this space.
             begin += 1
         elif way == _WITHOUT_PREFIX:
             if self._continuing is None or any(added in text[begin:end] for added in self._tokenizer.added_tokens):
@@ -144,13 +145,13 @@ class ChunkedTokenizer:
 
     @cached_property
     def _continuing(self) -> Backend | None:
-        """The tokenizer without what it puts before a text; None where it puts nothing there."""
+        """The tokenizer without its prefix for texts; None if it has none."""
         content = json.loads(self._tokenizer.backend.to_str())
         changed = json.loads(json.dumps(content), object_hook=_without_prefix)
         return None if changed == content else Backend.from_str(json.dumps(changed))
 
 
-# How tokenising begins in the middle of a text.
+# Ways to start tokenisation in the middle of a text.
 _AS_IT_IS, _IN_PLACE_OF_A_SPACE, _WITHOUT_PREFIX = _WAYS = ("as it is", "in place of a space", "without prefix")
 
 
@@ -165,7 +166,7 @@ def _without_prefix(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Part:
-    """A part of a text, tokenised; places are those of the whole text."""
+    """A tokenised part of a text; places are those of the whole text."""
 
     def __init__(
         self,
@@ -184,7 +185,8 @@ class _Part:
             self.offsets[0] = (first - first_is_wider, last)
 
     def starts(self, first: int, last: int) -> list[int]:
-        """Tokens that begin between two places and share no character with the token before; words come first."""
+        """Tokens that begin between two places and share no character with the previous token; starts of words
+        first."""
         found = [
             token
             for token in range(1, len(self.ids))

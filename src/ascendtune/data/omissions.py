@@ -1,4 +1,4 @@
-"""What a template leaves out of the text though it has to be learnt or known: tools, tool calls, the last thought."""
+"""Detects what a template omits although it is trained on or required: tools, tool calls, the last thought."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MARK = "_c4119d"
 
 
 def omission(template: Template, conversation: Conversation, text: str) -> str | None:
-    """Why the template cannot be used for this conversation, which it wrote as `text`; None where all is written.
+    """The reason why the template cannot be used for this conversation, rendered as `text`; None if nothing is omitted.
 
-    Many templates write role and content only: a tool call would vanish, an empty turn be trained on. Others know no
-    thoughts: the answer would be trained on without. Earlier thoughts may be left out.
+    Many templates write role and content only: a tool call would vanish, an empty turn be trained on. Others do not
+    support thoughts: the answer would be trained on without its thought. Earlier thoughts may be omitted.
     """
     last = conversation.messages[-1]
     if reason := _omission_of_tools(template, conversation, text):
@@ -33,8 +33,8 @@ def omission(template: Template, conversation: Conversation, text: str) -> str |
 
 
 def _thought_within(content: str) -> str:
-    """The thought that an answer begins with; empty where there is none."""
-    # Asked of the text itself: a placeholder watches its own methods (see `skeleton`).
+    """The thought at the beginning of an answer; empty if there is none."""
+    # `str` methods, because a placeholder watches its own methods (see `skeleton`).
     before, _, _ = str.rpartition(content, "</think>")
     return before.rpartition("<think>")[2].strip()
 
@@ -50,7 +50,7 @@ def _omission_of_tools(template: Template, conversation: Conversation, text: str
     elsewhere = "\0".join([*contents, json.dumps(conversation.tools, ensure_ascii=False)])
     has_parallel = any(len(message.get("tool_calls", ())) > 1 for message in conversation.messages)
     if has_parallel or any(text.count(name) - elsewhere.count(name) < times for name, times in calls.items()):
-        # The name may be that of a turn's text, of a tool or of another call: names that stand nowhere else tell.
+        # The name may also be in a turn's text, in a tool or in another call: unique names are used to find calls.
         marked = _with_calls_marked(conversation.messages)
         text, _ = template.text_of(marked, conversation.tools)
         written = [call["function"]["name"] in text for call in _calls_in(marked)]

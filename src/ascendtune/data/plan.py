@@ -1,7 +1,7 @@
-"""Which rows make which step: a pure function of lengths, seed and batch size, so every rank knows the whole plan.
+"""Assigns rows to steps: a pure function of lengths, seed and batch size, so every rank knows the whole plan.
 
-Knowing the global batch without talking is what lets each rank normalise its loss by the global number of labelled
-tokens before the backward pass, and what makes a resumed run, or one on another number of devices, see the same data.
+Because every rank knows the global batch without communication, it can normalise its loss by the global number of
+labelled tokens before the backward pass, and a resumed run, or one on another number of devices, uses the same data.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BLOCK = 1 << 20
 
 
 class Bins:
-    """Group numbers in bins, as two flat arrays: lists of millions of rows would take a hundred bytes for each.
+    """Group numbers in bins, as two flat arrays: lists of millions of rows would take a hundred bytes per row.
 
     Args:
         groups: (groups,) int32 numbers, bin after bin.
-        starts: (bins + 1,) int64, where each bin begins in `groups`; the last is their number.
+        starts: (bins + 1,) int64, begin of each bin in `groups`; the last is their number.
     """
 
     def __init__(self, groups: NDArray[np.int32], starts: NDArray[np.int64]) -> None:
@@ -39,7 +39,7 @@ class Bins:
         return tuple(self._groups[self._starts[number] : self._starts[number + 1]].tolist())
 
     def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
-        """(bins,) int64: of each bin the sum of what `of_group`, (groups,) int32, says of its groups."""
+        """(bins,) int64: per bin the sum of its groups' values in `of_group`, (groups,) int32."""
         if not len(self):
             return np.empty(0, np.int64)
         summed: NDArray[np.int64] = np.add.reduceat(of_group[self._groups], self._starts[:-1], dtype=np.int64)
@@ -47,10 +47,10 @@ class Bins:
 
 
 class Epoch:
-    """The sequences of one epoch in their order, made when they are taken.
+    """The sequences of one epoch in their order, created on access.
 
     Args:
-        order: (sequences,) integers: numbers of `bins`; of groups, one to a sequence, where `bins` is None.
+        order: (sequences,) integers: numbers of `bins`, or of groups, one per sequence, if `bins` is None.
     """
 
     def __init__(self, order: NDArray[np.int32], bins: Bins | None = None) -> None:
@@ -65,7 +65,7 @@ class Epoch:
         return [(group,) for group in numbers] if self._bins is None else [self._bins[number] for number in numbers]
 
     def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
-        """(sequences,) int64: of each sequence the sum of what `of_group`, (groups,) int32, says of its groups."""
+        """(sequences,) int64: per sequence the sum of its groups' values in `of_group`, (groups,) int32."""
         if self._bins is None:
             return of_group[self._order].astype(np.int64)
         in_order: NDArray[np.int64] = self._bins.sums(of_group)[self._order]
@@ -75,17 +75,17 @@ class Epoch:
 class BatchPlan:
     """Global batches for every step of training.
 
-    A *sequence* is a tuple of group numbers: one group, or up to `capacity` tokens of them when packing. A
-    group is `group_size` rows, one after the other; groups of several rows are not packed by their lengths, so that a
-    step always sees as many of them.
+    A *sequence* is a tuple of group numbers: one group, or up to `capacity` tokens of them when packing. A group is
+    `group_size` consecutive rows; groups of several rows are not packed by their lengths, so that every step has the
+    same number of them.
 
     Args:
         lengths: (rows,) tokens of each row.
         label_counts: (rows,) labelled tokens of each row.
-        capacity: tokens a packed sequence holds; None leaves every group a sequence of its own.
+        capacity: tokens that a packed sequence has space for; None makes every group its own sequence.
         global_batch: sequences per step, over all devices and accumulation.
         seed: decides the order of every epoch; None keeps the order of the file (evaluation).
-        group_size: rows of a group, as the data set says.
+        group_size: rows of a group, from the data set.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class BatchPlan:
         return self._epoch(0)
 
     def micro_batch_starts(self, per_device: int, end: int) -> NDArray[np.int64]:
-        """(micro-batches,) int64: with which sequence before `end` each micro-batch of an epoch begins.
+        """(micro-batches,) int64: the first sequence, below `end`, of each micro-batch of an epoch.
 
-        A run that goes on with other devices keeps its global batch, which may then end within a micro-batch.
+        A run that is resumed on other devices keeps its global batch, which may then end within a micro-batch.
         """
         within = np.arange(0, self.global_batch, per_device)
         starts = (np.arange(0, end, self.global_batch)[:, None] + within).reshape(-1)
@@ -157,7 +157,7 @@ class BatchPlan:
         if not len(longest):
             return 0.0
         starts = self.micro_batch_starts(per_device, len(longest))
-        # Rows of a micro-batch times the longest of them; the last one may have fewer.
+        # Rows of a micro-batch times the longest of them; the last micro-batch may have fewer rows.
         rows = np.diff(starts, append=len(longest)) * self._group_size
         positions = int((np.maximum.reduceat(longest, starts) * rows).sum())
         return 1 - int(self._row_lengths.sum(dtype=np.int64)) / positions
@@ -174,10 +174,10 @@ def _groups(sequences: list[PackedSequence]) -> list[int]:
 def share_of_rank(
     sequences: list[PackedSequence], *, rank: int, world_size: int, per_device: int
 ) -> list[list[PackedSequence]]:
-    """The micro-batches of one rank, as many on every rank; at the end of an epoch some ranks' last one is empty.
+    """The micro-batches of one rank, equally many on every rank; at the end of an epoch some ranks' last one is empty.
 
-    Micro-batch m of rank r takes sequences (m × world_size + r) × per_device onward, so that the same sequences make up
-    the step on any number of ranks.
+    Micro-batch m of rank r starts at sequence (m × world_size + r) × per_device, so that a step has the same sequences
+    on any number of ranks.
     """
     micro_batches = math.ceil(len(sequences) / (world_size * per_device))
     starts = [(micro * world_size + rank) * per_device for micro in range(micro_batches)]
@@ -185,15 +185,15 @@ def share_of_rank(
 
 
 def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.int32]) -> Bins:
-    """Assign every row to a bin, longest rows first, each to the fullest bin that still has room.
+    """Assign every row to a bin, longest rows first, each to the fullest bin that still has space.
 
-    How many bins come out depends on the lengths alone; `order` only decides which of two equally long rows goes first.
-    Rows of one length are placed together: a bin that the first of them goes to stays the fullest that fits until it is
-    too full for the next. So there are as many rounds as pairs of a length and a space occur, not as rows.
+    The number of bins depends on the lengths only; `order` decides which of two equally long rows comes first. Rows of
+    one length are placed together: the bin of the first of them stays the fullest that fits until it has no space for
+    the next. So the number of rounds is the number of pairs of a length and a space that occur, not of rows.
 
     Args:
         lengths: (rows,) int32 tokens of each row, from 1 to `capacity`.
-        capacity: tokens a bin holds.
+        capacity: tokens that a bin has space for.
         order: (rows,) int32 permutation of the rows.
 
     Returns:
@@ -203,7 +203,7 @@ def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.i
     placed = _Placed(len(by_length))
     # Bins with exactly s tokens of space; the last one is used first.
     with_space = [array("i") for _ in range(capacity + 1)]
-    # Bit s is set when some bin has exactly s tokens of space: the fullest bin that fits is the lowest set bit from
+    # Bit s is set if some bin has exactly s tokens of space: the fullest bin that fits is the lowest set bit from
     # `length` up, found without a search.
     spaces = 0
     counts = np.bincount(lengths, minlength=1)
@@ -241,7 +241,7 @@ def _longest_first(lengths: NDArray[np.int32], order: NDArray[np.int32]) -> NDAr
 
 
 class _Placed:
-    """Rows put into bins one after the other: for each its bin, and how many rows this bin held before."""
+    """Rows in bins: per row its bin, and the number of rows that were in the bin before."""
 
     def __init__(self, rows: int) -> None:
         self.bins = 0
@@ -252,7 +252,7 @@ class _Placed:
         self._sizes = np.zeros(rows, np.int32)
 
     def put(self, bins: array[int], each: int) -> None:
-        """Put the next `len(bins) * each` rows into `bins`, `each` consecutive ones into each of these."""
+        """Put the next `len(bins) * each` rows into `bins`, `each` consecutive ones into every bin."""
         numbers = np.frombuffer(bins, np.int32)
         rows = slice(self._rows, self._rows + len(bins) * each)
         self._rows = rows.stop
@@ -263,7 +263,7 @@ class _Placed:
         self.bins = max(self.bins, int(numbers.max()) + 1)
 
     def in_bins(self, rows: NDArray[np.int32]) -> Bins:
-        """The bins, of which `rows` (rows,) int32 says what was put into them, in the order in which it was."""
+        """The bins with the rows `rows`, (rows,) int32, in the order in which they were put there."""
         starts = np.concatenate(([0], np.cumsum(self._sizes[: self.bins], dtype=np.int64)))
         grouped = np.empty_like(rows)
         for begin in range(0, len(rows), _BLOCK):

@@ -1,9 +1,9 @@
-"""Tokens for a recipe: found in the cache, or prepared once and kept there.
+"""Returns the tokens for a recipe, from the cache, or prepares them once and caches them.
 
-An entry is a directory named after the fingerprint: `prepared.json`, `train/`, and `eval/` where there is evaluation
-data. It is built beside its place and renamed: it is complete or absent. The process that builds holds
-a lock that the kernel releases when the process ends: others wait, then find the entry. A leftover of a killed process
-is one whose lock is free; it is removed.
+An entry is a directory named after the fingerprint: `prepared.json`, `train/`, and `eval/` if there is evaluation
+data. It is built beside its place and renamed: it is complete or absent. The process that builds it has a lock that the
+kernel releases when the process ends: other processes wait, then use the entry. A leftover of a killed process is one
+whose lock is free; it is removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RECORD = "prepared.json"
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, rows done, rows in all)."""
+"""Called with (current work, rows done, rows in all)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PreparedData:
     stop_ids: tuple[int, ...]
     """Token ids that end an answer in this template."""
     chat_template: str
-    """Jinja text of the template that was used; the model's own, or empty, where none is (task text)."""
+    """Jinja text of the template that was used; the model's own, or empty, if none is (task text)."""
     warnings: tuple[str, ...]
     cached: bool
     """Whether it was found in the cache."""
@@ -71,14 +71,14 @@ def prepare(
     resolve: Callable[[DatasetSpec], Path] | None = None,
     progress: Progress | None = None,
 ) -> PreparedData:
-    """Tokens of all rows of `section`, with labels; made unless they are in the cache.
+    """Tokens of all rows of `section`, with labels; built unless they are in the cache.
 
     Args:
-        model_directory: where the tokenizer lies.
-        task: what the rows of the data sets are.
-        seed: chooses rows where a weight, `eval_fraction` or `eval_rows` takes a part of them.
+        model_directory: the directory of the tokenizer.
+        task: the kind of rows in the data sets.
+        seed: for the choice of rows by a weight, `eval_fraction` or `eval_rows`.
         cache: default is `tokens` in the cache directory.
-        resolve: where a data set lies on this machine; default is its path.
+        resolve: returns the location of a data set on this machine; default is its path.
 
     Raises:
         RecipeError: tokenizer or template.
@@ -103,7 +103,7 @@ def prepare(
             building = building_of(cache, name)
             _remove_leftovers(cache, building)
             _remove(entry)
-            # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
+            # Needs tokenizers, jinja2 and pyarrow, which a cached run does not.
             from ascendtune.data.build import build
 
             with appearing(entry, building):
@@ -114,7 +114,7 @@ def prepare(
 
 
 def find_prepared(inputs: TokenInputs) -> PreparedData | None:
-    """What `prepare` would find in the cache; None where it would have to make it."""
+    """The cached tokens that `prepare` would return; None if it would have to build them."""
     try:
         return open_prepared(cache_directory() / "tokens" / fingerprint(inputs))
     except (InputError, MachineError):
@@ -122,10 +122,10 @@ def find_prepared(inputs: TokenInputs) -> PreparedData | None:
 
 
 def cached_tokens(fingerprint: str) -> Path:
-    """Where the tokens with this fingerprint lie, whether they are there or not.
+    """The directory of the tokens with this fingerprint, which need not exist.
 
     Raises:
-        MachineError: not a fingerprint, but another path perhaps; run.json may be written by others.
+        MachineError: not a fingerprint, but perhaps another path; other users may have written run.json.
     """
     if not _FINGERPRINT.fullmatch(fingerprint):
         raise MachineError(
@@ -140,7 +140,7 @@ def open_prepared(directory: str | Path) -> PreparedData:
     """The tokens that `prepare` wrote to `directory`; file sizes are checked, not contents.
 
     Raises:
-        MachineError: missing or damaged, or others may have written it.
+        MachineError: missing or damaged, or other users may have written it.
     """
     directory = Path(directory)
     _require_own(directory)
@@ -157,14 +157,14 @@ def open_prepared(directory: str | Path) -> PreparedData:
 
 
 def _sizes_of_files(directory: Path) -> dict[str, int]:
-    """Path below `directory` -> bytes, of the files with tokens; none of a link, a pipe or a device."""
+    """Path relative to `directory` -> bytes, of the files with tokens; links, pipes and devices are excluded."""
     found = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
     return {str(path.relative_to(directory)): facts.st_size for path, facts in found if stat.S_ISREG(facts.st_mode)}
 
 
 def _require_own(entry: Path) -> None:
-    """Raise where other users may have put rows into these tokens."""
-    # What cannot be looked at cannot be read or written either, which is told in its own words.
+    """Raise if other users may have put rows into these tokens."""
+    # A directory that cannot be inspected cannot be read or written either, which has its own errors.
     with suppress(OSError):
         facts = entry.lstat()
         if stat.S_ISLNK(facts.st_mode):
@@ -191,8 +191,8 @@ def _intact(entry: Path) -> PreparedData | None:
             return prepared
         if any(digest_of_file(entry / name) != expected for name, (_, expected) in record["files"].items()):
             return None
-        # Of a copy, for the next start; where others keep the cache, it may not be written. One process at a time:
-        # hosts with a common cache may have equal process ids, by which temporary files are named.
+        # Of a copy, for the next start; a cache of another user may not be writable. One process at a time: hosts with
+        # a common cache may have equal process ids, from which names of temporary files are made.
         with suppress(MachineError, OSError), file_lock(lock_of(entry.parent, entry.name), wait=False) as is_ours:
             if is_ours:
                 write_json(entry / _RECORD, {**record, "untouched": times})
@@ -243,7 +243,7 @@ def _remove_leftovers(cache: Path, building: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what stands at `path`, whatever it is: `rmtree` would wait for the writer of a pipe."""
+    """Remove a file or directory of any type: `rmtree` would wait for the writer of a pipe."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

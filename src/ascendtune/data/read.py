@@ -19,7 +19,7 @@ def read_rows(spec: DatasetSpec, path: Path | None = None) -> Iterator[RawRow]:
     """The rows of a data set, at most `spec.limit`; files are opened one after the other, as rows are taken.
 
     Args:
-        path: where the data set lies; default is `spec.path`.
+        path: the location of the data set; default is `spec.path`.
 
     Raises:
         DataError: no such file, no rows, or a file that cannot be read; with file, line and remedy.
@@ -31,7 +31,7 @@ def read_rows(spec: DatasetSpec, path: Path | None = None) -> Iterator[RawRow]:
 
 
 def rows_of_file(path: Path, encoding: Encoding = "auto", *, header: bool = True) -> Iterator[RawRow]:
-    """The rows of one file, its format told by its suffix, or by its content where the suffix says nothing.
+    """The rows of one file, whose format its suffix determines, or its content without a known suffix.
 
     Args:
         encoding, header: as in a data set of a recipe.

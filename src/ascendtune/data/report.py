@@ -13,7 +13,7 @@ EXAMPLES_KEPT = 5
 
 @dataclass
 class DroppedRows:
-    """Rows that were left out for one reason."""
+    """Rows that were dropped for one reason."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class DroppedRows:
 
 @dataclass
 class DatasetReport:
-    """One data set, up to the point where its rows are in our form."""
+    """Counts of one data set, up to the conversion of its rows."""
 
     path: str
     format: str
@@ -40,7 +40,7 @@ class DatasetReport:
     rows_kept: int = 0
     """Rows that can be trained on."""
     rows_used: int = 0
-    """Rows of one epoch: those kept, thinned or repeated by the weight."""
+    """Rows of one epoch: the kept ones, reduced or repeated by the weight."""
     dropped: dict[str, DroppedRows] = field(default_factory=dict)
     """Reason -> rows."""
 
@@ -50,24 +50,24 @@ class DatasetReport:
 
 @dataclass
 class TokenCounts:
-    """What tokenising rows came to."""
+    """Counts of tokenisation."""
 
     tokens: int = 0
     labelled_tokens: int = 0
-    """Labels that are predicted: all but a label on a row's first token."""
+    """Labels that are predicted: all but those on the first token of a row."""
     truncated_rows: int = 0
     truncated_tokens: int = 0
-    """Tokens cut off at the end of truncated rows; at least so many, where `uncounted_rows` is not 0."""
+    """Tokens cut off at the end of truncated rows; a lower bound if `uncounted_rows` is not 0."""
     uncounted_rows: int = 0
-    """Rows of which only the beginning was tokenised, for their length."""
+    """Rows that were tokenised only at their beginning, because of their length."""
     uncounted_characters: int = 0
     """Characters of such rows that were not tokenised."""
     split_rows: int = 0
     """Texts longer than max_length, which became several rows of tokens."""
     pieces: int = 0
-    """Rows of tokens that they became."""
+    """Rows of tokens that they were split into."""
     longest: int = 0
-    """Tokens of the longest row, before truncation; at least so many, where `uncounted_rows` is not 0."""
+    """Tokens of the longest row, before truncation; a lower bound if `uncounted_rows` is not 0."""
 
     def add_counts(self, other: TokenCounts) -> None:
         self.tokens += other.tokens
@@ -89,9 +89,9 @@ class DataReport(TokenCounts):
     datasets: list[DatasetReport] = field(default_factory=list)
     rows_read: int = 0
     rows_by_weight: int = 0
-    """Rows that weights add by repeating (positive) or take by thinning (negative)."""
+    """Rows that weights add by repetition (positive) or remove (negative)."""
     rows_held_out: int = 0
-    """Rows that `eval_fraction` puts aside for the evaluation."""
+    """Rows that `eval_fraction` holds out for the evaluation."""
     rows_kept: int = 0
     """Rows of one epoch that are trained on: read + by weight - dropped - held out."""
     dropped: dict[str, DroppedRows] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class DataReport(TokenCounts):
     length_histogram: list[tuple[int, int]] = field(default_factory=list)
     """(longest length in tokens of this bin, rows of tokens), ascending; a pair is two, a split text several."""
     padding_ratio: float | None = None
-    """Share of positions that hold no token; None until batches are planned."""
+    """Share of positions that are padding; None until batches are planned."""
 
     @classmethod
     def of(cls, datasets: list[DatasetReport]) -> DataReport:
@@ -118,7 +118,7 @@ class DataReport(TokenCounts):
         return report
 
     def drop(self, reason: str, place: str, detail: str = "") -> None:
-        """Count a row that tokenisation leaves out; `rows_kept` is the caller's to lower."""
+        """Count a row that tokenisation drops; the caller must reduce `rows_kept`."""
         self.dropped.setdefault(reason, DroppedRows()).add(place, detail)
 
     @property
@@ -205,7 +205,7 @@ def _dropped_lines(report: DataReport) -> list[str]:
 
 
 def _sparkline(histogram: list[tuple[int, int]]) -> str:
-    """`1 ▂▅█▁ 2,048`: one bar a bin; a bin with any row at all is visible."""
+    """`1 ▂▅█▁ 2,048`: one bar per bin; a bin with at least one row is visible."""
     bars, highest = "▁▂▃▄▅▆▇█", max(1, *(count for _, count in histogram))
     drawn = "".join(bars[min(7, count * 8 // highest)] if count else " " for _, count in histogram)
     return f"0 {drawn} {histogram[-1][0]:,} tokens"

@@ -1,6 +1,6 @@
-"""Rows in a file while tokens are made from them: they take the same memory however many there are.
+"""A file of rows for tokenisation: memory use does not depend on their number.
 
-The file has no name: it ends with the processes that have it open. Forked processes read it as this one does.
+The file is unnamed: it is deleted when the processes that have it open end. Forked processes can read it, too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Numbers = NDArray[np.int32]
 _BLOCK = 256
 """Rows that are decoded together."""
 _LARGEST_BLOCK = 4 << 20
-"""Bytes of a block, beyond which its rows are decoded one by one."""
+"""Bytes; rows of larger blocks are decoded one by one."""
 _BLOCKS_KEPT = 3
 _ENTRY = struct.Struct("<QQI")
-"""What is kept of a row: where its text ends, its number in its source, and which source."""
+"""Record of a row: end of its text, its number in its source, and the source's index."""
 
 
 class RowFile:
-    """Rows of one kind, appended and then read, each with the file and the number that it came from."""
+    """Rows of one kind, appended and then read, each with its file and its number there."""
 
     def __init__(self, directory: Path | None = None) -> None:
         """
         Args:
-            directory: where the file lies; default is that of temporary files.
+            directory: directory of the file; default is that of temporary files.
         """
         self._text = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # It lives as long as this object.
         self._index = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
@@ -56,7 +56,7 @@ class RowFile:
         try:
             text = _encode(values).encode("utf-8", "surrogatepass")
         except (TypeError, ValueError):
-            # Parquet also holds dates and bytes.
+            # Parquet may also contain dates and bytes.
             text = b"null"
             self._not_json[self._rows] = row
         if not self._sources or self._sources[-1] is not source:
@@ -72,14 +72,14 @@ class RowFile:
         self._index.flush()
 
     def close(self) -> None:
-        """Give back the space on the disk."""
+        """Release the disk space."""
         for file in (self._text, self._index):
-            # What could not be written on a full disk is not needed.
+            # Data that could not be written on a full disk are not needed.
             with suppress(OSError):
                 file.close()
 
     def row(self, number: int) -> Row:
-        """One row; those near it are decoded with it."""
+        """One row; adjacent rows are decoded with it."""
         block, within = divmod(number, _BLOCK)
         if (rows := self._blocks.get(block)) is not None:
             return rows[within]
@@ -122,7 +122,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=
 
 
 def _as_json(row: Row) -> tuple[Any, Callable[[Any], Row]]:
-    """`row` as lists and texts, and what makes it from these."""
+    """`row` as lists and texts, and the function that restores it from them."""
     match row:
         case Conversation():
             return (row.messages, row.tools, row.options), _conversation
@@ -147,7 +147,7 @@ def _single(values: Any) -> UnpairedPreference:
 
 
 class Rows(Sequence[Any]):
-    """Rows of a file in an order, in which a row may occur several times."""
+    """Rows of a file in a given order, in which a row may occur several times."""
 
     def __init__(self, file: RowFile, order: Numbers | None = None) -> None:
         """

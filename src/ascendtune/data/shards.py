@@ -1,6 +1,7 @@
-"""Shards of tokens, written in one process or in several that each take shards in turn.
+"""Shards of tokens, written by one process or by several that process shards in turn.
 
-Rows are cut into shards by their contents alone, so the result is the same, byte for byte, for any number of processes.
+The division into shards depends only on the rows, so the result is the same, byte for byte, for any number of
+processes.
 Workers are forked: they inherit the rows, and only shard numbers are sent to them.
 """
 
@@ -26,7 +27,7 @@ INDIVISIBLE = "one word of millions of characters"
 
 @dataclass
 class TokenizeResult(TokenCounts):
-    """The result of tokenising rows; `add` joins the outcomes of shards. Rows are numbered; a pair is one row."""
+    """The result of tokenising rows; `add` adds the result of a shard. Rows are numbered; a pair is one row."""
 
     rows: int = 0
     shortest: int | None = None
@@ -93,16 +94,16 @@ def write_shards(
     return total
 
 
-def processes_for(wanted: int | None, worth: int) -> int:
-    """How many processes to take: as many as are wanted, or as many as the work is worth and the machine has."""
-    if wanted is not None:
-        return wanted
+def processes_for(requested: int | None, worth: int) -> int:
+    """Number of processes: `requested` if it is set, else as many as the work is worth and the machine has CPUs for."""
+    if requested is not None:
+        return requested
     return max(1, min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, worth))
 
 
 @contextmanager
 def _one_thread_a_process() -> Iterator[None]:
-    """Turn off the tokenizer's own threads: the work is divided among processes."""
+    """Context in which the tokenizer uses no threads of its own: the work is divided among processes."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:

@@ -4,14 +4,14 @@ Conversations of one shape (the same roles in the same order) are rendered alike
 is rendered once, with placeholders as contents, and split at the placeholders; a row is then a concatenation, and its
 spans are those of the placeholders' rendering, shifted by the lengths of the contents.
 
-That is only right when the template does with any content what it did with the placeholder. Placeholders are strings
-that watch what is done to them. Harmless is what copies the whole string (output, concatenation, conversion) and what
-asks something that is answered alike for all *plain* contents: not empty, no white space at either end (so trimming
-does nothing), and containing none of the texts that the template searched for (`'</think>' in content`,
-`content.startswith('<tool_response>')`, …), which the placeholder remembers. After anything else (a length, an index, a
-slice, upper case, JSON, …) the shape is rendered the slow way, and so is every row that is not plain, has tools, tool
-calls or other keys. Constructs through which a string could escape its watcher switch the fast path off for the whole
-template. As a second lock rows are rendered both ways now and then (see `tokenize`), and must agree in text and spans.
+This is correct only if the template treats every content like the placeholder. Placeholders are strings that watch the
+operations on them. Harmless operations copy the whole string (output, concatenation, conversion) or test a property
+that is equal for all *plain* contents: not empty, no white space at either end (so trimming has no effect), and
+containing none of the texts that the template searched for (`'</think>' in content`,
+`content.startswith('<tool_response>')`, …), which the placeholder records. After any other operation (a length, an
+index, a slice, upper case, JSON, …) the shape is rendered by Jinja, and so is every row that is not plain, or has
+tools, tool calls or other keys. Constructs through which a string could become unwatched disable the fast path for the
+whole template. As a second check some rows are rendered both ways (see `tokenize`), and must agree in text and spans.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SkeletonRenderer:
         self.usable = _keeps_watch(environment.parse(template.source))
 
     def shape_of(self, conversation: Conversation) -> Shape | None:
-        """What rows of one skeleton have in common; None for a row that needs the slow way."""
+        """The shape that rows of one skeleton share; None for a row that Jinja must render."""
         has_more = conversation.tools or conversation.options
         if has_more or not self.usable or len(conversation.messages) > _MOST_MESSAGES:
             return None
@@ -81,7 +81,7 @@ class SkeletonRenderer:
         return tuple(shape)
 
     def render(self, conversation: Conversation) -> Rendered | None:
-        """None when this conversation needs the slow way."""
+        """The rendered conversation; None if Jinja must render it."""
         shape = self.shape_of(conversation)
         return None if shape is None else self.render_as(shape, conversation)
 
@@ -94,7 +94,7 @@ class SkeletonRenderer:
 
     def _build(self, shape: Shape) -> _Skeleton | None:
         watch = self._environment.watch = _Watch(len(shape))
-        # No EOS is added behind an answer that ends with one.
+        # No EOS is added after an answer that ends with one.
         watch.searched.update(self._template.stop_tokens)
         messages: list[Message] = [
             {"role": role, "content": _Watched(text, watch), "train": train}
@@ -108,7 +108,7 @@ class SkeletonRenderer:
 
 
 class _Skeleton:
-    """Constant pieces, and between them the numbers of the messages whose contents go there."""
+    """Constant pieces, and between them the numbers of the messages whose contents are inserted."""
 
     def __init__(self, rendered: Rendered, watch: _Watch) -> None:
         numbers = {text: number for number, text in enumerate(watch.placeholders)}
@@ -150,7 +150,7 @@ class _Skeleton:
 
 
 class _Watch:
-    """What happened to the placeholders of one shape."""
+    """Record of the operations on the placeholders of one shape."""
 
     def __init__(self, count: int) -> None:
         # Private-use characters: they are not white space, and no template tests for them.
@@ -159,7 +159,7 @@ class _Watch:
         self.alarmed = False
 
     def search(self, text: Any, *, whole: bool) -> None:
-        """The template asked whether a content has to do with `text`. Of a composed string we could not tell."""
+        """Record that the template compared a content with `text`. A composed `text` cannot be recorded."""
         if not isinstance(text, str) or isinstance(text, _Watched) or not text or not whole:
             self.alarmed = True
         else:
@@ -189,7 +189,7 @@ class _WatchingEnvironment(ChatEnvironment):
 
 
 def _keeps_watch(tree: nodes.Template) -> bool:
-    """Whether no construct of the template makes an unwatched string out of a watched one and looks at it again."""
+    """Whether no construct of the template makes an unwatched string from a watched one and inspects it again."""
     output = {id(node) for shown in tree.find_all(nodes.Output) for node in shown.nodes}
     called = [call.node.attr for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
     return (
@@ -269,7 +269,7 @@ class _Watched(str):
         return self._again(strip(self, characters))
 
     def __iter__(self) -> Iterator[str]:
-        # `content is iterable` only asks for an iterator; reading from it is another matter.
+        # `content is iterable` only requests an iterator; reading from it inspects the content.
         self.watch.alarmed = True
         yield from str.__iter__(self)
 
@@ -284,7 +284,7 @@ def _alarm(name: str) -> Any:
     return method
 
 
-# Whatever else a string can do tells something about its characters.
+# All other methods of a string depend on its characters.
 _OF_EVERY_OBJECT = set(dir(object)) - {"__hash__", "__lt__", "__le__", "__gt__", "__ge__", "__format__"}
 for _name in set(dir(str)) - _OF_EVERY_OBJECT - set(vars(_Watched)):
     setattr(_Watched, _name, _alarm(_name))

@@ -1,13 +1,13 @@
-"""Which characters of a rendered conversation the model is trained on: exactly those that it would have to generate.
+"""The characters of a rendered conversation that are trained on: exactly those that the model has to generate.
 
-A template may trim, rewrite or drop the content of a message, so searching for the content in the rendered text is not
-enough. The text of turn i is found by rendering again with other content in its place: the results agree before and
-after it, and only there. From there the beginning moves back to the end of the generation prompt (a template may
-write something in between, such as an empty thought, that the model has to generate), and the end moves behind
-the stop token.
+A template may trim, rewrite or drop the content of a message, so searching for the content in the rendered text does
+not suffice. The text of turn i is found by a second rendering with other content in its place: the results are equal
+before and after it, and only there. From there the beginning is moved back to the end of the generation prompt (a
+template may write something in between, such as an empty thought, that the model has to generate), and the end is moved
+behind the stop token.
 
-A template with {% generation %} tags marks what is trained on, as in transformers; a stop token that follows right
-after the tags is added where the tags hold none.
+A template with {% generation %} tags marks the trained text, as in transformers; a stop token that directly follows the
+tags is added if the tags contain none.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Needed(NamedTuple):
     """The part of a text whose spans are needed, in characters."""
 
     whole: int
-    """For a text up to this length: all spans."""
+    """All spans are needed for a text up to this length."""
     beginning: int
-    """For a longer text: the spans that begin before this; others may be missing."""
+    """For a longer text: the spans that begin before this are needed; others may be missing."""
 
 
 class Template(Protocol):
@@ -90,7 +90,7 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
     """Render a conversation, and find the spans that are trained on.
 
     Args:
-        needed: of which part of the text; by default of all of it.
+        needed: the part of the text whose spans are needed; by default all of it.
 
     Raises:
         TemplateRefusedRow: the template refuses the conversation, or it has too many turns to find their spans in time.
@@ -107,7 +107,7 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
 
 
 def _beginning(template: Template, conversation: Conversation, text: str, enough: int) -> Conversation | None:
-    """The first turns of a long conversation, if the template writes them as it does in the whole conversation."""
+    """The first turns of a long conversation, if the template renders them as in the whole conversation."""
     messages = conversation.messages
     count = 4 + 2 * enough * len(messages) // len(text)
     while count < len(messages) // 2:
@@ -138,13 +138,14 @@ def _text_and_spans(
         of_turn = dict(zip(turns, marked, strict=True))
         spans = [finder.with_stop_after_mark(of_turn[turn], marked, messages[turn]["content"]) for turn in trained]
     elif marked and trained == turns:
-        # Several tags per turn: which turn a tag belongs to does not matter where all are trained on.
+        # Several tags per turn: the turn of a tag does not matter if all turns are trained on.
         spans = [finder.with_stop_after_mark(span, marked, "") for span in marked]
     else:
         spans = [span for turn in trained if (span := finder.span_of(turn))]
     is_last_trained = spans and trained[-1:] == [len(messages) - 1]
     if is_last_trained and not text[: spans[-1][1]].rstrip().endswith(template.stop_tokens or ("\0",)):
-        # The template writes no token at the end of an answer: the model has to write what follows, and then EOS.
+        # The template writes no token at the end of an answer: the model has to generate the following text, and then
+        # EOS.
         text += template.tokenizer.eos or ""
         spans[-1] = (spans[-1][0], len(text))
     return text, [(0, len(text))] if template.loss_on == "all" else spans
@@ -171,20 +172,20 @@ class _Finder:
         self._other_text = _text_unlike(text)
 
     def span_of(self, turn: int) -> Span | None:
-        """The span that has to be generated for assistant message `turn`; None when the template omits it."""
+        """The span that has to be generated for assistant message `turn`; None if the template omits it."""
         written = self._written_by(turn)
         if written is None:
             return None
         begin = self._generation_begins(turn, written)
         if turn and begin < written[0] and self._messages[turn - 1]["role"] in ("assistant", "tool"):
-            # A template may write one header for what follows each other (Gemma 4, Apertus).
+            # A template may write one header for consecutive turns (Gemma 4, Apertus).
             earlier = self._written_by(turn - 1)
             begin = written[0] if earlier and begin < earlier[1] else begin
         end = self._result_begins(turn, begin, written)
         return self.with_stop((begin, self._end_of_turn(turn, begin, end)))
 
     def require_turns(self, roles: Collection[str] = ("system", "user", "assistant", "tool")) -> None:
-        """Refuse a conversation of which the template omits a turn.
+        """Raise if the template omits a turn.
 
         Raises:
             TemplateRefusedRow: the text would be the same without the content of a turn of `roles`.
@@ -206,10 +207,10 @@ class _Finder:
                 raise TemplateRefusedRow(f"it omits turn {turn + 1} ({message['role']})")
 
     def with_stop_after_mark(self, span: Span, marked: Sequence[Span], content: str) -> Span:
-        """A tagged span, with the stop token that follows it where neither it nor another tag holds one.
+        """A tagged span, with the stop token that follows it if neither it nor another tag contains one.
 
         Args:
-            content: of the message; a stop token in it is not the template's.
+            content: content of the message; a stop token in it is not the template's.
         """
         written = self._text[span[0] : span[1]]
         own = written.partition(content.strip())[2] if content.strip() else written
@@ -240,7 +241,7 @@ class _Finder:
         raise refusal or TemplateRefusedRow("the assistant's turn cannot be found in what the template writes")
 
     def _end_of_calls(self, end: int) -> int:
-        """The end of a tool call's syntax behind the other text: the first special token."""
+        """The end of a tool call's syntax after the other text: the first special token."""
         specials = self._template.tokenizer.special_tokens
         after = [at for token in specials if (at := self._text.find(token, end)) >= 0]
         return min(after, default=end)
@@ -254,18 +255,18 @@ class _Finder:
             alone, _ = self._template.text_of(self._messages[: turn + 1], self._tools)
         except TemplateRefusedRow:
             return written[0]
-        # Mistral moves the tools to the last question: what is generated is the same behind the moved text.
+        # Mistral moves the tools to the last question: the generated text is the same after the moved text.
         generated = alone[len(prompt) :] if alone.startswith(prompt) else ""
         at = self._text.rfind(generated, 0, written[0] + len(generated)) if generated else -1
         if 0 <= at <= written[0] < at + len(generated):
             return at
-        # Earlier turns look different once later ones follow; the header of this turn does not.
+        # Earlier turns are rendered differently when later ones follow; the header of this turn is not.
         header = prompt.removeprefix(before) if prompt.startswith(before) else ""
         at = self._text.rfind(header, 0, written[0]) if header else -1
         if at < 0:
             return written[0]
         between = self._text[at + len(header) : written[0]]
-        # Special tokens may be of other turns (Gemma 4), unless the header stands right behind the turn before.
+        # Special tokens may belong to other turns (Gemma 4), unless the header directly follows the previous turn.
         is_other = any(token in between for token in self._template.tokenizer.special_tokens)
         if is_other and not self._ends_with(turn - 1, at, before):
             return written[0]
@@ -274,17 +275,17 @@ class _Finder:
     def _ends_with(self, turn: int, end: int, before: str) -> bool:
         """Whether the text up to `end` ends with the content of `turn` as `before` does, of which it is the last."""
         same = self._text[end - _agreement(self._text[:end], before, at_end=True) : end]
-        said = self._messages[turn]["content"].strip()
-        return bool(said) and any(form in same for form in (said, json.dumps(said, ensure_ascii=False)[1:-1]))
+        content = self._messages[turn]["content"].strip()
+        return bool(content) and any(form in same for form in (content, json.dumps(content, ensure_ascii=False)[1:-1]))
 
     def _result_begins(self, turn: int, begin: int, written: Span) -> int:
         """Where a template writes the result of the calls of `turn` into the same turn (Gemma 4), or repeats the name
-        of the function before it (gpt-oss); the end of what is written where it does neither."""
+        of the function before the result (gpt-oss); the end of the written text if it does neither."""
         message, following = self._messages[turn], self._messages[turn + 1 : turn + 2]
         if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
             return written[1]
-        # The turn is written without its thought, which may be its content, where a later one answers. Gemma 4 writes
-        # its content behind the result.
+        # The turn is written without its thought, which may be its content, if a later one answers. Gemma 4 writes its
+        # content after the result.
         bare: Message = {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}
         thoughtful: Message = {**message, "content": ""}
         silent: Message = {**bare, "content": ""}
@@ -309,8 +310,8 @@ class _Finder:
         return written[1]
 
     def _end_of_turn(self, turn: int, begin: int, end: int) -> int:
-        """The first stop token behind the calls of `turn`: a template may write the next turn's header there (Cohere);
-        `end` where there is none."""
+        """The first stop token after the calls of `turn`: a template may write the next turn's header there (Cohere);
+        `end` if there is none."""
         message = self._messages[turn]
         calls = message.get("tool_calls")
         if not calls:
@@ -319,7 +320,7 @@ class _Finder:
         found = stops.search(self._text, max(begin, last), end)
         if found is None or found.end() == end:
             return end
-        # The stop token may stand in an argument: those end where the text with other calls is the same again.
+        # The stop token may be part of an argument: those end where the text with other calls is equal again.
         *_, other = _with_other_text(message, self._other_text)
         try:
             text, _ = self._template.text_of(self._replaced(turn, other), self._tools)
@@ -330,7 +331,7 @@ class _Finder:
         return found.end() if found else end
 
     def _token_around(self, at: int) -> Span:
-        """The special token within which `at` lies; `at` itself where it lies in none."""
+        """The special token that contains position `at`; `at` itself if there is none."""
         for token in self._template.tokenizer.special_tokens:
             begin = self._text.find(token, max(0, at - len(token) + 1), at + len(token) - 1)
             if begin >= 0:
@@ -342,7 +343,7 @@ class _Finder:
 
 
 def _text_unlike(text: str) -> str:
-    """Begins and ends with characters that are not in `text`, so that agreement with it stops exactly there."""
+    """A text whose first and last characters are not in `text`, so that agreement with it ends exactly there."""
     unused = [border for border in _BORDERS if border not in text]
     if len(unused) < 2:
         raise TemplateRefusedRow("it contains nearly all of Unicode's noncharacters, which are not text")
@@ -372,17 +373,17 @@ def _stops(template: Template) -> re.Pattern[str]:
 
 
 def _stop_texts(template: Template) -> tuple[str, ...]:
-    """Texts that can end an answer, the longest first.
+    """Texts that can end an answer, longest first.
 
-    Where a template writes nothing at the end of an answer, generation stops at the token that opens the next turn:
-    GLM-4's models write `<|user|>` themselves, and `<|observation|>` after calls.
+    If a template writes nothing at the end of an answer, generation stops at the token that opens the next turn:
+    GLM-4's models generate `<|user|>` themselves, and `<|observation|>` after calls.
     """
     texts = {*template.stop_tokens, *filter(None, (template.turn_end,))}
     return tuple(sorted(texts, key=len, reverse=True))
 
 
 def _agreement(one: str, other: str, *, at_end: bool = False) -> int:
-    """How many characters agree, counted from the beginning or from the end. Slices compare at memory speed."""
+    """Number of characters that agree, from the beginning or from the end. Slices are compared at memory speed."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -20,7 +20,7 @@ LAST_THOUGHT = "_last_thought"
 """Suffix of templates that write a thought before the last answer only, and remove earlier thoughts."""
 
 NAMED = (*_WITHOUT, *_WITH_THOUGHTS, *(name + LAST_THOUGHT for name in _WITH_THOUGHTS))
-"""Names that `data.template` knows; each, without that ending, is a file in `templates/`."""
+"""Valid names of `data.template`; each, without that ending, is a file in `templates/`."""
 
 
 def is_name(template: str) -> bool:
@@ -29,22 +29,22 @@ def is_name(template: str) -> bool:
 
 
 def unknown(template: str) -> tuple[str, str]:
-    """The error and remedy for a template that does not exist."""
+    """Error and remedy for a template that does not exist."""
     meant = did_you_mean(template, NAMED) if is_name(template) else ""
     what = f"the chat template '{template}' is neither a name nor a readable Jinja file"
     return what, f"{meant} use auto, one of {', '.join(NAMED)}, or a path".lstrip()
 
 
 Task = Literal["conversations", "text", "pairs", "singles"]
-"""What a row is: a conversation, text that is trained on whole, a pair of answers of which one is better, or a single
-answer that is marked good or bad."""
+"""The kind of a row: a conversation, a text that is trained on completely, a pair of a better and a worse answer, or a
+single answer that is marked good or bad."""
 
 ROWS_OF_A_GROUP: dict[Task, int] = {"conversations": 1, "text": 1, "pairs": 2, "singles": 2}
 """Rows of tokens per group; a group is never split."""
 
 
 def _one_or_many(value: Any) -> Any:
-    """`train: file.json` and `train: {path: …}` are short for a list of one."""
+    """`train: file.json` and `train: {path: …}` are short for a list with one entry."""
     if isinstance(value, str | dict):
         value = [value]
     return [{"path": item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
@@ -70,7 +70,7 @@ class DatasetSpec(Section):
     revision: str | None = None
     """For a hub data set: branch, tag or commit."""
     weight: float = Field(default=1.0, gt=0, le=1000)
-    """How often each row is used per epoch: 0.5 takes half of the rows (seeded), 2 takes each row twice."""
+    """How often each row is used per epoch: 0.5 uses half of the rows (seeded), 2 uses each row twice."""
     limit: int | None = Field(default=None, ge=1, le=MOST)
     """Read at most this many rows."""
     columns: dict[str, str | None] = {}
@@ -92,14 +92,14 @@ TrainDatasets = Annotated[_Checked, Field(min_length=1), BeforeValidator(_one_or
 
 
 class DataSection(Section):
-    """The data sets, and how they become tokens."""
+    """The data sets, and their conversion to tokens."""
 
     train: TrainDatasets
     """One or several data sets; they are mixed by their weights."""
     eval: Datasets = []
     """Data sets for the evaluation loss."""
     eval_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Hold out this share of the training rows (seeded) for the evaluation loss, when `eval` is not given."""
+    """Hold out this share of the training rows (seeded) for the evaluation loss, if `eval` is not given."""
     eval_rows: int | None = Field(default=None, ge=1, le=MOST)
     """Hold out this many of the training rows (seeded), instead of a share."""
     template: str = "auto"
@@ -107,21 +107,21 @@ class DataSection(Section):
     max_length: int = Field(default=2048, ge=2, le=1_048_576)
     """Maximum tokens of a row, and of a packed sequence."""
     packing: Literal["auto"] | bool = "auto"
-    """Pack several rows into one sequence without attention between them; `auto`: where the attention supports it;
-    `false`: each row is a sequence. Either way, where the attention supports it no padding is computed."""
+    """Pack several rows into one sequence without attention between them; `auto`: if the attention supports it;
+    `false`: each row is a sequence. In both cases padding is not computed if the attention supports that."""
     on_bad_row: Literal["fail", "skip"] = "fail"
     """A row that cannot be trained on: stop and list the first five, or skip and count. Invalid JSON always stops."""
     on_long_row: Literal["truncate", "drop", "fail"] = "truncate"
     """A row longer than `max_length`: cut its end (no EOS), drop it, or stop. Stage pretrain splits and never cuts."""
     loss_on: Literal["assistant", "all"] = "assistant"
-    """Stage sft: which tokens are trained on: the assistant's turns, or everything."""
+    """Stage sft: the tokens that are trained on: the assistant's turns, or all."""
     processes: int | None = Field(default=None, ge=1, le=1024)
     """Processes that tokenise (default: the CPU count, at most 16; one for few rows)."""
 
     @field_validator("template")
     @classmethod
     def _a_name_is_known(cls, template: str) -> str:
-        # A path is looked at when it is read: the run may be somewhere else by then.
+        # A path is checked when it is read: the run may be in another directory by then.
         if is_name(template) and template not in ("auto", *NAMED) and not Path(template).exists():
             what, remedy = unknown(template)
             raise Contradiction(what, code="unknown-template", remedy=remedy)

@@ -1,4 +1,5 @@
-"""From texts to shards of tokens, all of them trained on; a long text becomes several rows, and no token is lost."""
+"""Splits texts into shards of tokens, all of them trained on; a long text becomes several rows, and no token is
+lost."""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ def tokenize_texts(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> TokenizeResult:
-    """Write `texts` as a `TokenDataset` into `directory`, an empty one.
+    """Write `texts` as a `TokenDataset` into `directory`, which must be empty.
 
-    A text begins with what the tokenizer itself puts before a text (BOS, or nothing) and ends with EOS. One that is
-    longer than `max_length` is split into rows of that length one after the other, of which the last one ends with EOS;
-    `drop` and `fail` leave it out and list it in the outcome. With `max_length` 2 a last single token cannot join
-    another row: it is cut off and counted.
+    A text begins with the tokenizer's own prefix (BOS, or nothing) and ends with EOS. One that is longer than
+    `max_length` is split into consecutive rows of that length, of which the last one ends with EOS; `drop` and `fail`
+    skip it and list it in the result. With `max_length` 2 a last single token cannot join another row: it is cut off
+    and counted.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -156,7 +157,8 @@ class _Job:
         total.labelled_tokens += int(count_labels(input_ids, where).sum())
 
     def _pieces(self, number: int, length: int, total: TokenizeResult) -> list[int]:
-        """The end of each row of tokens that a text of `length` tokens becomes; an empty list for a dropped text."""
+        """The end of each row of tokens that a text of `length` tokens is split into; an empty list for a dropped
+        text."""
         most = self.max_length
         total.saw(length)
         if length > most and not self.split:

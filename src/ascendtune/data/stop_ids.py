@@ -1,4 +1,4 @@
-"""The tokens at which generation stops, in generation_config.json: other programs know no others."""
+"""Adds the tokens at which generation stops to generation_config.json: other programs know no others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ascendtune.data.tokenizer import Tokenizer
 def add_stop_ids(directory: Path) -> None:
     """Add the tokens that end a turn of the chat template to `eos_token_id` of the model in `directory`.
 
-    A base model names its end of text there; a template that it is trained with may end turns with another token, and
-    the trained model would not stop elsewhere.
+    A base model has its end of text there; a chat template that it is trained with may end turns with another token, at
+    which the trained model would not stop in other programs.
     """
     path = directory / "generation_config.json"
     if not path.is_file():

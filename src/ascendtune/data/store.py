@@ -2,7 +2,7 @@
 
 A data set is a directory of shards `00000.arrow`, `00001.arrow`, …, in row order. Columns of every shard:
 `input_ids` and `labels` (list<int32>, equal lengths, -100 where not trained on), `label_count` (int32) and `value`
-(float32). The schema's metadata holds the group size: how many consecutive rows make a group.
+(float32). The schema's metadata contains the group size: the number of consecutive rows of a group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCHEMA = pa.schema(
 )
 _GROUP_SIZE = b"group_size"
 _TOKENS_PER_BATCH = 1 << 20
-"""Tokens of a record batch, at least, except for the last one of a shard."""
+"""Minimum number of tokens of a record batch, except for the last one of a shard."""
 
 
 class TokenDataset:
@@ -92,8 +92,8 @@ class TokenDataset:
 
     @cached_property
     def values(self) -> Float32:
-        """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
-        0 where a group is one row."""
+        """(groups,) float32: the margin of a pair (0 if none is given); 1 for a good single answer, 0 for a bad one; 0
+        if a group is one row."""
         values = [part.values for part in self._parts]
         return np.concatenate(values)[:: self.group_size] if values else np.empty(0, np.float32)
 
@@ -131,7 +131,7 @@ class TokenDataset:
 
 
 class _Part:
-    """One record batch as flat arrays: indexing these costs a tenth of what Arrow's scalars cost."""
+    """One record batch as flat arrays, whose indexing takes a tenth of the time of Arrow's scalars."""
 
     __slots__ = ("input_ids", "label_counts", "labels", "offsets", "values")
 
@@ -145,7 +145,7 @@ class _Part:
 
 
 def _as_numpy(array: pa.Array) -> Any:
-    # Not `to_numpy`: it imports pandas where that is installed, 0.4 s before the first step.
+    # Not `to_numpy`: it imports pandas if it is installed, 0.4 s before the first step.
     return np.from_dlpack(array)
 
 
@@ -169,9 +169,9 @@ class ShardWriter:
 
         Args:
             input_ids: (tokens,) int32, the rows one after the other.
-            labels: (tokens,) int32, -100 where not trained on.
-            offsets: (rows + 1,) int32, where each row begins; the last is the number of tokens.
-            values: (rows,) float32, alike within a group; default is 0.
+            labels: (tokens,) int32, -100 for tokens that are not trained on.
+            offsets: (rows + 1,) int32, begin of each row; the last is the number of tokens.
+            values: (rows,) float32, equal within a group; default is 0.
         """
         if len(offsets) < 2:
             return
@@ -182,7 +182,7 @@ class ShardWriter:
             self._write_batch()
 
     def _write_batch(self) -> None:
-        """Write the rows that wait as one record batch: opening a data set takes time for each of these."""
+        """Write the buffered rows as one record batch: each batch adds to the time of opening a data set."""
         input_ids, labels, offsets, values = (list(each) for each in zip(*self._waiting, strict=True))
         begins = np.cumsum([0, *map(len, input_ids)])
         ends = [each[1:] + begin for each, begin in zip(offsets, begins, strict=False)]

@@ -1,4 +1,4 @@
-"""Rows of tables: CSV, TSV, Parquet and Arrow; and of text and Markdown files, whose one column is `text`."""
+"""Rows of tables: CSV, TSV, Parquet and Arrow; and of text and Markdown files, with one column `text`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def rows_of_csv(
 ) -> Iterator[RawRow]:
     """The rows below the header; a row's number is the line on which it begins.
 
-    Columns without a name at the end (Excel writes them) are left out if they are empty in every row. An earlier one,
+    Columns without a name at the end (Excel writes them) are dropped if they are empty in every row. An earlier one,
     such as the index that pandas writes, is called column_1, by its position.
 
     Args:
-        delimiter: default is the one that divides the first lines into the same number of fields (`delimiter_of`).
-        header: the first row names the columns; False: it is a row, and the columns are column_1, column_2, …
+        delimiter: default is the one that divides the first lines into equally many fields (`delimiter_of`).
+        header: whether the first row names the columns; otherwise it is a row, and the columns are column_1, column_2,
+            …
 
     Raises:
         DataError: a header without names, a ragged line, a quote that is never closed.
@@ -82,8 +83,8 @@ def _numbered_columns(fields: list[str]) -> list[str]:
 def delimiter_of(path: Path, encoding: Encoding = "auto") -> str:
     """The first of comma, semicolon, tab and bar that divides every one of the first rows into the header's fields.
 
-    Excel writes semicolons where the comma is the decimal sign. A comma if none fits: then there is one column, or the
-    file is damaged, which reading it reports.
+    Excel writes semicolons if the comma is the decimal sign. A comma if none matches: then there is one column, or the
+    file is damaged, which the reading reports.
     """
     lines, characters = list[str](), 0
     for _, line in read_lines(path, encoding):
@@ -126,7 +127,7 @@ _OLD_MAC_LINE_END = re.compile(r"\r(?!\n)")
 
 
 def rows_of_text(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
-    """One row per line, whether lines end with LF, CRLF or CR; blank lines are skipped."""
+    """One row per line, for the line ends LF, CRLF and CR; blank lines are skipped."""
     source = SourceFile(path)
     lines = chain.from_iterable(_OLD_MAC_LINE_END.split(line) for _, line in read_lines(path, encoding))
     for number, line in enumerate(lines, 1):
@@ -141,17 +142,17 @@ def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow
 
 
 _ROWS_OF_A_BATCH = 8
-"""Held in memory at once. Each may be of gigabytes, all of them a reference to one value in a file of a few bytes; more
-at once are no faster."""
+"""Rows in memory at a time. Each may have gigabytes, if all of them refer to one value in a small file; larger batches
+are not faster."""
 _LARGE_BATCH = 64 << 20
 _MOST_VALUES, _MOST_TIMES = 1 << 27, 200
-"""A Parquet file of more values than the first may hold at most this many times as many as it has bytes."""
+"""A Parquet file of more values than the first may have at most this many times its size in bytes."""
 _ARROW_FILE = b"ARROW1"
 """Arrow's file format begins so, which polars and Feather write; datasets writes the format of streams."""
 
 
 class _NumberedSource(SourceFile):
-    """Parquet and Arrow have no lines."""
+    """A Parquet or Arrow file, which has no lines."""
 
     def place(self, number: int) -> str:
         return f"{self.path}, row {number}"
@@ -160,8 +161,8 @@ class _NumberedSource(SourceFile):
 def rows_of_parquet(path: Path) -> Iterator[RawRow]:
     """All rows of a Parquet file, or of an Arrow file (.arrow), a stream or not; numbered from 1.
 
-    A null inside a column is left out: a column has the keys of all rows, so it stands for a key that a row does not
-    have. A tool call would have every argument of every tool.
+    A null inside a column is removed: a column has the keys of all rows, so null means that a row does not have the
+    key. A tool call would otherwise have the arguments of all tools.
 
     Raises:
         DataError: the file is damaged or in another format.
@@ -182,7 +183,7 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
     with opened(path) as file:
         try:
             for batch in _arrow_batches(file) if is_arrow else _parquet_batches(file, path):
-                # Of large rows one at a time, as Python's own values.
+                # Large rows are converted to Python's values one at a time.
                 size = 1 if batch.nbytes > _LARGE_BATCH else max(1, batch.num_rows)
                 for at in range(0, batch.num_rows, size):
                     for values in _values_of(batch.slice(at, size), source, number + 1):
@@ -205,7 +206,7 @@ def _parquet_batches(file: IO[bytes], path: Path) -> Iterator[Any]:
     groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
     values = sum(group.column(at).num_values for group in groups for at in range(group.num_columns))
     if values > max(_MOST_VALUES, _MOST_TIMES * path.stat().st_size):
-        # One row may hold them all.
+        # One row may contain them all.
         raise DataError(
             f"the Parquet file holds {values:,} values in {path.stat().st_size:,} bytes",
             code="parquet-too-large",
@@ -230,14 +231,14 @@ def _arrow_batches(file: IO[bytes]) -> Iterator[Any]:
 
 
 def _values_of(batch: Any, source: SourceFile, first: int) -> list[dict[str, Any]]:
-    """The rows of a record batch, of which the first has the number `first`.
+    """The rows of a record batch, the first of which has the number `first`.
 
     Raises:
-        DataError: a value that Python cannot hold, such as text that is not UTF-8, with its row and column.
+        DataError: a value that Python cannot represent, such as text that is not UTF-8, with its row and column.
     """
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
-    # pyarrow has no type of its own for text that is not UTF-8, for years beyond 9999 and for columns of one name.
+    # pyarrow has no exception of its own for text that is not UTF-8, years beyond 9999 and duplicate column names.
     except (ValueError, OverflowError) as error:
         for index in range(batch.num_rows):
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -261,7 +262,7 @@ def _values_of(batch: Any, source: SourceFile, first: int) -> list[dict[str, Any
 
 
 def _without_nulls(value: Any) -> Any:
-    """The value; its objects, and those inside, without keys whose value is null."""
+    """`value` without keys whose value is null, also in nested objects."""
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value

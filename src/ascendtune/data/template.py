@@ -32,16 +32,16 @@ _TEMPLATE_FAULTS = (
 
 _LONGEST_REASON = 500
 _NOT_OPTIONS = ("messages", "tools", "add_generation_prompt")
-"""What a row says otherwise."""
+"""Names that are not options, because a row has its own fields for them."""
 _UNUSUAL, _THOUGHT = "7302946185", "8206514973"
-"""An answer and a thought that no template writes itself, as the word in `</answer>`, and that a change of case leaves
-as they are."""
+"""An answer and a thought that no template itself contains, unlike the word in `</answer>`, and that a change of case
+does not change."""
 # Bytes; a longer file is refused for its length.
 _LONGEST_FILE = 4_000_000
 
 
 class TemplateTooCostly(DataError):
-    """A template that would not end or fill the memory; one conversation is enough to find out.
+    """A template that would not end or fill the memory; one conversation suffices to detect it.
 
     Attributes:
         row: number of the conversation, if known.
@@ -61,7 +61,7 @@ class ChatTemplate:
 
     Args:
         source: the Jinja text.
-        name: used in messages.
+        name: for messages.
         loss_on: train on the assistant's turns, or on everything.
         environment: compiles the template.
 
@@ -90,7 +90,7 @@ class ChatTemplate:
         what = f"{self._title} is not valid Jinja"
         try:
             require_short(self.source)
-            # Jinja computes what is constant when it compiles.
+            # Jinja computes constants when it compiles.
             self.environment.meter.start(0, len(self.source))
             return self.environment.from_string(self.source)
         except jinja2.TemplateSyntaxError as error:
@@ -124,21 +124,21 @@ class ChatTemplate:
     def load(
         cls, template: str, tokenizer: Tokenizer, *, loss_on: Literal["assistant", "all"] = "assistant"
     ) -> ChatTemplate:
-        """The template that `data.template` asks for.
+        """The template for a value of `data.template`.
 
         Raises:
-            RecipeError: the model has none, no such name or file, or not valid Jinja.
+            RecipeError: the model has none, the name or file does not exist, or it is not valid Jinja.
         """
         return cls(template_source(template, tokenizer), tokenizer, name=template, loss_on=loss_on)
 
     def render(self, conversation: Conversation, needed: Needed | None = None) -> Rendered:
-        """The whole conversation, EOS included where the template itself ends the answer without a stop token.
+        """The whole conversation, with EOS if the template itself ends the answer without a stop token.
 
         Args:
-            needed: of which part of the text the spans are needed; by default of all of it.
+            needed: the part of the text whose spans are needed; by default all of it.
 
         Raises:
-            TemplateRefusedRow: the template refuses it.
+            TemplateRefusedRow: the template refuses the conversation.
         """
         return find_spans(self.with_options(conversation.options), conversation, needed)
 
@@ -146,7 +146,7 @@ class ChatTemplate:
         """This template, with these variables in all that it writes."""
         if not options:
             return self
-        # The copy has what is known of this one, and is not compiled again.
+        # The copy shares the cached values of this one, and is not compiled again.
         for known in ("stop_tokens", "_takes_arguments_as_text", "_takes_thoughts_as_parts"):
             getattr(self, known)
         made = copy(self)
@@ -168,9 +168,9 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = False,
     ) -> tuple[str, list[tuple[int, int]]]:
-        """What the template writes, and the ranges that its {% generation %} tags mark (none without such tags)."""
+        """The rendered text, and the ranges that its {% generation %} tags mark (none without such tags)."""
         shown = [self._as_expected(message) for message in messages]
-        # Asked of the text itself: the length of a placeholder must not be (see `skeleton`).
+        # `str.__len__`, because the length of a placeholder must not be asked for (see `skeleton`).
         given = sum(str.__len__(each.get("content") or "") for each in messages)
         self.environment.meter.start(len(messages), given)
         try:
@@ -182,7 +182,7 @@ class ChatTemplate:
                 **self.tokenizer.named_tokens,
             )
             text = "".join((text,))
-            # A template can escape half a surrogate pair, which no tokenizer takes.
+            # A template can escape a lone surrogate, which no tokenizer accepts.
             text.encode()
         except LimitExceeded as error:
             raise TemplateTooCostly(f"{self._title} was stopped: {error}") from error
@@ -193,8 +193,8 @@ class ChatTemplate:
         return split_generation_marks(text)
 
     def _as_expected(self, message: Message) -> dict[str, Any]:
-        """Without our own key; reasoning also under its older name, as transformers passes it on; arguments as text for
-        a template that cannot write objects."""
+        """The message without our own key; reasoning also under its older name, as transformers passes it on; arguments
+        as text for a template that cannot write objects."""
         shown: dict[str, Any] = {key: value for key, value in message.items() if key != "train"}
         if shown.get("reasoning_content") is not None:
             shown.setdefault("thinking", shown["reasoning_content"])
@@ -215,7 +215,7 @@ class ChatTemplate:
 
     @cached_property
     def _takes_thoughts_as_parts(self) -> bool:
-        """Whether the template writes thoughts as parts of the content alone: Mistral's do."""
+        """Whether the template writes thoughts only if they are parts of the content, like Mistral's."""
         turn: dict[str, Any] = {"role": "assistant", "content": _UNUSUAL}
         beside = self._written_turn({**turn, "reasoning_content": _THOUGHT, "thinking": _THOUGHT}) or ""
         within = self._written_turn({**turn, "content": _as_parts(_THOUGHT, _UNUSUAL)}) or ""
@@ -223,7 +223,7 @@ class ChatTemplate:
         return _THOUGHT not in beside and all(each in within for each in (_THOUGHT, _UNUSUAL)) and not writes_list
 
     def _written_turn(self, turn: dict[str, Any]) -> str | None:
-        """What the template writes of an answer; None where it fails."""
+        """The rendering of a turn after a question; None if it fails."""
         messages = [{"role": "user", "content": "question"}, turn]
         self.environment.meter.start(len(messages), 0)
         try:
@@ -235,10 +235,12 @@ class ChatTemplate:
 
     @cached_property
     def turn_end(self) -> str | None:
-        """What the template writes right after an answer to end it: `<|im_end|>`, `</s>`, …; None when nothing.
+        """The text that the template writes directly after an answer to end it: `<|im_end|>`, `</s>`, …; None if
+        nothing.
 
-        Several tokens where generation stops at a later one: Cohere writes `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`.
-        EOS where it is written only before the next question (Apertus).
+        Several tokens if generation stops at a later one: Cohere writes `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`. EOS if
+            it is
+        written only before the next question (Apertus).
         """
         question: Message = {"role": "user", "content": "question"}
         answered: list[Message] = [question, {"role": "assistant", "content": _UNUSUAL}]
@@ -249,7 +251,7 @@ class ChatTemplate:
         tokens = self._tokens_at_beginning(rest)
         ends = {self.tokenizer.text_of(number) for number in self.tokenizer.eos_ids}
         at = next((number for number, token in enumerate(tokens) if token in ends), 0)
-        # A marker that is not a token of this tokenizer is still what the model has to write.
+        # A marker that is not a token of this tokenizer must be generated by the model nevertheless.
         end = "".join(tokens[: at + 1]) or (rest if rest and not re.search(r"\s", rest) else None)
         return end or self._eos_before([*answered, question])
 
@@ -261,12 +263,12 @@ class ChatTemplate:
             return None
 
     def _after_answer(self, messages: Sequence[Message]) -> str:
-        """What is written behind the answer `_UNUSUAL`, without surrounding white space."""
+        """The text after the answer `_UNUSUAL`, without surrounding white space."""
         text, _ = self.text_of(messages)
         return text.rpartition(_UNUSUAL)[2].strip() if _UNUSUAL in text else ""
 
     def _tokens_at_beginning(self, text: str) -> list[str]:
-        """The added tokens that `text` begins with, one right after the other."""
+        """The consecutive added tokens at the beginning of `text`."""
         added = sorted(self.tokenizer.added_tokens, key=len, reverse=True)
         found: list[str] = []
         while token := next((token for token in added if token and text.startswith(token)), None):
@@ -310,8 +312,8 @@ class ChatTemplate:
 
     @property
     def _prefix_not_learnt(self) -> str:
-        """What a prompt ends with and an answer without a thought does not begin with: `<think>` of DeepSeek-R1's
-        distilled models and MiniMax-M2, an empty thought of Gemma 4. White space aside."""
+        """The end of a prompt that an answer without a thought does not begin with: `<think>` of DeepSeek-R1's
+        distilled models and MiniMax-M2, an empty thought of Gemma 4. White space does not count."""
         question: Message = {"role": "user", "content": "question"}
         try:
             prompt = self.render_prompt([question])

@@ -1,4 +1,4 @@
-"""Which tokens belong to spans of characters."""
+"""Maps spans of characters to tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tokenizers import Encoding
 def trained_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], characters: int) -> list[tuple[int, int]]:
     """Token ranges of character spans: a token is trained on if it overlaps a span. A span may have no token.
 
-    Only the tokens at the borders are inspected: reading all offsets costs a fifth of tokenisation. Several tokens may
-    share a character (bytes of one letter), and a character may belong to no token (dropped white space).
+    Only the tokens at the borders are inspected: reading all offsets takes a fifth of the time of tokenisation. Several
+    tokens may share a character (bytes of one letter), and a character may belong to no token (dropped white space).
 
     Args:
         spans: ascending and disjoint [begin, end) in characters of the encoded text.

@@ -42,20 +42,20 @@ class Groups:
     conversations: Sequence[Conversation]
     size: int = 1
     values: Float32 | None = None
-    """(groups,) float32, as `TokenDataset.values`; None where groups are one row."""
+    """(groups,) float32, as `TokenDataset.values`; None if groups are one row."""
     borrows: bool = False
     """The second conversation of every group has another row's answer, so its length never drops the row."""
 
 
 def groups_of(rows: Sequence[Any], task: Task) -> Groups:
-    """The conversations of `rows`, all of the kind that `task` needs.
+    """The conversations of `rows`, which must be of the kind for `task`.
 
     A pair is its chosen, then its rejected answer. A single answer is followed by a mismatched one, the same prompt
-    with the answer of the row before it (before the first the last): KTO (arXiv 2402.01306) estimates
-    the KL divergence from the reference with it. TRL and LLaMA-Factory take the same one.
+    with the answer of the previous row (for the first row, of the last): KTO (arXiv 2402.01306) estimates the KL
+    divergence from the reference with it. TRL and LLaMA-Factory use the same one.
 
     Raises:
-        DataError: a single answer has no other row to take a mismatched answer from.
+        DataError: for a single answer, there is no other row with a mismatched answer.
     """
     size = ROWS_OF_A_GROUP[task]
     if task == "pairs":
@@ -74,12 +74,12 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
 
 
 class _Members(Sequence[Conversation]):
-    """The conversations of groups of two, made from their rows when they are taken."""
+    """The conversations of groups of two, created from their rows on access."""
 
     def __init__(self, rows: Sequence[Any], make: Callable[[Any, Any], tuple[Conversation, Conversation]]) -> None:
         """
         Args:
-            make: the conversations of a row; called with it and the row before it, before the first one the last.
+            make: returns the conversations of a row; called with it and the previous row (for the first row, the last).
         """
         self._rows, self._make = rows, make
 
@@ -128,10 +128,10 @@ def tokenize(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> TokenizeResult:
-    """Write `groups` as a `TokenDataset` into `directory`, an empty one.
+    """Write `groups` as a `TokenDataset` into `directory`, which must be empty.
 
-    Truncation cuts the end of a conversation, and with it its EOS. A group is written whole or not at all. Groups that
-    are dropped are listed in the outcome; the caller, which knows the places of rows, applies `fail`.
+    Truncation cuts the end of a conversation, with its EOS. A group is written completely or not at all. Dropped groups
+    are listed in the result; the caller, which knows the places of rows, applies `fail`.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -139,7 +139,7 @@ def tokenize(
     job = _Job(groups, template, max_length, truncate=on_long_row == "truncate")
     job.take_fast_path()
     count = len(groups.conversations)
-    # A shard holds whole groups.
+    # A shard contains whole groups.
     size = max(_SMALLEST_SHARD, -(-count // MOST_SHARDS)) * groups.size
     shards = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
     run = partial(
@@ -168,7 +168,7 @@ class _Job:
         self._needed = Needed(self._enough, first_characters(self.max_length))
 
     def take_fast_path(self) -> None:
-        """Take it if both ways of rendering agree on the first conversations of each shape."""
+        """Use the fast path if both ways of rendering agree on the first conversations of each shape."""
         if not self._renderer.usable:
             return
         seen: Counter[Shape] = Counter()
@@ -328,7 +328,7 @@ class _Encoded:
 
     @property
     def length(self) -> str:
-        """For messages."""
+        """The number of tokens, for messages."""
         tokens = f"{len(self.encoding):,} tokens"
         return f"over {tokens}, {self.characters + self.uncounted:,} characters" if self.uncounted else tokens
 

@@ -1,7 +1,7 @@
-"""The model's tokenizer, read with the `tokenizers` library alone, without transformers, which takes seconds to import.
+"""The model's tokenizer, read with the `tokenizers` library only: importing transformers takes seconds.
 
-Text is tokenised as transformers' `apply_chat_template` does it: what the template wrote, with no special tokens added
-(a template writes its own BOS), special tokens in the text recognised.
+Text is tokenised as by transformers' `apply_chat_template`: the rendered text, without added special tokens (a template
+writes its own BOS), and with special tokens in the text recognised.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_token
 _MOST_VOCABULARY_BYTES = 256 << 20
 _MOST_TEMPLATE_BYTES = 4 << 20
 _LONGEST_TEMPLATE_NAME = 200
-"""Bytes; what a file system takes is longer than that, but its file gets a suffix, and another while it is written."""
+"""Bytes; below the limit of file systems, because the file name has a suffix, and another while it is written."""
 _LARGEST_ID = 100_000_000
 _OTHER_TOKENS = ("auto_map", "split_special_tokens")
-"""Keys of tokenizer_config.json that take the place of tokenizer.json: a class in a file of Python that is not saved,
-and special tokens that are spelled like other text."""
+"""Keys of tokenizer_config.json that replace tokenizer.json: a class in a Python file that is not saved, and special
+tokens that are spelled like other text."""
 _MAP = "special_tokens_map.json"
 _DECODER = "added_tokens_decoder"
 _TOKEN_FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
@@ -39,10 +39,10 @@ class Tokenizer:
     Attributes:
         backend: the `tokenizers.Tokenizer`, without truncation and padding.
         named_tokens: texts of the named special tokens that exist: {"eos_token": "</s>", …}.
-        added_tokens: texts that are one token wherever they stand; special_tokens: those of them that are special.
+        added_tokens: texts that are always one token; special_tokens: those of them that are special.
         chat_templates: Jinja texts by name; the usual one is "default".
-        chat_template_file: the file that holds "default".
-        vocab_size: rows that the embeddings need: largest token id + 1.
+        chat_template_file: the file that contains "default".
+        vocab_size: required rows of the embeddings: largest token id + 1.
         generation_config: the file that lists further tokens that end a text; it may be absent.
     """
 
@@ -89,7 +89,7 @@ class Tokenizer:
         return tokenizer
 
     def add(self, new_tokens: Sequence[str]) -> None:
-        """Make these texts single special tokens."""
+        """Add texts as single special tokens."""
         if new_tokens:
             self.backend.add_special_tokens(
                 [tokenizers.AddedToken(text, special=True, normalized=False) for text in new_tokens]
@@ -120,7 +120,7 @@ class Tokenizer:
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Every id that ends a text: the tokenizer's EOS, and what generation_config.json lists."""
+        """Every id that ends a text: the tokenizer's EOS, and those in generation_config.json."""
         path = self.generation_config
         listed = _read_json(path).get("eos_token_id")
         ids = [self.eos_id, *(listed if isinstance(listed, list) else [listed])]
@@ -130,7 +130,7 @@ class Tokenizer:
 
     @property
     def text_prefix(self) -> list[int]:
-        """Ids that stand before a text without a chat template: BOS, or nothing.
+        """Ids at the beginning of a text without a chat template: BOS, or nothing.
 
         As in transformers 5, tokenizer.json decides (its post-processor), not `add_bos_token` in tokenizer_config.json.
         """
@@ -139,7 +139,7 @@ class Tokenizer:
         return whole[: next((at for at in places if whole[at : at + len(plain)] == plain), 0)]
 
     def id_of(self, text: str | None) -> int | None:
-        """The id of a text that is one token as it stands, or None."""
+        """The id of a text that is a single token, or None."""
         number: int | None = None if text is None else self.backend.token_to_id(text)
         return number
 
@@ -152,7 +152,7 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str], *, offsets: bool = True) -> list[tokenizers.Encoding]:
-        """One encoding for each text; without `offsets` they have no character positions and take a fifth less time.
+        """One encoding per text; without `offsets` they have no character positions and take a fifth less time.
 
         Raises:
             RecipeError: the tokenizer fails on a text.
@@ -167,13 +167,13 @@ class Tokenizer:
         return text
 
     def save(self, directory: str | Path, *, chat_template: str | None = None) -> None:
-        """Write files from which transformers' AutoTokenizer makes the same tokenizer.
+        """Write files from which transformers' AutoTokenizer creates the same tokenizer.
 
         Args:
-            chat_template: the template that the model was trained with, when it is not the model's own.
+            chat_template: the template that the model was trained with, if it is not the model's own.
 
         Raises:
-            MachineError: the place cannot be written.
+            MachineError: the directory cannot be written.
         """
         target = Path(directory)
         with translated_disk_errors(target, "saving the tokenizer"):
@@ -185,10 +185,10 @@ class Tokenizer:
         config = {**self.config, **self.named_tokens}
         for key in ("chat_template", *_OTHER_TOKENS):
             config.pop(key, None)
-        # Classes of one model (LlamaTokenizer, GPT2Tokenizer) make their own pipeline of the vocabulary since
-        # transformers 5: other tokens than those of tokenizer.json, with which the model was trained.
+        # Since transformers 5, classes of one model (LlamaTokenizer, GPT2Tokenizer) build their own pipeline from the
+        # vocabulary, with other tokens than those of tokenizer.json, which the model was trained with.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        # In transformers 4 this class gives token_type_ids too, which most models refuse.
+        # In transformers 4 this class also returns token_type_ids, which most models refuse.
         config.setdefault("model_input_names", ["input_ids", "attention_mask"])
         if _DECODER in config:
             config[_DECODER] = _added_tokens_as_json(self.backend)
@@ -228,7 +228,7 @@ def _translated_faults(path: Path) -> Iterator[None]:
     except AscendtuneError:
         raise
     except BaseException as error:
-        # The library raises bare Exception, and PanicException, which is not one, where its own code fails.
+        # Where its own code fails, the library raises bare Exception, or PanicException, which is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise RecipeError(
@@ -242,7 +242,7 @@ def _translated_faults(path: Path) -> Iterator[None]:
 def _named_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
     """{"eos_token": "</s>", …} from tokenizer_config.json and special_tokens_map.json.
 
-    As in transformers, the map counts more where the config has no `added_tokens_decoder`, as older ones have none.
+    As in transformers, the map takes precedence if the config has no `added_tokens_decoder`, as in older ones.
     """
     found: dict[str, str] = {}
     config_path, map_path = directory / "tokenizer_config.json", directory / _MAP
@@ -256,23 +256,23 @@ def _named_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
                 found.setdefault(name, text)
             elif text is not None and name in _NAMED:
                 raise bad_field(path, name, value, "the text of a token, or an object with its content")
-    # In the order in which transformers adds those that are missing.
+    # In the order in which transformers adds missing tokens.
     return dict(sorted(found.items(), key=lambda item: _NAMED.index(item[0]) if item[0] in _NAMED else len(_NAMED)))
 
 
 def _add_missing_tokens(
     backend: tokenizers.Tokenizer, directory: Path, config: dict[str, Any], named: dict[str, str]
 ) -> None:
-    """Tokens that only the files beside tokenizer.json know; transformers adds them when it loads."""
+    """Add tokens that only the files beside tokenizer.json contain; transformers adds them when it loads."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
-    wanted = _declared_tokens(directory / "tokenizer_config.json", config.get(_DECODER))
+    missing = _declared_tokens(directory / "tokenizer_config.json", config.get(_DECODER))
     for text in _tokens_by_id(directory / "added_tokens.json"):
-        wanted.append(
+        missing.append(
             tokenizers.AddedToken(text, special=text in named.values(), normalized=text not in named.values())
         )
-    wanted += [tokenizers.AddedToken(text, special=True, normalized=False) for text in named.values()]
-    wanted += _extra_tokens(directory, config)
-    for token in wanted:
+    missing += [tokenizers.AddedToken(text, special=True, normalized=False) for text in named.values()]
+    missing += _extra_tokens(directory, config)
+    for token in missing:
         if token.content not in present:
             present.add(token.content)
             (backend.add_special_tokens if token.special else backend.add_tokens)([token])
@@ -345,7 +345,7 @@ def _added_tokens_as_json(backend: tokenizers.Tokenizer) -> dict[str, dict[str, 
 def _chat_templates(directory: Path, config: dict[str, Any]) -> tuple[dict[str, str], Path]:
     """The templates by name, and the file of "default".
 
-    Files of their own come before the entry in tokenizer_config.json, as in transformers.
+    Separate files take precedence over the entry in tokenizer_config.json, as in transformers.
     """
     folder = directory / "additional_chat_templates"
     others = sorted(folder.glob("*.jinja"))
@@ -370,7 +370,7 @@ def _chat_templates(directory: Path, config: dict[str, Any]) -> tuple[dict[str, 
     if not isinstance(named, dict) or not all(isinstance(each, str) for pair in named.items() for each in pair):
         raise bad_field(where, "chat_template", given, "a text, or texts with names")
     if unusable := [name for name in named if not _is_file_name(name)]:
-        # Each name becomes a file's when the tokenizer is saved.
+        # Each name becomes a file name when the tokenizer is saved.
         raise bad_field(where, "the name of a chat_template", unusable[0], "a short name without a path")
     return dict(named), where
 

@@ -1,4 +1,4 @@
-"""Forked processes that work on numbered pieces. The death of a process is an error, and no process is left behind."""
+"""Forked processes that work on numbered pieces. A killed process is an error, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def run_in_workers(
     """(number, work(number)) for every piece, in the order of completion.
 
     Args:
-        work: runs in a forked child, so it sees everything that exists here; its result is pickled.
-        processes: with 1, everything happens in this process.
+        work: runs in a forked child, so it can use everything that exists here; its result is pickled.
+        processes: with 1, everything is done in this process.
 
     Raises:
         MachineError: a child was killed.
-        Exception: what `work` raised, in the same type.
+        Exception: the exception of `work`, with the same type.
     """
     if min(processes, pieces) <= 1:
         for number in range(pieces):
@@ -41,7 +41,7 @@ def run_in_workers(
         for number in islice(remaining, min(processes, pieces)):
             end, child_end = context.Pipe()
             child = context.Process(target=_serve, args=(work, child_end, end, os.getpid()), daemon=True)
-            with _interrupts_held():
+            with _interrupts_blocked():
                 child.start()
             child_end.close()
             children[end] = child
@@ -56,8 +56,9 @@ def run_in_workers(
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block SIGINT for a child forked in here: the terminal sends Ctrl-C to all, and this process ends its children."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT for children forked in this context: the terminal sends Ctrl-C to all, and this process ends
+    them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -86,7 +87,7 @@ def _collect(
 
 
 def _serve(work: Callable[[int], Result], connection: Connection, parents_end: Connection, parent: int) -> None:
-    # This copy of the parent's end would keep the pipe open after the parent's death.
+    # This copy of the parent's end would keep the pipe open after the parent's end.
     parents_end.close()
     try:
         while (number := connection.recv()) is not None and os.getppid() == parent:

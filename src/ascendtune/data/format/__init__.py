@@ -1,1 +1,1 @@
-"""How does a row say what is trained on? One file per format; `choose.FORMATS` lists them."""
+"""How is a row converted into a conversation, text or preference? One file per format; `choose.FORMATS` lists them."""

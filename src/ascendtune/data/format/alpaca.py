@@ -1,4 +1,4 @@
-"""Alpaca: an instruction, perhaps an input, and the output."""
+"""Alpaca: an instruction, an optional input, and the output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation:
-    """The user says instruction and input, on lines of their own; `history` holds earlier [question, answer] pairs."""
+    """The user's turn is instruction and input, on separate lines; `history` has earlier [question, answer] pairs."""
     instruction, given, answer = row.get("instruction"), row.get("input"), row.get("output")
     if answer is None:
         raise BadRow("no answer", "output is missing or null")

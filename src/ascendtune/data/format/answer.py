@@ -1,4 +1,4 @@
-"""What preference and unpaired rows share: a prompt in any form, and an answer; only the answer is trained on."""
+"""Common part of preference and unpaired rows: a prompt in any form, and an answer; only the answer is trained on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FORMS = ("prompt", "conversations", "messages")
 
 
 def answered(row: Mapping[str, Any], name: str) -> Conversation:
-    """The row's prompt, answered by its column `name`.
+    """The row's prompt with its column `name` as the answer.
 
     The prompt is a text or a list of turns (`prompt`, `conversations`, `messages`), or an instruction with its input.
     The answer is a text, a turn, or a list of turns; a list that does not begin with the assistant is a whole
     conversation and repeats the prompt, if there is one. Without a prompt the answer may be a transcript of turns that
-    begin with "Human:" and "Assistant:"; a prompt may be one that ends with "Assistant:".
+    begin with "Human:" and "Assistant:"; a prompt may be such a transcript that ends with "Assistant:".
     """
     answer = row.get(name)
     if answer is None or answer == []:
@@ -37,7 +37,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation:
         if not isinstance(turns, list):
             raise BadRow("no question", f"{name} is not a list of turns, and there is no prompt")
         return conversation(row, turns)
-    # A prompt that is a text stays one, even where it looks like JSON.
+    # A prompt that is a text is not parsed, even if it looks like JSON.
     turns = prompt if row.get("prompt") is not None else listed(prompt)
     question = _turns_that_ask(turns) or _turns(turns, "human", "prompt")
     if isinstance(answer, list) and role_of(answer[0]) not in (None, "assistant"):
@@ -48,7 +48,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation:
 
 
 def conversation(row: Mapping[str, Any], turns: Any) -> Conversation:
-    """Turns in ShareGPT's or OpenAI's words, with the row's system message and tools."""
+    """A conversation from turns in ShareGPT's or OpenAI's form, with the row's system message and tools."""
     values = {"conversations": turns, "tools": row.get("tools"), "system": row.get("system")}
     return only_the_last_turn(sharegpt.convert(values))
 
@@ -65,7 +65,7 @@ def only_the_last_turn(made: Conversation) -> Conversation:
 
 
 def _turns(value: Any, speaker: str, name: str) -> list[Any]:
-    """A text or a turn as a list of turns; a list stays."""
+    """A text or a turn as a list of turns; a list is returned unchanged."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
@@ -86,7 +86,7 @@ def _turns_of_transcript(text: Any) -> list[dict[str, str]]:
     """
     if not is_text(text) or not text.lstrip().startswith("Human:") or "\n\nAssistant:" not in text:
         return []
-    # Text before the first speaker, which is empty here, then speaker and text in turn.
+    # Text before the first speaker, which is empty here, then alternating speakers and texts.
     _, *parts = _SPEAKER.split(text.lstrip())
     return [
         {"from": _SPEAKERS[speaker], "value": said.strip()}
@@ -95,13 +95,13 @@ def _turns_of_transcript(text: Any) -> list[dict[str, str]]:
 
 
 def _turns_that_ask(prompt: Any) -> list[dict[str, str]]:
-    """The turns of a transcript that ends where the assistant is to speak; an empty list for other prompts."""
+    """The turns of a transcript that ends with the assistant's turn; an empty list for other prompts."""
     *turns, last = _turns_of_transcript(prompt) or [{}]
     return turns if last == {"from": "gpt", "value": ""} else []
 
 
 def _repeats(turns: list[Any], question: list[Any]) -> bool:
-    """Whether a conversation holds the question. It may be in other words, and with a system message before it."""
+    """Whether a conversation contains the question, perhaps in another form, and after a system message."""
     said = [_content(turn) for turn in turns]
     return all(_content(turn) in said for turn in question)
 

@@ -1,4 +1,4 @@
-"""Which format a data set has, and which columns hold what."""
+"""Chooses the format of a data set, by its columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Convert = Callable[[Mapping[str, Any]], Any]
 
 # A format is a module with
 #   GIVES             the tasks (`data.spec.Task`) that its rows serve, its main one last
-#   WORDS             its column names: what `columns` of a data set maps from
+#   WORDS             its column names: the keys of `columns` of a data set
 #   matches(columns)  whether a data set with these columns has this format
 #   convert(row)      the row as a Conversation, PreferencePair or UnpairedPreference; raises BadRow
 # `data.spec.DatasetSpec.format` lists the same names. `format: auto` needs exactly one match; `text`, a column that
-# data of any format may have too, counts only where no other format matches.
+# data of any format may also have, counts only if no other format matches.
 FORMATS = {
     "alpaca": "ascendtune.data.format.alpaca",
     "sharegpt": "ascendtune.data.format.sharegpt",
@@ -41,12 +41,12 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class _Need:
-    """What a task asks of the data, in the words of a recipe."""
+    """The requirements of a task, as words for messages."""
 
     stage: str
     rows: str
     format: str
-    """An example, with the words of it that are needed."""
+    """An example, with the column names that are required."""
     words: tuple[str, ...]
 
 
@@ -63,15 +63,16 @@ _NEEDS: dict[Task, _Need] = {
 
 
 def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conversations") -> tuple[str, Convert]:
-    """The name of the format and the function that reads its rows, `spec.columns` applied; of a bad row it returns why.
+    """The name of the format, and the function that converts its rows, with `spec.columns` applied; for a bad row it
+    returns the BadRow.
 
     Args:
-        rows: the first rows, at least one; their columns together stand for the whole data set.
-        task: what the rows are needed for.
+        rows: the first rows, at least one; their columns are taken as those of the whole data set.
+        task: the task for which the rows are needed.
 
     Raises:
-        DataError: no format or several fit the columns, they are for another task, or `spec.columns` names something
-            that is not there.
+        DataError: no format or several match the columns, they are for another task, or `spec.columns` has unknown
+            names or columns.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row.values))
     complaint = _format_of_another_task(spec.format, task) or _wrong_mapping(spec, columns, task)
@@ -92,7 +93,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
 
 
 def returning_bad_rows(convert: Convert) -> Convert:
-    """`convert`, which returns the `BadRow` that it would raise."""
+    """`convert`, but returning the `BadRow` that it would raise."""
 
     def converted(row: Mapping[str, Any]) -> Any:
         try:
@@ -105,7 +106,7 @@ def returning_bad_rows(convert: Convert) -> Convert:
 
 
 _MEDIA = ("image", "video", "audio")
-"""Such columns, or their plurals, stand beside texts with `<image>` (LLaVA, LLaMA-Factory) or without (TRL)."""
+"""Such columns, or their plurals, occur beside texts with `<image>` (LLaVA, LLaMA-Factory) or without (TRL)."""
 
 
 def _refusing_media(convert: Convert) -> Convert:
@@ -118,7 +119,7 @@ def _refusing_media(convert: Convert) -> Convert:
             if not row.get(column):
                 continue
             contents = [each["content"] for conversation in conversations_of(made) for each in conversation.messages]
-            # A text may be a link that the answer gives; a list of files or a picture itself is not.
+            # A text may be a link that the answer mentions; a list of files or a picture itself may not.
             if isinstance(row[column], list | dict) or any(f"<{name}>" in content for content in contents):
                 raise BadRow("not only text", f"the column {column} holds {name}s; only text is supported")
         return made
@@ -127,7 +128,7 @@ def _refusing_media(convert: Convert) -> Convert:
 
 
 def _with_template_options(convert: Convert) -> Convert:
-    """`convert`, and the template gets the variables in the row's `chat_template_kwargs`."""
+    """`convert`, with the row's `chat_template_kwargs` as variables of the template."""
 
     def with_them(row: Mapping[str, Any]) -> Any:
         made, options = convert(row), template_options(row)
@@ -137,17 +138,17 @@ def _with_template_options(convert: Convert) -> Convert:
 
 
 def main_task_of(name: str) -> Task:
-    """What rows of the format `name` are mostly for."""
+    """The main task of rows in the format `name`."""
     task: Task = _module(name).GIVES[-1]
     return task
 
 
 def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], task: Task) -> list[str]:
-    """The formats that the columns fit, those for preferences last."""
+    """The formats that match the columns, those for preferences last."""
     words = available(spec, columns)
     fitting = [name for name in FORMATS if _module(name).matches(words)]
     if task != "singles" and "unpaired" in fitting and not unpaired.are_marked([row.values for row in rows]):
-        # Conversations may have labels of all kinds.
+        # Conversations may have labels of any kind.
         fitting.remove("unpaired")
     column = spec.columns.get("completions", "completions") or ""
     if (
@@ -164,7 +165,8 @@ def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], 
 
 
 def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
-    """Those for `task`. Preference columns are not conversations: half of their answers must not be trained on."""
+    """The formats for `task`. Preference columns are not conversations: half of their answers must not be trained
+    on."""
     if task == "conversations" and not {"preference", "scored", "unpaired"}.isdisjoint(fitting):
         return []
     return [name for name in fitting if task in _module(name).GIVES]
@@ -187,7 +189,7 @@ def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tupl
 def _unfit(
     name: str | None, columns: Sequence[str], fitting: Sequence[str], task: Task, rows: Sequence[RawRow]
 ) -> tuple[str, str]:
-    """What is wrong and what to do, when the columns do not tell one format or lack some of format `name`."""
+    """Problem and remedy, if the columns do not determine one format or lack some of format `name`."""
     found = ", ".join(columns) or "(none)"
     need = _NEEDS[task]
     if name:
@@ -225,7 +227,7 @@ def _nearest(word: str, valid: Sequence[str], kind: str) -> str:
 
 
 def _mapping_remedy(name: str, words: Sequence[str], columns: Sequence[str]) -> str:
-    """A line that can be copied into the recipe; which column is which, only the user knows."""
+    """A line to copy into the recipe; only the user knows the meaning of the columns."""
     shown = list(columns[: len(words)]) + ["…"] * (len(words) - len(columns))
     return _mapping_of(name, dict(zip(words, shown, strict=True)))
 
@@ -236,7 +238,7 @@ def _mapping_of(name: str, columns: Mapping[str, str]) -> str:
 
 
 def _required(module: ModuleType) -> list[str]:
-    """The words without which the format does not match."""
+    """The column names without which the format does not match."""
     words = list(module.WORDS)
     return [word for word in words if not module.matches([other for other in words if other != word])]
 

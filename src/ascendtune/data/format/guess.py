@@ -1,4 +1,4 @@
-"""Which columns of a data set hold question and answer, guessed from their names (in several languages) and values."""
+"""Guesses the columns with question and answer, from their names (in several languages) and values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _SENTENCE_ENDS = (".", "!", "…", "。", "！")
 _SHORT_SENTENCE = 5
 _MOST_WORDS = 4
-"""With the whole name, which counts as a word."""
+"""Including the whole name, which counts as a word."""
 _MOST = 0.8
 _QUESTION_MARKS = ("?", "？", "؟")
 _NAMED = 3.0
@@ -69,9 +69,9 @@ _LONG = 0.5
 _CERTAIN = 2.0
 _PARTIAL = 1.5
 _PARTS_OF_A_QUESTION = frozenset({"input", "source", "src", "task", "user", "customer"})
-"""Names that often stand beside the question itself."""
+"""Names that often occur beside the question itself."""
 _EARLIER = frozenset({"original", "orig", "raw", "old"})
-"""Words in the names of what another column holds in the form that is meant."""
+"""Words in the names of columns that another column replaces by its final form."""
 _CHOICES = frozenset({"choices", "options", "endings", "candidates", "选项"})
 _FEW_VALUES = 0.2
 _MOST_VALUES = 200
@@ -81,14 +81,14 @@ _DEEPEST = 3
 
 @dataclass(frozen=True)
 class Guess:
-    """What a data set may be used for."""
+    """A likely use of a data set."""
 
     task: Task
     format: str
     columns: dict[str, str]
     """Name in the format -> column."""
     certain: bool
-    """The names of the columns say so, and their values do not contradict."""
+    """Whether the names of the columns indicate this use, and their values do not contradict."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Column:
         return len(self.texts) * 2 >= max(1, len(self.values))
 
     def is_prose_where_filled(self) -> bool:
-        """The same of a column that may be empty in most rows: not every question has a passage."""
+        """`is_prose` for a column that may be empty in most rows: not every question has a passage."""
         texts = self.texts
         return sum(map(_is_prose, texts)) > 0.5 * len(texts)
 
@@ -156,7 +156,7 @@ def _is_truth(value: Any) -> bool:
 
 
 def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
-    """The likeliest use of a data set whose columns follow no known format; None if no column holds text.
+    """The likeliest use of a data set whose columns match no known format; None if no column has text.
 
     A column is never taken for a question or an answer if its values are numbers, dates, links or identifiers.
 
@@ -173,9 +173,9 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     if not any(column.is_prose() for column in columns):
         inner = [flattened(row) for row in rows]
         likely = guess(inner) if inner != list(rows) else None
-        # One text among what an object holds is as likely a name as the row's content.
+        # A single text among the values of an object may be a name instead of the row's content.
         return likely if likely and likely.format != "text" else None
-    # A column called answer may hold numbers.
+    # A column called answer may contain numbers.
     prose = [each for each in columns if each.is_prose() or (each.is_named("answer") and each.is_mostly_filled())]
     if pair := _two_answers(prose):
         return pair
@@ -204,7 +204,7 @@ def _whole_conversations(columns: Sequence[_Column]) -> Guess | None:
 
 
 def _choices(columns: Sequence[_Column]) -> set[str]:
-    """Columns with what there is to choose from: neither answers nor in the prompt."""
+    """Columns with the choices of a multiple-choice question: neither answers nor part of the prompt."""
     letters = {each.name for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")}
     named = {each.name for each in columns if not _CHOICES.isdisjoint(each.words)}
     return letters | named if len(letters) > 2 or named else set()
@@ -237,7 +237,7 @@ def _inside(columns: Sequence[_Column]) -> Guess | None:
             found = {"prompt": question, "completions": column}
             return _guess("pairs", "scored", found, certain=question.is_named("question"))
         if question and column.is_named("answer") and values and all(map(_holds_texts, values)):
-            # SQuAD's: several readings of one answer, and where each stands in the context.
+            # SQuAD's: several variants of one answer, with their positions in the context.
             context = [each for each in columns if each.is_named("context") and each.is_prose_where_filled()]
             words = {"instruction": question.name, "output": f"{column.name}.text.0"}
             with_context = {"input": context[0].name} if context else {}
@@ -253,7 +253,7 @@ def _holds_texts(value: Any) -> bool:
 
 
 def _two_languages(values: Sequence[Any]) -> tuple[str, str] | None:
-    """The two language codes under which every value has a text. The direction is for the user to say."""
+    """The two language codes under which every value has a text. The user must decide the direction."""
     keys = [*values[0]] if isinstance(values[0], dict) else []
     if len(keys) != 2 or not all(map(_LANGUAGE.fullmatch, keys)):
         return None
@@ -270,10 +270,10 @@ def _are_turns(value: Any, *keys: str) -> bool:
 
 
 def names_columns(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the keys of the rows, the first line of a table, are names, and not a row themselves.
+    """Whether the keys of the rows, the first line of a table, are names of columns, not a row.
 
-    They are a row if one is a number in a column of numbers, or a sentence or question among such, and none says what
-    its column holds or stands above values of another kind.
+    They are a row if one is a number in a column of numbers, or a sentence or question among such, and none describes
+    its column or is above values of another kind.
     """
     columns = _columns_of(rows[:_MOST_VALUES])
     short = [each for each in columns if len(each.words) <= _MOST_WORDS and _ending(each.name) is None]
@@ -312,7 +312,7 @@ def _two_answers(prose: Sequence[_Column]) -> Guess | None:
     bad = [column for column in prose if column.is_named("rejected")]
     good = [column for column in prose if column.is_named("chosen")]
     if bad and not good:
-        # ms-swift's rejected_response stands beside response.
+        # ms-swift's rejected_response occurs beside response.
         good = [each for each in prose if each.is_named("answer") and each.words < bad[0].words]
     question = _best_question(prose, taken=(good[0], bad[0])) if good and bad else None
     if question is None:
@@ -341,7 +341,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         # The question is in no column that is read.
         and not question.is_named("system")
         and not _has_rival(named, prose)
-        # No format puts lists of passages into a prompt.
+        # No format adds lists of passages to a prompt.
         and not any(each.is_named("context") and each.holds_objects() for each in columns)
     )
     labels = [each for each in columns if each.is_named("label") and each.is_truth()]

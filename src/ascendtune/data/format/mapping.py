@@ -18,12 +18,13 @@ def available(spec: DatasetSpec, columns: Collection[str]) -> set[str]:
 
 
 def has_column(columns: Collection[str], name: str) -> bool:
-    """Whether rows with `columns` may have what `name` stands for: a column, or a place inside one."""
+    """Whether rows with `columns` may have a value for `name`: a column, or a path inside one."""
     return name in columns or ("." in name and name.partition(".")[0] in columns)
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
-    """The column `name`; or, if there is none, what the path `column.key.0` leads to; None where it leads nowhere."""
+    """The value of column `name`, or of the path `column.key.0` if there is no such column; None if it does not
+    exist."""
     if name in row or "." not in name:
         return row.get(name)
     found: Any = row
@@ -39,7 +40,7 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _mentioned(spec: DatasetSpec, columns: Collection[str]) -> set[str | None]:
-    """Columns that are read under other names, whole or in part, and those names."""
+    """Columns that are read under other names, completely or partly, and those names."""
     inside = {each.partition(".")[0] for each in spec.columns.values() if each is not None and each not in columns}
     return {*spec.columns, *spec.columns.values(), *inside}
 
@@ -72,7 +73,7 @@ def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
         return kept | {"from": named, "value": given.get(value)}
 
     def turns_of(content: Any) -> Any:
-        """What a text holds as JSON, where that is turns; an answer may be JSON, too, and stays a text."""
+        """The value of JSON text that contains turns; other text is returned unchanged, since an answer may be JSON."""
         found = listed(content)
         turns = found if isinstance(found, list) else [found]
         return found if any(isinstance(each, dict) and speaker in each for each in turns) else content

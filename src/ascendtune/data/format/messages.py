@@ -40,18 +40,18 @@ _ROLES = {
     "observation": "tool",
     "function_response": "tool",
 }
-"""OpenAI's names, and those of Gemini, LangChain, ms-swift and ShareGPT."""
+"""Names of roles of OpenAI, Gemini, LangChain, ms-swift and ShareGPT -> OpenAI's."""
 
 _CONTENTS = ("content", "value", "parts")
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of a turn's thoughts, as transformers reads them: `thinking` is gpt-oss's, `reasoning` that of vLLM."""
+"""Keys of a turn's thoughts, as transformers reads them: `thinking` is gpt-oss's, `reasoning` vLLM's."""
 
 _THOUGHTS = ("thinking", "reasoning")
-"""Types of parts that a turn may begin with: Anthropic's and Mistral's thoughts, and OpenAI's."""
+"""Types of parts at the beginning of a turn: Anthropic's and Mistral's thoughts, and OpenAI's."""
 
 _TEXTS = ("text", "input_text", "output_text")
-"""Types of parts; the latter two are those of OpenAI's Responses."""
+"""Types of parts with text; the latter two are those of OpenAI's Responses."""
 
 
 def matches(columns: Collection[str]) -> bool:
@@ -59,8 +59,8 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation:
-    """`system` is used where the messages do not begin with one; `tools` are the schemas offered, which OpenAI first
-    called `functions`."""
+    """`system` is used if the messages do not begin with a system message; `tools` are the schemas of the tools, which
+    OpenAI first called `functions`."""
     messages = messages_of(row.get("messages"))
     if messages and messages[0]["role"] != "system":
         messages = system_message(row.get("system")) + messages
@@ -75,20 +75,21 @@ def messages_of(value: Any) -> list[Message]:
     messages: list[Message] = []
     for number, turn in enumerate(_with_calls_in_turns(value), 1):
         message = _message_of(turn, number)
-        # Exporters write an empty system turn where there is none.
+        # Exporters write an empty system turn if there is none.
         if message["role"] != "system" or message["content"].strip():
             messages.append(message)
     return messages
 
 
 def role_of(turn: Any) -> str | None:
-    """The role that a turn names, in OpenAI's words; None where it names no known one."""
+    """The role of a turn, with OpenAI's name; None if it is unknown."""
     named = [turn.get(key) for key in ("role", "from")] if isinstance(turn, dict) else []
     return next((_ROLES[each.lower()] for each in named if isinstance(each, str) and each.lower() in _ROLES), None)
 
 
 def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
-    """The turns; ms-swift's turns `tool_call`, each a call as JSON text, are calls of the assistant's turn before."""
+    """The turns, with ms-swift's turns `tool_call`, each a call as JSON text, moved into the previous assistant
+    turn."""
     found: list[Any] = []
     for turn in turns:
         if not isinstance(turn, dict) or turn.get("role") != "tool_call":
@@ -113,9 +114,9 @@ def _message_of(turn: Any, number: int) -> Message:
     # In Parquet a turn whose content is null has only its role.
     if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS) and len(turn) > 1:
         raise BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
-    said: Any = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
-    leading = list(takewhile(_is_thought, said)) if role == "assistant" and isinstance(said, list) else []
-    content = _content_of(text_of_parts(said[len(leading) :] if leading else said), number)
+    value: Any = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
+    leading = list(takewhile(_is_thought, value)) if role == "assistant" and isinstance(value, list) else []
+    content = _content_of(text_of_parts(value[len(leading) :] if leading else value), number)
     message: Message = {"role": role, "content": content}
     if thought := _thought_of(leading, number):
         message["reasoning_content"] = thought
@@ -130,7 +131,7 @@ def _message_of(turn: Any, number: int) -> Message:
 
 
 def _calls_of(turn: dict[str, Any]) -> Any:
-    """The calls of a turn; None where there are none: exports of tables also write "[]", "null" or null keys then."""
+    """The calls of a turn; None if there are none: exports of tables then also write "[]", "null" or null keys."""
     calls = listed(turn.get("tool_calls") or turn.get("function_call"))
     has_only_nulls = isinstance(calls, dict) and not any(value is not None for value in calls.values())
     return None if has_only_nulls or calls == "null" else calls or None
@@ -165,8 +166,8 @@ def _content_of(content: Any, number: int) -> str:
 
 
 def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message:
-    """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `loss` and `loss_scale` are ms-swift's, `train`
-    ascendtune's. Only assistant turns have one."""
+    """Add the turn's weight. `weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `loss` and `loss_scale` are
+    ms-swift's, `train` ascendtune's. Only assistant turns have one."""
     if message["role"] != "assistant":
         return message
     for key in ("weight", "loss_weight", "loss", "loss_scale", "train"):

@@ -1,4 +1,4 @@
-"""Preference: two answers to one prompt, of which one was chosen."""
+"""Preference: a chosen and a rejected answer to one prompt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = (
 )
 
 _REJECTED = ("rejected_response", "rejected_messages")
-"""ms-swift's names: beside `messages`, a whole conversation whose last answer is the chosen one."""
+"""ms-swift's names: beside `messages`, a whole conversation that ends with the chosen answer."""
 _OPENAI = ("preferred_output", "non_preferred_output")
 """OpenAI's names: lists of turns, beside `input` with messages and tools."""
 
@@ -30,7 +30,7 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> PreferencePair:
-    """The conversations must be the same up to the last turn. `margin` says by how much the chosen answer is better."""
+    """The conversations must be equal except for the last turn. `margin` is how much better the chosen answer is."""
     row = _with_prompt(_of_openai(_with_chosen(row)))
     chosen, rejected = answered(row, "chosen"), answered(row, "rejected")
     if chosen.messages[:-1] != rejected.messages[:-1]:
@@ -46,7 +46,7 @@ def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
     found = next((row[name] for name in _REJECTED if row.get(name) is not None), None)
     if row.get("chosen") is not None or found is None or not isinstance(turns, list) or not turns:
         return row
-    # An answer that is a text stays one, even where it looks like JSON.
+    # An answer that is a text is not parsed, even if it looks like JSON.
     rejected = found if is_text(row.get("rejected_response")) else listed(found)
     if not isinstance(rejected, list):
         rejected = [*turns[:-1], {"role": "assistant", "content": rejected}]
@@ -55,7 +55,7 @@ def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_openai(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row; with the names here where it has those of OpenAI's preference fine-tuning."""
+    """The row, with OpenAI's names of preference fine-tuning replaced by ours."""
     if all(row.get(name) is None for name in _OPENAI):
         return row
     asked = listed(row.get("input"))
@@ -66,7 +66,7 @@ def _of_openai(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row; with `question` or `input` as the prompt where there is no other and the answer does not bring one."""
+    """The row, with `question` or `input` as the prompt if it has no other and the answer does not contain it."""
     given = [name for name in ("question", *PROMPT_WORDS) if name != "system" and row.get(name) is not None]
     if given not in (["question"], ["input"]):
         return row

@@ -18,9 +18,9 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation:
-    """Only the completion is trained on, even where the prompt contains earlier answers.
+    """Only the completion is trained on, even if the prompt contains earlier answers.
 
-    Beside `tools` a completion that is a list of calls, or the JSON text of one, calls them. `reasoning_content` is the
+    With `tools`, a completion that is a list of calls, or its JSON text, becomes tool calls. `reasoning_content` is the
     thought of a completion that is a text.
     """
     prompt = _part(row.get("prompt"), "prompt", "user")
@@ -38,7 +38,7 @@ def convert(row: Mapping[str, Any]) -> Conversation:
 
 
 def _calls(completion: Any) -> list[Message]:
-    """A turn that calls tools, from a list of `{"name", "arguments"}` or its JSON text; none for other completions."""
+    """A turn with tool calls, from a list of `{"name", "arguments"}` or its JSON text; empty for other completions."""
     listing = listed(completion)
     if not isinstance(listing, list) or not all(isinstance(each, dict) and "arguments" in each for each in listing):
         return []

@@ -26,15 +26,15 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def is_scored(completions: Any) -> bool:
-    """Whether it is a list of answers of which two have a score."""
+    """Whether `completions` is a list of answers of which at least two have scores."""
     answers = listed(completions)
     return isinstance(answers, list) and len(_scored(answers)) > 1
 
 
 def convert(row: Mapping[str, Any]) -> PreferencePair:
-    """The answer with the highest score as chosen, the one with the lowest as rejected; of equal ones the first.
+    """A pair of the answers with the highest and the lowest score; of equal ones the first.
 
-    An answer whose score is missing or not a number is left out.
+    An answer whose score is missing or not a number is skipped.
     """
     answers = listed(row.get("completions"))
     if not isinstance(answers, list):

@@ -21,7 +21,7 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation:
-    """Calls are put into OpenAI's words; else its words and ShareGPT's are read alike."""
+    """Tool calls are converted to OpenAI's form; its names and ShareGPT's may be mixed."""
     turns = listed(row.get("conversations"))
     if not isinstance(turns, list):
         raise BadRow("no messages", f"a list of turns is needed, this is {kind_of(turns)}")
@@ -30,10 +30,10 @@ def convert(row: Mapping[str, Any]) -> Conversation:
 
 
 def _single_turns(turns: list[Any]) -> list[Any]:
-    """The turns; `{human, assistant}` and XTuner's `{system, input, output}`, a question and its answer in one, become
-    two; texts are said in turn.
+    """The turns, with `{human, assistant}` and XTuner's `{system, input, output}`, each a question and its answer,
+    split in two; in a list of texts, the user's and the assistant's turns alternate.
 
-    After the last answer such a list may go on with what nobody answers: it has no label, and is left out.
+    Turns after the last answer have no label, and are removed.
     """
     if turns and all(map(is_text, turns)):
         turns = turns[: max(1, len(turns) // 2 * 2)]
@@ -52,7 +52,7 @@ def _single_turns(turns: list[Any]) -> list[Any]:
 
 
 def _split_thought(value: Any) -> tuple[str, Any]:
-    """The thought before calls that are JSON text, and the calls; a template puts one more line break between them."""
+    """The thought before calls that are JSON text, and the calls; a template adds one more line break between them."""
     if not is_text(value) or not value.lstrip().startswith("<think>") or "</think>" not in value:
         return "", value
     thought, end, calls = value.partition("</think>")

@@ -12,9 +12,9 @@ GIVES = ("conversations", "text")
 WORDS = ("text",)
 
 _OF_CONVERSATIONS = ("prompt", "completion", "instruction", "output", "messages", "conversations")
-"""Beside one of these the text may be what a template made of a conversation whose other columns have other names.
+"""Beside one of these columns the text may be a conversation rendered by a template, from columns with other names.
 
-A column of a new format need not be here: `choose_format` takes text only where no other format matches.
+Columns of a new format need not be added: `choose_format` chooses text only if no other format matches.
 """
 
 
@@ -23,7 +23,7 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation:
-    """The text as what the model says, without a question: `data.template` writes around it what it writes."""
+    """The text as an assistant's turn without a question: `data.template` adds its text around it."""
     return Conversation([{"role": "assistant", "content": convert_to_text(row).text}])
 
 

@@ -1,4 +1,4 @@
-"""What all formats share: texts, which turns a conversation needs, tool calls and tools."""
+"""Common parts of all formats: texts, checks of turns, tool calls and tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascendtune.data.json_rows import kind_of
 
 
 def is_text(value: Any) -> TypeGuard[str]:
-    """A string that can be encoded: JSON can escape half a surrogate pair, which is not a character."""
+    """Whether `value` is a string that can be encoded: JSON can escape a lone surrogate, which is not a character."""
     if not isinstance(value, str):
         return False
     if value.isascii():
@@ -37,7 +37,7 @@ def text_of_parts(value: Any) -> Any:
 
 
 def system_message(value: Any) -> list[Message]:
-    """A list of one message, or of none when `value` is missing or empty."""
+    """A list of one message, or an empty one if `value` is missing or empty."""
     value = text_of_parts(value)
     if value is None or (isinstance(value, str) and not value.strip()):
         return []
@@ -47,7 +47,7 @@ def system_message(value: Any) -> list[Message]:
 
 
 def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Conversation:
-    """The conversation, when questions say something, tool results answer calls and an answer ends it.
+    """The conversation, if questions are not empty, tool results follow calls, and an answer ends it.
 
     The chat template decides which orders of turns are valid.
     """
@@ -55,7 +55,7 @@ def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) 
         raise BadRow("no messages", "the list is empty")
     for number, message in enumerate(messages, 1):
         role = message["role"]
-        # The call may be written in the text of the answer before.
+        # The call may be part of the text of the previous answer.
         if role == "tool" and (number == 1 or messages[number - 2]["role"] not in ("assistant", "tool")):
             raise BadRow("wrong order of turns", f"turn {number} answers a tool call that does not exist")
         # An earlier answer may be empty: the model ends its turn at once.
@@ -70,7 +70,7 @@ def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) 
 
 
 def listed(value: Any) -> Any:
-    """CSV and some JSON files hold lists and objects as JSON text: those are read; everything else stays."""
+    """Parse lists and objects that CSV and some JSON files store as JSON text; other values are returned unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
@@ -80,9 +80,10 @@ def listed(value: Any) -> Any:
 
 
 def tool_calls(value: Any) -> list[dict[str, Any]]:
-    """`{"name", "arguments"}`, or OpenAI's `{"type", "function": {…}}`, or a list of them, or the JSON text of these.
+    """Calls from `{"name", "arguments"}`, or OpenAI's `{"type", "function": {…}}`, or a list of them, or their JSON
+    text.
 
-    Arguments become objects: templates write them out in their own way.
+    Arguments become objects: each template serializes them in its own way.
     """
     value = listed(value)
     calls = []
@@ -107,7 +108,8 @@ def tool_calls(value: Any) -> list[dict[str, Any]]:
 
 
 def tools(value: Any) -> list[dict[str, Any]] | None:
-    """Schemas in OpenAI's form, from that form or from bare `{"name", "description", "parameters"}`; None for none."""
+    """Schemas in OpenAI's form, from that form or from bare `{"name", "description", "parameters"}`; None without
+    tools."""
     value = listed(value)
     if value in (None, "", "null", [], {}):
         return None
@@ -118,18 +120,18 @@ def tools(value: Any) -> list[dict[str, Any]] | None:
         if not isinstance(function, dict) or not is_text(function.get("name")) or not _is_json(schema):
             raise BadRow("unreadable tools", "tools must be a list of schemas, each with a name")
         if (empty := _null_parameter(function)) is not None:
-            # Exports of tables give every schema, and every call, the keys of all rows.
+            # Exports of tables add the keys of all rows to every schema, and to every call.
             detail = f"the parameter '{empty}' of {function['name']} is null; leave nulls out here and in calls"
             raise BadRow("unreadable tools", detail)
         if "function" not in schema:
-            # OpenAI's Responses write the type beside the name.
+            # OpenAI's Responses have the type beside the name.
             schema = {"type": "function", "function": {key: schema[key] for key in schema if key != "type"}}
         schemas.append(schema)
     return schemas
 
 
 def template_options(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Variables for the chat template, named as in TRL; None for none."""
+    """Variables for the chat template, named as in TRL; None without variables."""
     options = listed(row.get("chat_template_kwargs"))
     if options in (None, "", "null", {}):
         return None
@@ -146,7 +148,7 @@ def _null_parameter(function: dict[str, Any]) -> str | None:
 
 
 def _is_json(value: Any) -> bool:
-    """Templates write calls and schemas out as JSON; Parquet can hold what JSON cannot, such as dates."""
+    """Whether `value` is valid as JSON, as which templates write calls and schemas; Parquet also stores dates."""
     try:
         return is_text(json.dumps(value, ensure_ascii=False))
     except (TypeError, ValueError, RecursionError):

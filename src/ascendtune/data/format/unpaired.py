@@ -1,4 +1,4 @@
-"""Unpaired preference: one answer to a prompt, and whether it is a good one."""
+"""Unpaired preference: one answer to a prompt, and whether it is good."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the labels say good or bad, as data for this format do, and not something else.
+    """Whether the labels mean good or bad, as in data for this format, and not something else.
 
-    0 and 1 may be any two classes; as `kto_tag`, or beside TRL's prompt and completion, they are good and bad.
+    0 and 1 may be any two classes; as `kto_tag`, or beside TRL's prompt and completion, they mean bad and good.
     """
     labels = [label for row in rows if (label := _label_of(row)) is not None]
     if any(str(label).strip().lower() in ("true", "false") for label in labels):
@@ -56,7 +56,7 @@ def convert(row: Mapping[str, Any]) -> UnpairedPreference:
 
 
 def _truth(label: Any) -> Any:
-    """The truth that a text or number says: CSV holds only text. Other labels stay."""
+    """The boolean for a label that is text or a number: CSV has only text. Other labels are returned unchanged."""
     known = (TRUTHS | _NUMBERS).get(str(label).strip().lower()) if isinstance(label, str | int | float) else None
     return label if known is None else known
 
