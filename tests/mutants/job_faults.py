@@ -24,8 +24,8 @@ JOB_FAULTS = [
     ),
     Fault(
         "job/members.py",
-        "if pid in there and procfs.owner_of(pid) == job.uid)",
-        "if pid in there)",
+        "if pid in processes and procfs.owner_of(pid) == job.uid)",
+        "if pid in processes)",
         "another user's process counts as one of the job",
         f"{_JOB}/test_members.py",
     ),

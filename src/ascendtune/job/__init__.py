@@ -1,1 +1,2 @@
-"""How are processes started, watched and ended? A job is an argv and its devices; what it does is its own."""
+"""How are processes started, watched and ended? A job is a command and its devices; its content does not matter
+here."""

@@ -1,4 +1,4 @@
-"""Each rank on the cores of its device's NUMA node: from the other socket, operators and batches take the long way."""
+"""Binds each rank to the cores of its device's NUMA node: from another socket, access to the device is slower."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def binding(
     near: Callable[[Sequence[str]], list[set[int]]] | None = None,
     root: Path = Path("/"),
 ) -> dict[str, str]:
-    """The variable with the cores of each rank; none on one NUMA node, on CPUs, or where the user has set cores.
+    """The variable with the cores of each rank; empty with one NUMA node, on CPUs, or if the user has set cores.
 
     Args:
-        near: which cores are near devices, by the names that the visibility variable takes (default: as the vendor
-            tells).
+        near: returns the cores that are near devices, given as values of the visibility variable (default: from the
+            vendor's information).
     """
     vendor = vendor_of(spec.kind)
     if not vendor.is_accelerator or len(numa_nodes(root)) < 2 or CORES in user or _OTHER_BINDER in user:
@@ -39,7 +39,7 @@ def binding(
 
 
 def _ids(spec: JobSpec, user: Mapping[str, str], dev: Path) -> list[str]:
-    """The devices of the ranks; those that the runtime shows them, as it may leave out some that the user names."""
+    """The devices of the ranks; only those that the runtime shows to them, as it may hide some that the user names."""
     named = spec.device_ids or attached(vendor_of(spec.kind), user, dev)
     return list(named[: spec.nproc]) or [str(number) for number in range(spec.nproc)]
 

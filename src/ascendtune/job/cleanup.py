@@ -34,12 +34,12 @@ class Leftover:
     uid: int | None
     command: str
     job_id: str | None
-    """The job whose mark it carries; None: it is listed because it holds a device."""
+    """The job whose mark it has; None: it is listed because it uses a device."""
     devices: tuple[str, ...]
     memory_used_bytes: int | None
-    """On all its devices; None where no vendor's tool reports it."""
+    """On all its devices; None if no vendor's tool reports it."""
     is_of_our_job: bool
-    """The job is in this registry, and over. A job of another registry may still run."""
+    """Whether the job is in this registry, and over. A job of another registry may still run."""
 
     @property
     def is_ours(self) -> bool:
@@ -52,11 +52,11 @@ class Leftover:
 
 
 def find_leftovers(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> list[Leftover]:
-    """Oldest first.
+    """Processes left behind by jobs, oldest first.
 
     Args:
-        devices: of the machine, with the processes that their vendors' tools list.
-        dev: where device files are.
+        devices: devices of the machine, with the processes that their vendors' tools list.
+        dev: directory of device files.
     """
     found = {stat.pid: (stat, job_id) for stat, job_id in (*_marked(), *_holding(devices, dev))}
     for pid in _spared():
@@ -70,7 +70,7 @@ def find_leftovers(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> 
 def end(chosen: Sequence[Leftover]) -> list[procfs.Stat]:
     """Send SIGTERM, then SIGKILL to those that did not end; returns those that still run.
 
-    Other users' processes are not touched.
+    Processes of other users are not signalled.
     """
     left = still_there([each.stat for each in chosen if each.may_be_ended])
     for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
@@ -87,7 +87,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
     for each in marked_processes():
         job = known.get(each.job_id)
         if job is None:
-            # It is in the registry of another machine or container, or was removed from this one.
+            # The job is in the registry of another machine or container, or was removed from this one.
             is_over = _has_lost_its_parent(_highest(each))
         else:
             is_over = state_of(job) in ("ended", "lost")
@@ -120,8 +120,8 @@ def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs
 def _has_lost_its_parent(stat: procfs.Stat) -> bool:
     """Whether another process has adopted it.
 
-    A process starts in its parent's session. It is in another one when its parent is not the one that started it, or
-    when it has made a session itself: then its parent has ended if its parent is process 1 by now.
+    A process starts in its parent's session. It is in another one if its parent is not the one that started it, or if
+    it has created its own session: then its parent has ended if its parent is process 1 now.
     """
     if stat.session == stat.pid:
         return stat.parent == 1

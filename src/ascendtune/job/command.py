@@ -1,4 +1,4 @@
-"""A job as an argv: the program itself for one process, torchrun's agent around it for several."""
+"""The command of a job: the program itself for one process, torchrun's agent around it for several."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 
 LOOPBACK = "127.0.0.1"
 _JOIN_SECONDS = 900
-"""How long nodes that are started by hand may wait for each other."""
+"""Time for nodes that are started by hand to wait for each other."""
 
 
 def command(spec: JobSpec, env: Mapping[str, str], place: NodePlace = ALONE) -> list[str]:
-    """The argv that starts `spec` on this machine.
+    """The command that starts `spec` on this machine.
 
     Args:
-        env: the user's environment; MASTER_PORT in it is the port of the rendezvous of the user's own program,
-            otherwise a free one is found.
+        env: the user's environment; its MASTER_PORT is the port of the rendezvous of the user's own program, otherwise
+            a free one is used.
 
     Raises:
         InputError: MASTER_PORT is not a port.
@@ -46,12 +46,12 @@ def command(spec: JobSpec, env: Mapping[str, str], place: NodePlace = ALONE) -> 
 
 
 def _on_this_node(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-    # --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
+    # --local-addr: otherwise torchrun looks up the name of this machine in DNS, which may fail.
     return [*("--nnodes", "1"), *_one_host_rendezvous(spec, env), *("--local-addr", LOOPBACK)]
 
 
 def _one_host_rendezvous(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-    """Ranks of ours need no port; a program of the user's meets its ranks by MASTER_ADDR and MASTER_PORT."""
+    """Ranks of ours need no port; the ranks of a user's program use MASTER_ADDR and MASTER_PORT."""
     if not (spec.is_foreign or spec.meets_by_address):
         return ["--rdzv-backend", "file"]
     given = env.get("MASTER_PORT")
@@ -60,8 +60,8 @@ def _one_host_rendezvous(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
 
 
 def _among_nodes(place: NodePlace) -> list[str]:
-    # Rank 0 is on node 0, and ranks follow the order of the nodes. torchrun's elastic rendezvous sorts nodes by their
-    # addresses, and its agents continue by themselves when their starter wants to end them.
+    # Rank 0 is on node 0, and ranks follow the order of the nodes. torchrun's elastic rendezvous would sort nodes by
+    # their addresses, and its agents would continue by themselves after the job is ended.
     host = place.connect_to or place.master_addr
     host = f"[{host}]" if ":" in host else host
     return [
@@ -74,10 +74,10 @@ def _among_nodes(place: NodePlace) -> list[str]:
 
 
 def checked_port(given: str, address: str) -> int:
-    """The port that the user has given by MASTER_PORT, when a server can listen there.
+    """The port that the user has set by MASTER_PORT, if a server can listen on it.
 
     Args:
-        address: of this machine, where the server will listen.
+        address: address of this machine on which the server will listen.
 
     Raises:
         InputError: it is not a port.
@@ -90,7 +90,7 @@ def checked_port(given: str, address: str) -> int:
             remedy="set a number from 1 to 65535, or unset it to use a free port",
             where="environment variable MASTER_PORT",
         )
-    # As the store will be; a port in TIME_WAIT is free.
+    # With the options of the store's socket; a port in TIME_WAIT is free.
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         socket.create_server((address, int(given)), family=family).close()
@@ -106,10 +106,10 @@ def checked_port(given: str, address: str) -> int:
 
 
 def program(word: str) -> str:
-    """The absolute path of what `word` starts: a path, or the name of a program in PATH.
+    """The absolute path of the program that `word` names: a path, or the name of a program in PATH.
 
     Raises:
-        InputError: there is none, or the operating system cannot start it.
+        InputError: it does not exist, or the operating system cannot start it.
     """
     path = Path(shutil.which(word) or word)
     if path.is_dir():
@@ -139,5 +139,5 @@ def _can_start(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(4).startswith((b"#!", b"\x7fELF"))
     except OSError:
-        # A program that may be started and not be read.
+        # A program that may be executed but not read.
         return True

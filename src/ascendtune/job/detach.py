@@ -21,10 +21,10 @@ _SHOWN_CHARACTERS = 2000
 
 
 def detach(spec: JobSpec) -> Job | None:
-    """Divide this process in two, when all is ready to start `spec`.
+    """Fork into the background, when everything is ready to start `spec`.
 
     Returns the job in the process that stays with the terminal, as soon as the other one has registered it; None in the
-    other one, which is in the background now and is to start the job.
+    other one, which is in the background and must start the job.
 
     Raises:
         InputError, MachineError: the log cannot be written, or the job ended before it was registered.
@@ -58,12 +58,12 @@ def detach(spec: JobSpec) -> Job | None:
 
 @dataclass(frozen=True)
 class _BackgroundProcess:
-    """The forked process in the background, as seen by the one that stays with the terminal."""
+    """The forked process in the background, as the process that stays with the terminal uses it."""
 
     pid: int
 
     def exit_code(self) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs. Must not be called after a code."""
+        """Its exit code, negative for a signal, or None while it runs. Must not be called again after a code."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if pid else None
 
@@ -73,10 +73,10 @@ class _BackgroundProcess:
 
 
 def _fork_to_background(log: Path) -> _BackgroundProcess | None:
-    """Fork. Returns None in the process in the background: it has a session of its own, where the terminal's signals
-    do not reach it, no input, and appends its output to `log`.
+    """Fork. Returns None in the background process: it has its own session, which signals of the terminal do not reach,
+    no input, and appends its output to `log`.
     """
-    # What is buffered would otherwise be written by both.
+    # Buffered output would otherwise be written by both processes.
     sys.stdout.flush()
     sys.stderr.flush()
     if pid := os.fork():

@@ -1,4 +1,4 @@
-"""Which processes of a job hold device memory? The vendor's list of processes, compared with ours."""
+"""Finds the processes of a job that use device memory, by comparing the vendor's list of processes with the job's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.vendor.find import vendor_of
 
 _RELEASE_SECONDS = 10.0
-"""How long a driver may take to clear up behind a process that was killed."""
+"""Time for a driver to release the memory of a killed process."""
 
 
 @dataclass(frozen=True)
 class DeviceMemoryHolder:
-    """Memory of a device. `pid` is None where its holder is not visible, as in most containers."""
+    """Memory of a device. `pid` is None if its process is not visible, as in most containers."""
 
     device: str
     pid: int | None
@@ -38,7 +38,7 @@ def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int,
 
 
 def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[DeviceMemoryHolder, ...]:
-    """The device memory that ended processes of a job still hold; waits up to 10 s for the driver to release it."""
+    """The device memory that ended processes of a job still use; waits up to 10 s for the driver to release it."""
     if not vendor_of(job.kind).is_accelerator:
         return ()
     deadline = time.monotonic() + _RELEASE_SECONDS

@@ -12,19 +12,19 @@ from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.machine.peers import INIT_METHOD
 from ascendtune.machine.vendor.find import vendor_of
 
-# A rank's place, left over when the command is started inside another job; this job has a world of its own.
+# Variables of a rank, inherited if the command is started inside another job; this job has its own world.
 _PLACES = frozenset(
     f"{prefix}{name}" for prefix in ("", "LOCAL_", "GROUP_", "ROLE_") for name in ("RANK", "WORLD_SIZE")
 ) | {INIT_METHOD}
 
 
-# A thread of libgomp that waits spins 300,000 times, milliseconds, before it sleeps. Where another process has its
-# core, that is most of a training's time; this many are enough where nobody has.
+# A waiting thread of libgomp spins 300,000 times, for milliseconds, before it sleeps. If another process uses its core,
+# that is most of a training's time; this number suffices if none does.
 _SPINS = "5000"
 
 
 def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodePlace = ALONE) -> dict[str, str]:
-    """The environment for `spec`: the user's, and defaults for what is not in it."""
+    """The environment for `spec`: the user's, with defaults for missing variables."""
     chosen: dict[str, str] = {}
     if spec.device_ids is not None and (variable := vendor_of(spec.kind).visible_variable):
         chosen[variable] = ",".join(spec.device_ids)
@@ -34,15 +34,15 @@ def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: No
 
 
 def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodePlace = ALONE) -> dict[str, str]:
-    """The variables that are set where the user has not set them.
+    """Variables that are set unless the user has set them.
 
     Args:
-        cores: how many cores of this node the job may use.
+        cores: number of cores of this node that the job may use.
     """
     vendor = vendor_of(spec.kind)
     chosen: dict[str, str] = {}
     if spec.device_ids is not None and vendor.visible_variable not in user:
-        # Where the user has set it, the user's order stays.
+        # If the user has set it, the user's order is kept.
         chosen |= vendor.numbering
     if spec.nproc > 1:
         # torchrun would set 1, which leaves most of a host idle in the optimizer and in data work.
@@ -50,10 +50,10 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodeP
     if "OMP_WAIT_POLICY" not in user:
         chosen["GOMP_SPINCOUNT"] = _SPINS
     if place.is_alone and spec.nproc > 1:
-        # Gloo otherwise asks DNS for the name of this machine; all ranks are on it.
+        # All ranks are on this machine; otherwise Gloo looks up its name in DNS.
         chosen["GLOO_SOCKET_IFNAME"] = "lo"
     elif place.interface is not None:
-        # Every library on the interface that leads to the master: each guesses otherwise, and not all guess the same.
+        # Every library uses the interface that leads to the master; otherwise each chooses one, and they may differ.
         chosen |= {"GLOO_SOCKET_IFNAME": place.interface, "TP_SOCKET_IFNAME": place.interface}
         chosen |= vendor.network_environment(place.interface, place.address)
     if vendor.flight_recorder and not (place.is_alone and spec.nproc == 1):
@@ -63,7 +63,7 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodeP
 
 
 def note(spec: JobSpec, given: Mapping[str, str], user: Mapping[str, str], place: NodePlace = ALONE) -> None:
-    """Write what the processes of a node were given beside what the user had set to `environment_R.json` in the logs.
+    """Write the variables of a node's processes that differ from the user's to `environment_R.json` in the logs.
 
     Raises:
         MachineError: the directory cannot be written.

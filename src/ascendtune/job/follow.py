@@ -1,4 +1,4 @@
-"""What do the processes of a job print? The lines of its logs, as they are written."""
+"""Follows the logs of a job: their lines, as they are written."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ JOB_LOG = "job.log"
 _RANK_LOG = re.compile(r"rank_(\d+)\.log")
 _LOOK_EVERY_SECONDS = 0.2
 _BAR_EVERY_SECONDS = 30.0
-"""How often the state of a progress bar is shown, which overwrites its line for as long as it runs."""
+"""Seconds between two displays of a progress bar, which overwrites its line for as long as it runs."""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """`rank` is None for a line of the job itself."""
+    """One line of a log; `rank` is None for a line of the job itself."""
 
     rank: int | None
     text: str
@@ -38,7 +38,7 @@ class _Log:
     """The state of a progress bar that was shown last."""
 
     def news(self, is_over: bool) -> list[str]:
-        """Lines since the last call, now and then the state of a progress bar; at the end all that is left."""
+        """Lines since the last call, and sometimes the state of a progress bar; at the end everything that is left."""
         lines, now = self.tail.lines(), time.monotonic()
         if is_over:
             lines += [text for text in self.tail.rest() if text != self.bar]
@@ -52,7 +52,7 @@ class _Log:
 
 
 def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
-    """The logs of a job, in the order of ranks, and the rank of each; only those that `rank` writes to, if given."""
+    """The logs of a job, in the order of ranks, and the rank of each; if `rank` is given, only those that it writes."""
     found = [(int(name[1]), path) for path in directory.glob("*.log") if (name := _RANK_LOG.fullmatch(path.name))]
     logs: dict[Path, int | None] = {directory / JOB_LOG: None} if (directory / JOB_LOG).exists() else {}
     logs |= {path: of for of, path in sorted(found)}
@@ -60,13 +60,13 @@ def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
 
 
 def has_the_terminal(job: Job) -> bool:
-    """Whether rank 0 writes to the terminal and to no log: that of our worker in the foreground."""
+    """Whether rank 0 writes to the terminal and to no log, as our worker in the foreground does."""
     in_background = job.session == job.pid and JOB_LOG in job.log_sizes
     return not (job.is_foreign or in_background)
 
 
 def missing_logs(job: Job, rank: int | None = None) -> list[int]:
-    """Ranks, or only `rank`, that should have a log and have none; ranks on other hosts are not known here."""
+    """Ranks, or only `rank`, whose logs are missing; ranks on other hosts are not known here."""
     ranks = range(job.nproc) if job.is_local else ()
     silent = [0] if has_the_terminal(job) else []
     return [each for each in ranks if rank in (None, each) and each not in silent and not logs_of(job.logs, each)]
@@ -80,23 +80,23 @@ def follow(
     last: int | None = None,
     rank: int | None = None,
 ) -> Iterator[LogLine]:
-    """Lines of all logs in `directory` until `is_over`; also of those that come into being meanwhile.
+    """Yield the lines of all logs in `directory` until `is_over`, including logs that are created meanwhile.
 
     Args:
-        is_over: whether nothing will be written any more; what was written before is still read.
+        is_over: whether nothing will be written any more; everything written before is still read.
         began: log -> the byte at which this job's part of it begins.
-        last: begin with that many lines of each log that is there; None: with all.
-        rank: only the log of that rank.
+        last: number of lines at the end of each existing log to begin with; None: all.
+        rank: read only the log of this rank.
     """
     logs: dict[Path, _Log] = {}
     over, at_first = False, True
     while not over:
-        # Asked before reading: what is written up to the end is read in this round.
+        # Called before reading: everything that is written up to the end is read in this round.
         over = is_over()
         for path, of in logs_of(directory, rank).items():
             if path not in logs:
                 begin = began.get(path.name, 0)
-                # A log that comes later is new as a whole.
+                # A log that is created later is read from its beginning.
                 begin = begin_of_last(path, last, begin) if at_first and last is not None else begin
                 logs[path] = _Log(of, Tail(path, begin))
         at_first = False

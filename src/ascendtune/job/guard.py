@@ -1,10 +1,10 @@
-"""Ends what a launcher leaves behind when it is killed: a small process beside it, which does nothing else.
+"""Ends the processes that a killed launcher leaves behind: a small process beside it, with no other task.
 
     python -m ascendtune.job.guard TOKEN [DIRECTORY]
 
-Its stdin ends when the launcher does. The kernel has then told torchrun's agent (SIGTERM), and the agent its workers.
-Processes that ignore it would run for the half minute that an agent waits, and for ever where the agent has ended.
-DIRECTORY, which holds the agent's temporary files, is removed after them.
+Its stdin closes when the launcher ends. The kernel has then sent SIGTERM to torchrun's agent, and the agent to its
+workers. Processes that ignore it would run for the half minute that an agent waits, and for ever if the agent has
+ended. DIRECTORY, which contains the agent's temporary files, is removed after them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from ascendtune.core import procfs
 from ascendtune.core.interrupts import LAUNCHER_TOKEN
 
-# All processes are gone ten seconds after a launcher was killed.
+# All processes have ended ten seconds after a launcher was killed.
 _CHECKPOINT_SECONDS = 7.0
 _KILL_SECONDS = 5.0
 _LOOK_EVERY_SECONDS = 0.2
@@ -44,7 +44,7 @@ def _wait(token: str, seconds: float) -> None:
 
 
 def _send(token: str, number: signal.Signals) -> bool:
-    """False when no process is left to send it to."""
+    """Send a signal to the processes with `token`; False if there are none."""
     found = _carriers(token)
     for pid in found:
         with suppress(OSError):
@@ -53,7 +53,7 @@ def _send(token: str, number: signal.Signals) -> bool:
 
 
 def _carriers(token: str) -> list[int]:
-    # Asked again before every signal: a pid that was taken over by another process does not carry it.
+    # Read again before every signal: a process that has reused a pid does not have the token.
     return [stat.pid for stat in procfs.stats() if procfs.environment_of(stat.pid).get(LAUNCHER_TOKEN) == token]
 
 

@@ -1,4 +1,4 @@
-"""The processes of one node: torchrun's agent, or the program alone, and everything below, until none is left."""
+"""The processes of one node: torchrun's agent, or the program itself, with all descendants, until all have ended."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ascendtune.core.units import count_of
 
 LOOK_EVERY_SECONDS = 0.2
 _GRACE_SECONDS = 60.0
-"""How long workers may still write a checkpoint after torchrun's agent is gone."""
+"""Time for workers to write a checkpoint after torchrun's agent has ended."""
 _SILENT_SECONDS = 5.0
 _REPEAT_SECONDS = 1.0
 
 
 class Launcher:
-    """Starts on construction. No process below it outlives `end_descendants`, or this process, if killed, by more than
-    seconds.
+    """Starts the processes on construction. No descendant outlives `end_descendants`, or this process, if it is killed,
+    by more than seconds.
 
     Args:
-        stdout, stdin: descriptors that rank 0 writes to: torchrun hands it descriptor 0 for its stderr.
+        stdout, stdin: descriptors for rank 0: torchrun passes descriptor 0 to it as its stderr.
         stderr: the log of torchrun itself; None: our stderr.
-        scratch: torchrun's temporary files; removed at the end.
+        scratch: directory of torchrun's temporary files; removed at the end.
     """
 
     def __init__(
@@ -55,29 +55,29 @@ class Launcher:
         self._agent = process.Child(argv, {**env, LAUNCHER_TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
         self._has_begun = False
-        self._unheard: signal.Signals | None = None
+        self._unanswered: signal.Signals | None = None
         self._asked_at = 0.0
 
     def wait(self, seconds: float = LOOK_EVERY_SECONDS) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        if self._unheard is not None and time.monotonic() - self._asked_at > _REPEAT_SECONDS:
-            self.ask(self._unheard)
+        if self._unanswered is not None and time.monotonic() - self._asked_at > _REPEAT_SECONDS:
+            self.ask(self._unanswered)
         return self._agent.wait(seconds)
 
     def ask(self, number: signal.Signals) -> None:
-        """Send a signal to the workers and their children: a shell handles it only after its child ends.
+        """Send a signal to the workers and their children: a shell handles a signal only after its child ends.
 
-        Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint. Only where there are no
-        workers yet does the agent get it; it is repeated, as it can be lost while torch is imported.
+        Not to the agent, which would kill them 30 s later, in the middle of a large checkpoint. The agent receives it
+        only if there are no workers yet; it is then repeated, because it can be lost while torch is imported.
         """
         agent = [each for each in process_tree.children(os.getpid()) if each.pid == self._agent.pid]
         workers = process_tree.children(self._agent.pid) if self._has_agent else agent
-        self._unheard = number if self._has_agent and not workers else None
+        self._unanswered = number if self._has_agent and not workers else None
         self._asked_at = time.monotonic()
         process_tree.send_as_a_terminal(workers or agent, number)
 
     def workers(self) -> dict[int, procfs.Stat]:
-        """Rank -> process of those that have begun; before, torchrun's agent in the place of the first."""
+        """Rank -> process, for ranks that have begun; before, torchrun's agent in place of the first one."""
         ranks = {
             each.pid: procfs.environment_of(each.pid).get("RANK") for each in process_tree.children(self._agent.pid)
         }
@@ -87,16 +87,16 @@ class Launcher:
         return {int(rank): stat for pid, rank in ranks.items() if rank and (stat := procfs.stat_of(pid))}
 
     def pause(self) -> None:
-        """Stop everything and then this process, until the user's shell continues it; then everything continues.
+        """Stop all processes and then this one, until the user's shell continues it; then all continue.
 
-        Collectives count the time: a job that is paused for longer than their time-out fails when it continues.
+        Time-outs of collectives include this time: a job that is paused for longer fails when it continues.
         """
         say("paused, with all workers; `fg` continues")
         process_tree.send(self.descendants(), signal.SIGSTOP)
-        # Not SIGSTOP, which would stop this process also where no shell can continue it.
-        ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        # Not SIGSTOP, which would stop this process even if no shell can continue it.
+        previous = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, ours)
+        signal.signal(signal.SIGTSTP, previous)
         process_tree.send(self.descendants(), signal.SIGCONT)
 
     def kill(self) -> None:

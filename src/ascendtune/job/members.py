@@ -1,8 +1,8 @@
-"""Which processes belong to a job? Those below the one that started them, and those that carry its mark.
+"""Finds the processes of a job: descendants of the process that started them, and processes with the job's mark.
 
-The processes that a job starts have the variable ASCENDTUNE_JOB in their environment, so that they are recognised when
-their parents have ended; the first one, which the registry names, need not have it. The mark alone is not enough: the
-process must be this user's, and younger than the job.
+The processes of a job have the variable ASCENDTUNE_JOB in their environment, so that they are recognised when their
+parents have ended; the first one, which the registry names, need not have it. The mark does not suffice: the process
+must also belong to this user, and be younger than the job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MarkedProcess:
 
 
 def mark_of(pid: int, otherwise: str | None = None) -> str | None:
-    """The id of the job whose mark the process carries; `otherwise` where it carries none."""
+    """The id of the job whose mark the process has; `otherwise` if it has none."""
     return procfs.environment_of(pid).get(JOB_MARK, otherwise)
 
 
@@ -39,31 +39,31 @@ def marked_processes() -> Iterator[MarkedProcess]:
 
 
 def driver_of(job: Job) -> procfs.Stat | None:
-    """The process that the registry names, as long as it runs; a later process with its pid is not it."""
+    """The process that the registry names, if it still runs; a later process with its pid does not count."""
     return procfs.stat_of(job.pid) if is_alive(job) else None
 
 
 def members_of(job: Job) -> list[procfs.Stat]:
-    """The processes of the job on this machine, oldest first; none where its pids mean nothing here.
+    """The processes of the job on this machine, oldest first; empty if its pids have no meaning here.
 
     A process that a process of another job started belongs to that job, even if this job started the other one.
     """
     if is_alive(job) is None:
         return []
     driver = driver_of(job)
-    there = {stat.pid: stat for stat in procfs.stats()}
-    mine = {driver.pid} if driver else set()
-    for stat in there.values():
+    processes = {stat.pid: stat for stat in procfs.stats()}
+    members = {driver.pid} if driver else set()
+    for stat in processes.values():
         if stat.start_ticks >= job.start_ticks and mark_of(stat.pid) == job.id:
-            mine.add(stat.pid)
+            members.add(stat.pid)
     if driver:
-        mine |= {pid for pid in _below(driver.pid, there) if mark_of(pid, job.id) == job.id}
-    ours = (there[pid] for pid in mine if pid in there and procfs.owner_of(pid) == job.uid)
-    return sorted(ours, key=lambda stat: stat.start_ticks)
+        members |= {pid for pid in _below(driver.pid, processes) if mark_of(pid, job.id) == job.id}
+    own = (processes[pid] for pid in members if pid in processes and procfs.owner_of(pid) == job.uid)
+    return sorted(own, key=lambda stat: stat.start_ticks)
 
 
 def ranks_of(job: Job) -> dict[int, procfs.Stat]:
-    """Rank -> its process on this machine, for those that have begun; what that has started carries its rank, too."""
+    """Rank -> its process on this machine, for ranks that have begun; their children have the same rank variable."""
     members = members_of(job)
     ranks = {stat.pid: procfs.environment_of(stat.pid).get("RANK") for stat in members}
     if not any(ranks.values()) and not job.watched:
@@ -76,24 +76,24 @@ def ranks_of(job: Job) -> dict[int, procfs.Stat]:
 
 
 def handle(stat: procfs.Stat) -> psutil.Process | None:
-    """A handle to send signals: it refuses when another process has the pid by now. None when the process has ended."""
+    """A handle for sending signals, which refuses if another process has the pid now. None if the process has ended."""
     try:
         process = psutil.Process(stat.pid)
     except psutil.NoSuchProcess:
         return None
-    # Checked after psutil opened it: its process is not younger than the one that is found now.
+    # Checked after psutil opened it: the process found now is not older than psutil's.
     return process if still_there([stat]) else None
 
 
 def still_there(stats: Iterable[procfs.Stat]) -> list[procfs.Stat]:
-    """Those that have not ended, as they are now."""
+    """The processes that have not ended, with their current state."""
     now = ((stat, procfs.stat_of(stat.pid)) for stat in stats)
     return [current for stat, current in now if current is not None and current.start_ticks == stat.start_ticks]
 
 
-def _below(root: int, there: dict[int, procfs.Stat]) -> set[int]:
+def _below(root: int, processes: dict[int, procfs.Stat]) -> set[int]:
     children: dict[int, list[int]] = {}
-    for stat in there.values():
+    for stat in processes.values():
         children.setdefault(stat.parent, []).append(stat.pid)
     found: set[int] = set()
     waiting = [root]

@@ -1,10 +1,10 @@
-"""Runs inside each process that torchrun starts: puts its output where it belongs, then becomes the program.
+"""Runs inside each process that torchrun starts: redirects its output, then becomes the program.
 
     python -m ascendtune.job.rank [--all|--hold] LOG_DIRECTORY PROGRAM ARGUMENT…
 
-Rank 0 writes to the terminal; torchrun hands it the user's stderr as descriptor 0, because torchrun's own descriptor 2
-goes to launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too. With --hold the program begins
-with SIGINT blocked, and unblocks it when it can handle it.
+Rank 0 writes to the terminal; torchrun passes the user's stderr to it as descriptor 0, because torchrun's own
+descriptor 2 is launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too. With --hold the
+program starts with SIGINT blocked, and unblocks it when it can handle it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from ascendtune.machine.npu.topology import cores_of
 
 CORES = "ASCENDTUNE_CORES"
-"""For each local rank the cores that it may use, as "0-23;24-47"; an empty part leaves its rank alone."""
+"""For each local rank the cores that it may use, as "0-23;24-47"; an empty part does not bind its rank."""
 
 _PR_SET_PDEATHSIG = 1
 

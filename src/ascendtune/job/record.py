@@ -14,7 +14,7 @@ from ascendtune.core.foreign_json import is_number
 from ascendtune.core.rundir import RunDir
 
 _LAST_SECOND = 1e11
-"""Since the epoch: no clock says a later one."""
+"""Upper bound of seconds since the epoch: no clock shows a later time."""
 _LARGEST_NUMBER = 1 << 63
 
 State = Literal["running", "ended", "lost", "unknown"]
@@ -23,29 +23,29 @@ State = Literal["running", "ended", "lost", "unknown"]
 
 @dataclass(frozen=True)
 class Job:
-    """What was noted when a job started, and how it ended, where that is known."""
+    """The record of a job: its start, and its end if known."""
 
     id: str
     pid: int
-    """Of the process that started the others, or of the only one."""
+    """Pid of the process that started the others, or of the only one."""
     start_ticks: int
     """When that process started, in clock ticks since boot: with `pid`, `boot_id` and `pid_namespace` unique."""
     boot_id: str
     pid_namespace: str
     host: str
     hosts: tuple[str, ...]
-    """Where its processes run; `host` is where the first of them does."""
+    """Hosts of its processes; `host` is that of the first one."""
     session: int
     process_group: int
     uid: int
     run_dir: Path
     argv: tuple[str, ...]
-    """To be shown: without the secrets that a command line may hold."""
+    """For display: without secrets that a command line may contain."""
     nproc: int
     kind: str
     device_ids: tuple[str, ...] | None
     watched: bool
-    """A process stays beside the workers and records the end; otherwise the run directory has it."""
+    """Whether a process stays beside the workers and records the end; otherwise the run directory contains it."""
     log_sizes: dict[str, int]
     """Length of each log before the job started, in bytes: the part before is of earlier attempts."""
     started: float
@@ -55,11 +55,11 @@ class Job:
     ended: float | None = None
     exit_code: int | None = None
     started_monotonic: float | None = None
-    """Seconds since boot: what lasts is measured so, as the clock may be set meanwhile."""
+    """Seconds since boot, for durations, because the clock may be set meanwhile."""
     seconds: float | None = None
-    """From start to end; None while it runs, and where no process was left to note the end."""
+    """From start to end; None while it runs, and if no process was left to record the end."""
     started_from: str | None = None
-    """The host of the command that started it here; None where that is `host`."""
+    """The host of the command that started it here; None if that is `host`."""
 
     @property
     def name(self) -> str:
@@ -79,10 +79,10 @@ class Job:
 
     @staticmethod
     def of_json(content: dict[str, Any]) -> Job:
-        """What `as_json` gave, with the end as it is known by now.
+        """The job from the result of `as_json`, completed with its end if known by now.
 
         Raises:
-            KeyError, TypeError, ValueError: something is missing, or is of another form.
+            KeyError, TypeError, ValueError: a key is missing, or has an invalid value.
         """
         known = {field.name: content[field.name] for field in fields(Job) if field.name in content}
         for name in ("hosts", "argv", "device_ids"):
@@ -108,12 +108,13 @@ def state_of(job: Job) -> State:
 
 
 def is_alive(job: Job) -> bool | None:
-    """Whether the job's process runs; None when its pids mean nothing here: another machine, another container."""
+    """Whether the job's process runs; None if its pids have no meaning here: on another machine, in another
+    container."""
     return procfs.is_alive(job.pid, job.start_ticks, boot=job.boot_id, namespace=job.pid_namespace, host=job.host)
 
 
 def seconds_of(job: Job) -> float | None:
-    """How long the job has run by now, or ran; None where it was lost, or only a clock tells that was set back."""
+    """Elapsed seconds of a job, up to its end; None if it was lost, or only a clock that was set back could tell."""
     state = state_of(job)
     if job.seconds is not None or state == "lost":
         return job.seconds
@@ -124,27 +125,27 @@ def seconds_of(job: Job) -> float | None:
 
 
 def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
-    """The job's last attempt; None where it came to none.
+    """The job's last attempt; None if it began none.
 
     Args:
-        record: run.json, which lists other jobs' attempts at the run, too.
+        record: run.json, which also lists attempts of other jobs at the run.
     """
     attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
-    # A job that was lost has no end, behind which the attempts of later ones are.
+    # A lost job has no end that would separate it from the attempts of later jobs.
     attempts = [each for each in attempts if each.get("job") in (None, job.id)]
-    mine = [each for each in attempts if _is_during(job, each)]
+    own = [each for each in attempts if _is_during(job, each)]
     if not job.watched:
-        # A clock may be set meanwhile, and a container gives the same pid again: the start of the process decides.
-        mine = [each for each in mine if "start_ticks" not in each and each.get("pid") == job.pid]
-        mine += [each for each in attempts if (each.get("pid"), each.get("start_ticks")) == (job.pid, job.start_ticks)]
-    return mine[-1] if mine else None
+        # A clock may be set meanwhile, and a container reuses pids: the start time of the process decides.
+        own = [each for each in own if "start_ticks" not in each and each.get("pid") == job.pid]
+        own += [each for each in attempts if (each.get("pid"), each.get("start_ticks")) == (job.pid, job.start_ticks)]
+    return own[-1] if own else None
 
 
 def _is_during(job: Job, attempt: dict[str, Any]) -> bool:
     """Whether an attempt was begun between the start and the end of the job."""
     began, since = attempt.get("monotonic"), job.started_monotonic
     if attempt.get("boot_id") == job.boot_id and isinstance(began, int | float) and since is not None:
-        # Of the same host: no clock that was set meanwhile can hide it.
+        # On the same host: a clock that was set meanwhile has no effect.
         return since <= began <= (float("inf") if job.seconds is None else since + job.seconds)
     return bool(job.started <= attempt["started"] <= (job.ended or time.time()))
 

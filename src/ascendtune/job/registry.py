@@ -1,6 +1,6 @@
-"""Which jobs did this user start? One JSON file per job, written when it starts.
+"""The jobs that this user started: one JSON file per job, written when it starts.
 
-Beside `ID.json` may stand a directory `ID`, for a job that has no run directory to keep its logs in.
+Beside `ID.json` there may be a directory `ID`, for the logs of a job that has no run directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEPT_UNKNOWN_SECONDS = 90 * 24 * 3600
 
 
 def directory_of(job_id: str) -> Path:
-    """Where a job without a run directory keeps its logs; it goes when the job is forgotten."""
+    """Directory for the logs of a job without a run directory; it is removed with the job's record."""
     return _directory() / job_id
 
 
@@ -66,12 +66,12 @@ def register(
     hosts: Sequence[str] = (),
     started_from: str | None = None,
 ) -> Job:
-    """Note that this process is (or is about to become) the job, or what of it runs here.
+    """Record that this process is (or is about to become) the job, or its part on this machine.
 
     Args:
-        watched: this process stays, and calls `close` at the end.
-        hosts: where the processes run, when that is not this machine alone.
-        started_from: the host of the command that started it, where that is another.
+        watched: whether this process stays, and calls `close` at the end.
+        hosts: hosts of the processes, if that is not only this machine.
+        started_from: the host of the command that started it, if that is another one.
 
     Raises:
         MachineError: see `require_writable_registry`.
@@ -107,12 +107,12 @@ def register(
 
 
 def note_devices(job: Job, kind: str, nproc: int) -> None:
-    """Note what the hosts of the job have turned out to have, all together. Warns where it cannot."""
+    """Record the devices of all hosts of the job, once known. Warns if it cannot."""
     _change(replace(reread(job), kind=kind, nproc=nproc), "on which devices it runs")
 
 
 def close(job: Job, exit_code: int) -> None:
-    """Record how the job ended. Warns where it cannot: the exit code stays the same."""
+    """Record the end of the job. Warns if it cannot: the exit code stays the same."""
     job, seconds = reread(job), None
     if job.started_monotonic is not None and job.boot_id == procfs.boot_id():
         seconds = time.monotonic() - job.started_monotonic
@@ -130,7 +130,7 @@ def _change(job: Job, what: str) -> None:
         try:
             _write(job)
         except MachineError:
-            # A full disk has no room for another file, and room for this one.
+            # A full disk has no space for another file, but for this one.
             _overwrite(path, job)
     except OSError as error:
         warn(f"the registry could not record of {job.id} {what}: {path}: {error.strerror}")
@@ -138,7 +138,7 @@ def _change(job: Job, what: str) -> None:
 
 @contextmanager
 def closing(job: Job) -> Iterator[Callable[[int], None]]:
-    """Note the end of what runs inside, however it ends; takes the exit code when there is one."""
+    """Context that records the end of the job, for any reason; yields a function for the exit code."""
     codes = [1]
     try:
         yield codes.append
@@ -152,51 +152,51 @@ def closing(job: Job) -> Iterator[Callable[[int], None]]:
 def jobs() -> Iterator[Job]:
     """All jobs, oldest first; files that cannot be read or are damaged are skipped, with a warning."""
     directory = _directory()
-    # Not by a pattern: that finds nothing, and says nothing, where the directory may not be read.
+    # Not by a pattern, which would silently find nothing in an unreadable directory.
     files = directory.iterdir() if directory.exists() else ()
     read = (_read(path) for path in files if path.suffix == ".json")
     yield from sorted((job for job in read if job is not None), key=lambda job: job.started)
 
 
 def named(job_id: str) -> Job | None:
-    """The job with this id, as its record says now; None where there is none."""
+    """The job with this id, from its current record; None if there is none."""
     return _read(_path(job_id))
 
 
 def reread(job: Job) -> Job:
-    """The job as its record says by now."""
+    """The job from its current record."""
     return named(job.id) or job
 
 
 def find(text: str, *, newest: bool = False) -> Job:
-    """The job that `text` means: its name, its id or what begins it with the whole name, the id's last four letters, or
+    """The job for a text: its name, its id or a prefix of it that contains the name, the id's last four letters, or
     its run's path.
 
-    Where several fit and one of them runs, it is that one.
+    If several match and one of them runs, it is that one.
 
     Args:
-        newest: of several that have this name and are over, take the last; for commands that only read.
+        newest: if several jobs with this name are over, return the last one; for commands that only read.
 
     Raises:
-        InputError: none fits, or several do.
+        InputError: none matches, or several do.
     """
     known = list(jobs())
-    fitting = _fitting(text, known)
-    if len(fitting) > 1 and (running := [job for job in fitting if state_of(job) == "running"]):
-        fitting = running
-    elif newest and len({job.name for job in fitting}) == 1 and ("/" in text or fitting[0].name == text):
-        fitting = fitting[-1:]
-    if not fitting:
+    matching = _matching(text, known)
+    if len(matching) > 1 and (running := [job for job in matching if state_of(job) == "running"]):
+        matching = running
+    elif newest and len({job.name for job in matching}) == 1 and ("/" in text or matching[0].name == text):
+        matching = matching[-1:]
+    if not matching:
         raise _unknown(text, known)
-    if len(fitting) > 1:
-        more = "…, " if len(fitting) > 5 else ""
-        named = ", ".join(job.id for job in fitting[-5:])
-        what = f"'{text}' may be any of {len(fitting)} jobs: {more}{named} (the newest last)"
+    if len(matching) > 1:
+        more = "…, " if len(matching) > 5 else ""
+        named = ", ".join(job.id for job in matching[-5:])
+        what = f"'{text}' may be any of {len(matching)} jobs: {more}{named} (the newest last)"
         raise InputError(what, code="ambiguous-job", remedy="write more of the id")
-    return fitting[0]
+    return matching[0]
 
 
-def _fitting(text: str, known: Sequence[Job]) -> list[Job]:
+def _matching(text: str, known: Sequence[Job]) -> list[Job]:
     paths = (Path(text).absolute(), Path(text).resolve()) if text else ()
     return (
         [job for job in known if text in (job.id, job.name)]
@@ -261,7 +261,7 @@ def _forget_old(directory: Path) -> None:
 
 
 def _is_over(job: Job | None) -> bool:
-    """Whether its record may be removed; one of another machine without an end is kept for 90 days."""
+    """Whether its record may be removed; that of another machine without an end is kept for 90 days."""
     if job is None or (state := state_of(job)) in ("ended", "lost"):
         return True
     return state == "unknown" and time.time() - job.started > _KEPT_UNKNOWN_SECONDS

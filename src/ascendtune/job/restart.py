@@ -1,7 +1,7 @@
 """Restarts a job that fails, up to `max_restarts` times; the workers resume from the newest complete checkpoint.
 
-Not torchrun's own restarts: its agents start workers again beside old ones that still hang in a collective, and wait
-for nodes that are gone. Here an attempt has ended on every node before the next begins.
+Not torchrun's own restarts: its agents start workers again while old ones still hang in a collective, and wait for
+nodes that are gone. Here an attempt has ended on every node before the next one begins.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ascendtune.job.stop_signals import StopSignals
 
 
 def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[StopSignals], JobResult]) -> JobResult:
-    """Make attempts until one ends well, the user wants to stop, or no restart is left; the registry notes the end.
+    """Run attempts until one succeeds, the user requests a stop, or no restart is left; the registry records the end.
 
     Args:
-        job: what `spec` is registered as.
-        attempt: given what the user asks meanwhile; every process of it has ended when it returns.
+        job: the registered job of `spec`.
+        attempt: receives the user's stop signals; all its processes have ended when it returns.
     """
     keeps_checkpoints = record_of(spec.run_dir) is not None
     with (
@@ -61,7 +61,7 @@ def _newest_step(spec: JobSpec) -> int:
 
 
 def _next_start(spec: JobSpec) -> str:
-    """Where the next attempt goes on, as its workers will find it."""
+    """The checkpoint from which the next attempt resumes, as its workers will find it, for messages."""
     record = record_of(spec.run_dir)
     if record is None:
         return "the command is started again"

@@ -1,4 +1,4 @@
-"""How did a job of several processes end? The first cause, in place of the launcher's own errors."""
+"""The result of a job of several processes: the first cause, in place of the launcher's own errors."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir, State
 
 _LOST_ANOTHER = MachineError.exit_code
-"""Of a rank that recorded no cause: it lost its connection to another rank (`train/torch_errors.py`)."""
+"""Exit code of a rank without a recorded cause: it lost its connection to another rank (`train/torch_errors.py`)."""
 _FAILURE = re.compile(
     r"time\s*: (?P<time>\S+)\s+host\s*: .*?\s+rank\s*: (?P<rank>\d+) \(local_rank.*?exitcode\s*: (?P<code>-?\d+)",
     re.DOTALL,
 )
-"""Of a rank, as torchrun lists it (torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError)."""
+"""A failed rank, as torchrun lists it (torch/distributed/elastic/multiprocessing/errors/__init__.py,
+ChildFailedError)."""
 
 
 @dataclass(frozen=True)
 class SeenFailure:
-    """What was seen of a failure from outside of the workers."""
+    """A failure as observed from outside the workers."""
 
     kind: CauseKind
     error: AscendtuneError
     exit_code: int
-    """Of the process that failed, as a shell would show it."""
+    """Exit code of the failed process, as a shell would show it."""
     rank: int | None = None
     host: str | None = None
     signal_name: str | None = None
     ending: str = ""
-    """How a process ended, such as "was killed (SIGKILL)"."""
+    """The end of a process, such as "was killed (SIGKILL)"."""
 
     def cause(self) -> dict[str, Any]:
         return exit_cause(self.kind, self.error, rank=self.rank, host=self.host, signal_name=self.signal_name)
@@ -49,51 +50,51 @@ class SeenFailure:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The exit code for the user's shell, and the error that is not shown yet."""
+    """The exit code for the user's shell, and the error that has not been shown yet."""
 
     exit_code: int
     error: AscendtuneError | None = None
     recorded: tuple[Any, ...] | None = None
-    """What a rank recorded of the failure, equal for equal failures: kind, code, foreign exception and last step; None
-    where no rank recorded a cause."""
+    """A rank's record of the failure, equal for equal failures: kind, code, foreign exception and last step; None if no
+    rank recorded a cause."""
     failure: SeenFailure | None = None
-    """What was seen of a failure for which no rank recorded a cause."""
+    """The observation of a failure for which no rank recorded a cause."""
 
     @property
     def is_failure(self) -> bool:
-        """A failure that may not come again: not the end, a stop, or a wrong recipe."""
+        """Whether it is a failure that may not recur: not success, a stop, or an invalid recipe."""
         return self.exit_code not in (0, InputError.exit_code) and self.exit_code < 128
 
 
 @dataclass(frozen=True)
 class LauncherExit:
-    """How the launcher of a node ended."""
+    """The exit of a node's launcher."""
 
     exit_code: int
-    """torchrun's, or the program's own where it ran alone; negative for a signal."""
+    """torchrun's, or the program's own if it ran without torchrun; negative for a signal."""
     launcher_log: Path | None
-    """None where the program ran alone."""
+    """None if the program ran without torchrun."""
     said_before: int = 0
     """Length of `launcher_log` before this attempt, in bytes."""
     host: str | None = None
-    """Named where there are several."""
+    """The host, if there are several."""
     lost: AscendtuneError | None = None
-    """Why the node's own report is missing."""
+    """The reason why the node's own report is missing."""
 
 
 def record_of(run_dir: Path) -> dict[str, Any] | None:
-    """run.json, or None where the job keeps none."""
+    """run.json, or None if the job has none."""
     return RunDir(run_dir).read_if_any() or None
 
 
 def job_result(
     run_dir: Path, before: dict[str, Any] | None, ending: LauncherExit, asked: signal.Signals | None
 ) -> JobResult:
-    """The cause from run.json; where the workers could not write one, from what the launcher saw.
+    """The cause from run.json; if the workers could not write one, from the launcher's observations.
 
     Args:
-        before: run.json as it was before the attempt; an old cause must not explain a new failure.
-        ending: of the node that failed first.
+        before: run.json before the attempt; an old cause must not explain a new failure.
+        ending: exit of the node that failed first.
         asked: the signal that asked the job to stop.
     """
     if ending.exit_code == 0:
@@ -105,8 +106,8 @@ def job_result(
         except MachineError as removed:
             return JobResult(removed.exit_code, removed)
     cause = record.get("exit_cause") if record and record != before else None
-    # Ranks on other hosts are asked to stop when one host fails, and the kernel asks those of a torchrun that died:
-    # that they did is not why the job ended.
+    # Ranks on other hosts are asked to stop when one host fails, and the kernel stops the ranks of a torchrun that was
+    # killed: their stop is not the cause.
     has_torchrun_died = ending.launcher_log is not None and ending.exit_code < 0
     is_echo = cause and cause["exit_code"] > 128 and (ending.host or has_torchrun_died) and not asked
     if cause and not is_echo:
@@ -118,7 +119,7 @@ def job_result(
         return JobResult(128 + asked)
     failure = _seen(ending, run_dir / "log")
     close(run_dir, "failed", failure.cause())
-    # A program without a run.json reports by its exit code alone.
+    # A program without a run.json reports only by its exit code.
     return JobResult(failure.error.exit_code if record else failure.exit_code, failure.error, failure=failure)
 
 
@@ -147,14 +148,14 @@ _SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host
 
 
 def _seen(ending: LauncherExit, logs: Path) -> SeenFailure:
-    """What the launcher saw of the failure: used when no worker recorded a cause."""
+    """The launcher's observation of the failure: used if no worker recorded a cause."""
     at = f" on {ending.host}" if ending.host else ""
     if ending.lost is not None:
         return SeenFailure("lost_host", ending.lost, ending.lost.exit_code, host=ending.host)
     if ending.launcher_log is None:
         return _death("the worker", ending.exit_code, logs, rank=0)
-    said = _said(ending.launcher_log, ending.said_before)
-    first = _first_failure(said)
+    output = _said(ending.launcher_log, ending.said_before)
+    first = _first_failure(output)
     if first is None and ending.exit_code < 0:
         return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log, host=ending.host)
     if first is not None:
@@ -173,14 +174,14 @@ def _seen(ending: LauncherExit, logs: Path) -> SeenFailure:
     return SeenFailure("launcher", error, error.exit_code, host=ending.host)
 
 
-def _first_failure(said: str) -> tuple[int, int] | None:
-    """The rank that torchrun saw fail first, and its exit code; None where it names none."""
-    before, named, after = said.rpartition("Root Cause")
+def _first_failure(output: str) -> tuple[int, int] | None:
+    """The rank that torchrun saw fail first, and its exit code; None if torchrun's output does not name it."""
+    before, named, after = output.rpartition("Root Cause")
     root = _FAILURE.search(after) if named else None
     if root is None:
         return None
-    # Torchrun knows whole seconds, and of ranks that ended in the same one it names the lowest. A rank that the kernel
-    # killed did not end because another one did, one that lost another did.
+    # torchrun records whole seconds, and of ranks that ended in the same one it names the lowest. A rank that the
+    # kernel killed did not end because of another one; a rank that lost another did.
     effects = (_LOST_ANOTHER, -signal.SIGTERM)
     listed = _FAILURE.finditer(before[before.rfind("Failures:") :])
     at_once = [each for each in listed if each["time"] == root["time"]]
@@ -191,7 +192,7 @@ def _first_failure(said: str) -> tuple[int, int] | None:
 
 
 def _full_disk(logs: Path) -> MachineError | None:
-    """Why torchrun could not write what happened, where that is why."""
+    """The disk's error if that is why torchrun could not write its output."""
     try:
         ask_disk(logs)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is started, and the place of this machine among the nodes of a job."""
+"""The program of a job, and the place of this machine among its nodes."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class JobSpec:
     """One program, once per device."""
 
     argv: tuple[str, ...]
-    """The program of one rank; it learns its place from torchrun's variables (RANK, WORLD_SIZE, …)."""
+    """The program of one rank; torchrun's variables tell it its place (RANK, WORLD_SIZE, …)."""
     run_dir: Path
-    """Where launcher.log, the ranks' logs and the cause of a failure are found."""
+    """Directory of launcher.log, the ranks' logs and the cause of a failure."""
     nproc: int
     """On each node."""
     kind: Kind
     device_ids: tuple[str, ...] | None = None
-    """Names for the visibility variable of `kind`; None leaves what the user has set."""
+    """Values of the visibility variable of `kind`; None keeps the user's."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the program that override the user's."""
     max_restarts: int = 0
-    """How often a job that failed is started again, from its newest checkpoint."""
+    """How often a failed job is restarted, from its newest checkpoint."""
     on_hang: OnHang = "warn"
-    """What happens when all heartbeats stop; programs without a heartbeat are not watched."""
+    """Reaction when all heartbeats stop; programs without a heartbeat are not watched."""
     is_foreign: bool = False
-    """The program is not ours: all its output is kept as rank_N.log, rank 0's too, and one process alone is given
+    """Whether the program is not ours: all its output is kept as rank_N.log, also rank 0's, and a single process has
     torchrun's variables like one of several."""
     meets_by_address: bool = False
-    """Its ranks are not ours, so they meet by MASTER_ADDR and MASTER_PORT; those of a foreign program always do."""
+    """Whether its ranks are not ours and use MASTER_ADDR and MASTER_PORT; those of a foreign program always do."""
     holds_interrupts: bool = False
-    """Our training: it starts with SIGINT blocked, and unblocks it when it can handle it. Others would not."""
+    """Whether it starts with SIGINT blocked and unblocks it when it can handle it, as only our training does."""
     shares_interpreter: bool = False
-    """One process alone runs its module, `python -m MODULE`, in the interpreter that starts it: nothing that keeps
-    threads or memory was done in that one, and nobody looks for the job's mark in the process itself."""
+    """Whether a single process runs its module, `python -m MODULE`, in the interpreter that starts it: that one has no
+    threads or memory to keep, and the job's mark is not searched for in the process itself."""
     id: str = ""
-    """What the job is called by, on every node; made from the run directory's name where none is given."""
+    """Id of the job, the same on every node; made from the run directory's name if none is given."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -65,20 +65,20 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Where a node stands among the nodes of its job, in torchrun's words."""
+    """Place of a node among the nodes of its job, in torchrun's terms."""
 
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
-    """Of node 0, as every node reaches it."""
+    """Address of node 0 for every node."""
     master_port: int = 0
     """0: there is no rendezvous."""
     address: str | None = None
-    """Of this node, as the others reach it; None on one node."""
+    """Address of this node for the others; None on one node."""
     interface: str | None = None
     """The network interface with that address."""
     connect_to: str | None = None
-    """The address of node 0 where `master_addr` is a name that means a loopback address here."""
+    """The address of node 0 if `master_addr` is a name that means a loopback address here."""
 
     @property
     def is_alone(self) -> bool:

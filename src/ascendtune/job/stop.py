@@ -1,7 +1,7 @@
-"""End a job: after a checkpoint, else firmly, else at once; then look whether everything of it is gone.
+"""Ends a job: after a checkpoint, else forcibly, else at once; then checks whether all of its processes have ended.
 
-The process that started the workers is asked first: it passes the first signal on to them, and ends them all at a
-second one. So later signals go to the workers, and to that process only when no other is left.
+The process that started the workers receives the signal first: it passes the first signal on to them, and ends them all
+at a second one. So later signals go to the workers, and to that process only if no other is left.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _KILL_SECONDS = 10.0
 _LOOK_EVERY_SECONDS = 0.2
 
 Show = Callable[[str, float, float], None]
-"""Called while waiting: for what, for how many seconds by now, for how many at most."""
+"""Called while waiting, with the reason, the elapsed seconds and the maximum."""
 
 
 @dataclass(frozen=True)
 class StopResult:
-    """What remains of a job that was stopped: normally nothing."""
+    """Remains of a job that was stopped: normally none."""
 
     survivors: tuple[procfs.Stat, ...]
     held: tuple[DeviceMemoryHolder, ...]
     was_killed: bool
-    """Something had to be killed: what it had not yet written is lost."""
+    """Whether a process had to be killed: output that it had not yet written is lost."""
 
 
 def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Show) -> StopResult:
     """End every process of `job` on this machine; the process that started it ends those on other machines.
 
     Args:
-        grace_seconds: how long it may take to write a checkpoint.
+        grace_seconds: time for writing a checkpoint.
 
     Raises:
         InputError: the job runs on another machine, or in another container.
-        MachineError: a process of the job is another user's.
+        MachineError: a process of the job belongs to another user.
         CheckFailed: another command is stopping it.
     """
     require_ours(job)
@@ -102,7 +102,7 @@ def _ask(job: Job, driver: procfs.Stat, grace_seconds: float, say: Callable[[str
 
 
 def _end(job: Job, seen: list[procfs.Stat], say: Callable[[str], None], show: Show) -> bool:
-    """SIGTERM, then SIGKILL; `seen` grows by what comes to light meanwhile. True when something had to be killed."""
+    """SIGTERM, then SIGKILL; processes found meanwhile are added to `seen`. True if a process had to be killed."""
     if left := _workers(job, seen):
         say(f"SIGTERM to {_pids(left)}")
         _send(left, signal.SIGTERM)
@@ -120,17 +120,17 @@ def _end(job: Job, seen: list[procfs.Stat], say: Callable[[str], None], show: Sh
 
 
 def _members(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
-    """Those of the job that live, also when they have lost their parents since they were seen."""
+    """The running processes of the job, including those that have lost their parents since they were seen."""
     known = {(stat.pid, stat.start_ticks) for stat in seen}
     seen += [stat for stat in members_of(job) if (stat.pid, stat.start_ticks) not in known]
     return still_there(seen)
 
 
 def _workers(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
-    """Without the one that started them, where that one only watches: it ends when they have ended."""
-    everybody = _members(job, seen)
-    others = [stat for stat in everybody if stat.pid != job.pid]
-    return others if job.watched and others else everybody
+    """The processes without the one that started them, if that only watches: it ends when they have ended."""
+    members = _members(job, seen)
+    others = [stat for stat in members if stat.pid != job.pid]
+    return others if job.watched and others else members
 
 
 def _wait(job: Job, seen: list[procfs.Stat], seconds: float, what: str, show: Show) -> None:
@@ -175,7 +175,8 @@ def _alone(job: Job) -> Iterator[bool]:
 
 
 def _note(job: Job, was_asked: bool) -> None:
-    """For the next command that stops it. Written in place, as the file is the lock; on a full disk it is left out."""
+    """Write a note for the next command that stops it. Written in place, as the file is the lock; skipped if it
+    fails."""
     note = {"pid": os.getpid(), "since": time.time(), "was_asked": was_asked}
     with suppress(OSError):
         registry.lock_of(job.id).write_text(json.dumps(note))

@@ -11,11 +11,11 @@ from ascendtune.core.log import say_in_handler
 
 
 class StopSignals:
-    """Records signals while it is entered; the loop that runs the job reads `first` and `again`.
+    """Records signals inside its context; the loop that runs the job reads `first` and `again`.
 
     Args:
-        keeps_checkpoints: stopping takes until the next checkpoint is written.
-        can_pause: its processes can be stopped as one, and lose nothing by it.
+        keeps_checkpoints: whether stopping includes writing a checkpoint.
+        can_pause: whether its processes can be stopped as one, without loss.
     """
 
     def __init__(self, *, keeps_checkpoints: bool, can_pause: bool) -> None:

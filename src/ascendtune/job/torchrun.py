@@ -3,12 +3,13 @@
     python -m ascendtune.job.torchrun OPTIONS OF TORCHRUN
 
 torchrun's own stores listen on all interfaces, and its elastic rendezvous unpickles a key of the store: any process
-that reaches the port can run code as this user. Here there are two others:
+that reaches the port can run code as this user. Two other rendezvous replace it:
 
-    --rdzv-backend file       One host. The ranks meet in a file that exists in this process only and that only
-                              processes of the same user can open. Nothing listens.
-    --rdzv-backend address    The ranks meet in a TCPStore, which listens on one address of node 0: that of
-                              --local-addr. The keys that torchrun itself reads from it are JSON.
+        --rdzv-backend file       One host. The ranks use a file that exists in this process only and that only
+        processes
+                                  of the same user can open. Nothing listens.
+        --rdzv-backend address    The ranks use a TCPStore, which listens on one address of node 0: that of
+                                  --local-addr. The keys that torchrun itself reads from it are JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _PATIENCE_SECONDS = 10.0
 
 
 class OneRendezvous(RendezvousHandler):
-    """The nodes of a job meet once: nodes neither join nor leave a job that has begun."""
+    """A single rendezvous: nodes neither join nor leave a job that has begun."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         self._name = parameters.backend
@@ -68,22 +69,23 @@ class OneRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         return True
 
-    def _met(self, store: Store, master_addr: str, master_port: int) -> RendezvousInfo:
+    def _info(self, store: Store, master_addr: str, master_port: int) -> RendezvousInfo:
         return RendezvousInfo(store, self.rank, self.nnodes, RendezvousStoreInfo(master_addr, master_port))
 
 
 class FileRendezvous(OneRendezvous):
-    """Gives the ranks a file in memory as `init_method`; torchrun itself, which is alone, does not need their store."""
+    """Passes a file in memory to the ranks as `init_method`; torchrun itself, on one host, does not need their
+    store."""
 
     def next_rendezvous(self) -> RendezvousInfo:
         descriptor = os.memfd_create("rendezvous")
-        # The kernel lets only this user's processes through /proc/PID/fd, and the file ends with this process.
+        # The kernel lets only this user's processes use /proc/PID/fd, and the file ends with this process.
         os.environ[INIT_METHOD] = f"file:///proc/{os.getpid()}/fd/{descriptor}"
-        return self._met(HashStore(), _LOOPBACK, 0)
+        return self._info(HashStore(), _LOOPBACK, 0)
 
 
 class AddressRendezvous(OneRendezvous):
-    """A TCPStore of node 0, in which all nodes and all ranks meet (MASTER_ADDR, MASTER_PORT)."""
+    """A TCPStore on node 0 that all nodes and all ranks use (MASTER_ADDR, MASTER_PORT)."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         super().__init__(parameters)
@@ -98,12 +100,12 @@ class AddressRendezvous(OneRendezvous):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        # Set where a job was started inside another one's rank.
+        # Set if a job was started inside another one's rank.
         os.environ.pop(INIT_METHOD, None)
         host, port = self._master
         listening = None
         if self.rank == 0:
-            # The name of node 0 may mean another address here than elsewhere, as 127.0.1.1 does on Debian.
+            # The name of node 0 may mean another address here than elsewhere, such as 127.0.1.1 on Debian.
             host = self._own_address or host
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             with socket.create_server((host, port), family=family) as server:
@@ -113,14 +115,15 @@ class AddressRendezvous(OneRendezvous):
             self._store = TCPStore(
                 host, port, self.nnodes, is_master=self.rank == 0, timeout=self._timeout, master_listen_fd=listening
             )
-        # One node needs no shared store for torchrun's own keys, and a local one cannot be written by others.
+        # One node needs no shared store for torchrun's own keys, and other processes cannot write a local one.
         own = HashStore() if self.nnodes == 1 else PrefixStore(self.get_run_id(), self._store)
-        return self._met(own, host, port)
+        return self._info(own, host, port)
 
 
 @contextmanager
 def _ended_without_answer(address: str, seconds: float) -> Iterator[None]:
-    """End this process if the block takes longer: a store waits for ever for a program that only accepts."""
+    """End this process if the block takes longer: a store waits for ever for a program that accepts and never
+    answers."""
 
     def end() -> None:
         error(

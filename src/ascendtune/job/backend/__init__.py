@@ -1,1 +1,1 @@
-"""Where processes run: one module per place."""
+"""Backends that run processes: one module per place."""

@@ -1,4 +1,4 @@
-"""A Compose file: the container of `docker run` in the words of the Compose specification."""
+"""A Compose file: the container of `docker run` as the Compose specification describes it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _volume(path: str, *, writable: bool) -> dict[str, Any]:
 
 
 def _literal(value: Any) -> Any:
-    """`value` with `$$` for each dollar in it: Compose puts values for what looks like a variable."""
+    """`value` with every dollar doubled: Compose substitutes variables."""
     if isinstance(value, dict):
         return {key: _literal(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

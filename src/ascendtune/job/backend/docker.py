@@ -1,4 +1,4 @@
-"""`docker run`, as a script: one container per node, the same script on each."""
+"""`docker run`, as a script: one container per node, the same script on each node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ascendtune.job.backend.template import Code, fill_script
 def write(submission: Submission, root: Path = Path("/")) -> str:
     """The script that starts the container and returns.
 
-    No scheduler assigns node ranks here: the user does, in the environment.
+    No scheduler assigns node ranks here: the user sets them in the environment.
 
     Args:
-        root: where the host's files are looked for.
+        root: root of the paths at which the host's files are looked up.
     """
     needs = submission.needs
     devices = ",".join(submission.device_ids)
@@ -43,7 +43,7 @@ def _mount(path: str, *, writable: bool) -> str:
 
 
 def _csv(*fields: str) -> str:
-    """One record of comma-separated values (RFC 4180), as Docker reads them."""
+    """One record of comma-separated values (RFC 4180), as Docker parses them."""
     record = io.StringIO()
     csv.writer(record, lineterminator="").writerow(fields)
     return record.getvalue()

@@ -1,4 +1,4 @@
-"""The engines: what each writes, what hands it over, and whether it is there and large enough."""
+"""The engines: the file that each reads, how it is submitted, and whether the engine exists and is large enough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascendtune.job.backend.submission import Submission
 from ascendtune.machine.visible import attached
 
 _SUBMIT_SECONDS = 1800
-"""An image may have to be pulled."""
+"""An image may have to be pulled first."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,20 @@ class JobEngine:
     """One value of `--to`."""
 
     program: str
-    """What messages call it."""
+    """Its name in messages."""
     probe: tuple[str, ...]
-    """A command that succeeds where the engine can be used."""
+    """A command that succeeds if the engine can be used."""
     suffix: str
-    """Of the file that is written."""
+    """Suffix of the generated file."""
     submit: tuple[str, ...]
     """The command that hands the file over; `{}` is its path."""
     largest_node: Callable[[Submission], int | None]
-    """How many of the devices that are asked for its largest node has; None where it does not say."""
+    """Number of devices, of the requested kind, of its largest node; None if it cannot be determined."""
     is_this_machine: bool = False
-    """Whether it runs things here, in containers of this machine."""
+    """Whether it runs containers on this machine."""
 
     def require(self, submission: Submission) -> None:
-        """Raise unless the engine can be asked for `submission`.
+        """Raise unless the engine can run `submission`.
 
         Raises:
             InputError: NODE_RANK and MASTER_ADDR are not set.
@@ -51,7 +51,7 @@ class JobEngine:
         probed = process.run(self.probe)
         if probed.exit_code != 0:
             missing = probed.exit_code == 127
-            what = "is not installed here" if missing else f"cannot be used: {_said(probed)}"
+            what = "is not installed here" if missing else f"cannot be used: {_output_of(probed)}"
             remedy = "run this where it can be used, or leave --apply out: then the file is only written"
             raise MachineError(f"{self.program} {what}", code="engine-unavailable", remedy=remedy)
         there = self.largest_node(submission) if submission.vendor.is_accelerator else None
@@ -66,16 +66,16 @@ class JobEngine:
         raise MachineError(what, code="too-few-devices", remedy=f"{remedy} ({self._source(submission)})")
 
     def hand_over(self, file: Path) -> str:
-        """Submit; returns what the engine answers.
+        """Submit; returns the engine's answer.
 
         Raises:
-            MachineError: the engine refuses; its own words are in the message.
+            MachineError: the engine refuses; the message contains its reason.
         """
         argv = [str(file) if word == "{}" else word for word in self.submit]
         done = process.run(argv, timeout_seconds=_SUBMIT_SECONDS)
         if done.exit_code != 0:
             raise MachineError(
-                f"{self.program} refuses: {_said(done)}",
+                f"{self.program} refuses: {_output_of(done)}",
                 code="engine-refused",
                 remedy="correct what it names, and submit again",
                 where=file,
@@ -88,7 +88,7 @@ class JobEngine:
         return f"{self.program} says so"
 
 
-def _said(done: process.Finished) -> str:
+def _output_of(done: process.Finished) -> str:
     return " ".join((done.error or done.output).split())
 
 
@@ -98,21 +98,21 @@ def _here(submission: Submission) -> int:
 
 def _of_slurm(submission: Submission) -> int | None:
     """The largest count of the gres in `sinfo`'s lines: "gpu:a100:8(S:0-1),npu:4"."""
-    asked = process.run(["sinfo", "--noheader", "--format=%G"])
-    # A site may call its devices otherwise, and the user then says so.
-    if asked.exit_code != 0 or any("--gres" in option for option in submission.sbatch):
+    answer = process.run(["sinfo", "--noheader", "--format=%G"])
+    # A site may use other names for its devices, which the user then sets.
+    if answer.exit_code != 0 or any("--gres" in option for option in submission.sbatch):
         return None
-    # A node may have several types of one gres, of which a job that names none gets any.
+    # A node may have several types of one gres; a job that names no type gets any of them.
     pattern = re.compile(rf"\b{submission.needs.gres}(?::[^:,(\s]+)?:(\d+)")
-    return max((sum(map(int, pattern.findall(node))) for node in asked.output.splitlines()), default=0)
+    return max((sum(map(int, pattern.findall(node))) for node in answer.output.splitlines()), default=0)
 
 
 def _of_kubernetes(submission: Submission) -> int | None:
-    """The largest allocatable count among the nodes; many users may not list nodes."""
-    asked = process.run(["kubectl", "get", "nodes", "--output=json"])
-    if asked.exit_code != 0:
+    """The largest allocatable count among the nodes; None if the user may not list nodes."""
+    answer = process.run(["kubectl", "get", "nodes", "--output=json"])
+    if answer.exit_code != 0:
         return None
-    nodes = json.loads(asked.output)["items"]
+    nodes = json.loads(answer.output)["items"]
     counts = [node["status"].get("allocatable", {}).get(submission.needs.resource, 0) for node in nodes]
     return max(map(int, counts), default=0)
 

@@ -1,4 +1,4 @@
-"""A manifest for kubectl: the recipe as a ConfigMap, then what runs it: `templates/kubernetes/`."""
+"""A manifest for kubectl: the recipe as a ConfigMap, and the job, from `templates/kubernetes/`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class KubernetesKind:
-    """What differs between the pods of one kind of job and those of another."""
+    """Properties of the pods that depend on the kind of job."""
 
     rendezvous: Mapping[str, str]
-    """Variable of torchrun's -> what it is in the words of the kind, as a shell reads it; `<name>` is the job's."""
+    """torchrun's variable -> its value with the kind's variables, as a shell reads it; `<name>` is the job's name."""
     container: str = "train"
-    """The name that the kind's controller looks for."""
+    """The container name that the kind's controller looks for."""
     pod_never_restarts: bool = True
     pod_has_deadline: bool = False
     pod_has_subdomain: bool = False
@@ -51,7 +51,7 @@ KINDS = {
         container="node",
     ),
 }
-"""What `--kind` takes, each with a template of its name."""
+"""Values of `--kind`, each with a template of its name."""
 
 
 def write(submission: Submission, kind: str, recipe_text: str) -> str:
@@ -123,7 +123,7 @@ def _environment(submission: Submission) -> list[Object]:
 
 
 def _literal(text: str) -> str:
-    """`text` as it stays: Kubernetes puts values for $(NAME), and one dollar for two."""
+    """`text` escaped: Kubernetes substitutes $(NAME), and replaces two dollars by one."""
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
@@ -138,7 +138,7 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
         volumes.append({"name": f"driver-{number}", "hostPath": {"path": host_path}})
         mounts.append({"name": f"driver-{number}", "mountPath": host_path, "readOnly": True})
     for number, mount in enumerate(from_nodes(submission), 1):
-        # A run directory may be made on the way; data that are not there must not become an empty directory.
+        # A run directory may be created; missing data must not become an empty directory.
         kind = {"type": "DirectoryOrCreate"} if mount.writable else {}
         volumes.append({"name": f"node-{number}", "hostPath": {"path": str(mount.path), **kind}})
         read_only = {} if mount.writable else {"readOnly": True}
@@ -149,6 +149,6 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
 
 
 def from_nodes(submission: Submission) -> list[ContainerMount]:
-    """What no claim covers: it comes from the nodes' own file systems, at the same path on each."""
+    """The mounts that no claim covers: they come from the nodes' own file systems, at the same path on each node."""
     claimed = submission.volumes
     return [mount for mount in submission.mounts if not any(map(mount.path.is_relative_to, claimed))]

@@ -34,8 +34,8 @@ _GRACE_SECONDS = 20.0
 def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     """Run the job, or this node's part of it, to its end.
 
-    For one process this does not return, this process becomes the program; unless it may have to be started again, or
-    ended because it hangs.
+    For one process this function does not return, because this process becomes the program; unless the program may have
+    to be restarted, or ended because it hangs.
 
     Raises:
         InputError: MASTER_PORT is not a port.
@@ -46,7 +46,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     note(spec, env, os.environ, place)
     becomes_program = argv == list(spec.argv) and not spec.max_restarts and spec.on_hang == "warn"
     if becomes_program and spec.holds_interrupts:
-        # Ctrl-C in between waits until the worker can handle it.
+        # Until the worker can handle it, Ctrl-C is deferred.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     job = registry.register(spec, argv, watched=not becomes_program)
     if argv == list(spec.argv):
@@ -73,7 +73,7 @@ def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, st
     log = spec.launcher_log(place) if argv != list(spec.argv) else None
     with translated_disk_errors(spec.logs, "opening a log"):
         log_size_before = log.stat().st_size if log and log.exists() else 0
-        # torchrun's descriptor 2 goes to its log, so rank 0 gets ours through descriptor 0.
+        # torchrun's descriptor 2 is its log, so rank 0 gets our stderr as descriptor 0.
         scratch = spec.agent_directory(place) if log else None
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log, scratch=scratch)
     others = OtherNodes(spec.run_dir, before) if not place.is_alone else None
@@ -100,7 +100,7 @@ def _until_the_end(launcher: Launcher, asked: StopSignals, others: OtherNodes | 
 
 
 class OtherNodes:
-    """Whether ranks on other nodes have failed: ours may wait for them in a collective for as long as its time-out."""
+    """Detects failed ranks on other nodes: our ranks may wait for them in a collective until its time-out."""
 
     def __init__(self, run_dir: Path, before: dict[str, Any] | None) -> None:
         self._run_dir = run_dir
@@ -109,7 +109,7 @@ class OtherNodes:
         self._failed_since: float | None = None
 
     def have_failed(self) -> bool:
-        """True when run.json has recorded a failure for `_GRACE_SECONDS`: our ranks had time to end by themselves."""
+        """Whether run.json has recorded a failure for `_GRACE_SECONDS`: our ranks had time to end by themselves."""
         now = time.monotonic()
         if now >= self._look_at and self._failed_since is None:
             self._look_at = now + _LOOK_AT_OTHERS_SECONDS

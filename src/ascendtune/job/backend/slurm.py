@@ -1,9 +1,9 @@
 """An sbatch script: one task per node, each of which starts the node's processes.
 
-How Slurm ends a job was looked at with slurm-wlm 22.05: `scancel JOB` sends SIGTERM to tasks and to the script's shell,
-and kills after KillWait (30 s unless the site says otherwise); `scancel --signal=TERM JOB` sends it to tasks alone, and
-nothing is killed. Near the time limit the shell is therefore told by another signal: passing SIGTERM on would reach
-training twice when a job is cancelled, and the second one ends it without a checkpoint.
+How Slurm ends a job was tested with slurm-wlm 22.05: `scancel JOB` sends SIGTERM to tasks and to the script's shell,
+and kills after KillWait (30 s unless the site changes it); `scancel --signal=TERM JOB` sends it to tasks only, and
+kills nothing. Near the time limit the shell therefore receives another signal: if it passed SIGTERM on, training would
+receive it twice when a job is cancelled, and the second one ends it without a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ascendtune.job.backend.submission import Submission
 from ascendtune.job.backend.template import Code, fill_script
 
 _WARNED_SECONDS = 120
-"""How long before the time limit training is told to write its checkpoint."""
+"""Time before the time limit at which training is asked to write its checkpoint."""
 
 _CORES_FOR_A_DEVICE = 8
-"""Without a request Slurm gives a task one core; a Kunpeng server has 192 for 8 NPUs."""
+"""Without a request Slurm assigns one core to a task; a Kunpeng server has 192 for 8 NPUs."""
 
 
 def write(submission: Submission) -> str:
@@ -27,7 +27,7 @@ def write(submission: Submission) -> str:
         **submission.values,
         "cores": submission.devices * (_CORES_FOR_A_DEVICE if submission.vendor.is_accelerator else 1),
         "gres": submission.needs.gres,
-        # Slurm would not keep two jobs on one node apart; and a whole node's memory may be used.
+        # Slurm would not isolate two jobs on one node; and a whole node's memory may be used.
         "takes_whole_nodes": not submission.needs.told_by_slurm,
         "partition": submission.partition,
         "time": _time(submission.hours) if submission.hours is not None else None,

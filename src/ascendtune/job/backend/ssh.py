@@ -27,19 +27,19 @@ from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.job.stop_signals import StopSignals
 
 _LEFT_ALONE_SECONDS = 10.0
-"""How long ranks whose peers have failed may take to notice it and to record why."""
+"""Time for ranks whose peers have failed to notice it and to record the cause."""
 _LAST_CHECKPOINT_SECONDS = 30.0
-"""How long they may then still write a checkpoint."""
+"""Additional time for them to write a checkpoint."""
 
 
 def start(spec: JobSpec, cluster: ClusterSpec) -> JobResult:
     """Run the job on all hosts to its end.
 
     Args:
-        spec: `nproc` and `kind` are what the hosts have, and need not be right here.
+        spec: its `nproc` and `kind` are replaced by those of the hosts.
 
     Raises:
-        MachineError: a host cannot be reached, or is not like the others.
+        MachineError: a host cannot be reached, or differs from the others.
     """
     job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in cluster.hosts])
     attempts = itertools.count()
@@ -95,7 +95,7 @@ def _starts(spec: JobSpec, gathered: ReadyNodes) -> Iterator[dict[str, Any]]:
 
 
 class _Run:
-    """Receives the messages of the nodes, and ends all of them when one has failed."""
+    """Receives the messages of the nodes, and ends all nodes when one has failed."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Run:
         self._told: set[str] = set()
 
     def until_the_end(self) -> LauncherExit:
-        """How the node that failed first ended; any node where none failed."""
+        """The exit of the node that failed first; that of any node if none failed."""
         while any(not node.is_over() for node in self._nodes):
             self._listen()
             self._pass_on()
@@ -129,7 +129,8 @@ class _Run:
         while not self._inbox.empty():
             self._listen()
         if self._hang:
-            # Nothing else writes run.json any more: causes that ranks have recorded meanwhile are effects of their end.
+            # No other process writes run.json any more: causes that ranks have recorded meanwhile are effects of their
+            # end.
             RunDir(self._run_dir).end_attempt("failed", self._hang)
         return self._failure or LauncherExit(0, None)
 
@@ -150,7 +151,7 @@ class _Run:
             if node.exit_code:
                 self._fail(LauncherExit(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
         elif "asked" in message:
-            # As a signal to this process; but once, however many hosts report it: a second one would stop at once.
+            # As a signal to this process; but only once, however many hosts report it: a second one would stop at once.
             if self._asked.first is None:
                 say(f"stopped from {node.host.name}")
                 signal.raise_signal(signal.Signals(message["asked"]))
@@ -168,7 +169,7 @@ class _Run:
         node.is_gone = True
         lost = LauncherExit(1, None, host=node.host.name, lost=error)
         if self._failure is None or self._failure.lost is None:
-            # Ranks on other hosts notice a lost host before we do: their failures are effects of this one.
+            # Ranks on other hosts notice a lost host before this process does: their failures are its effects.
             self._failed_at = self._failed_at or time.monotonic()
             self._failure = lost
 
@@ -190,19 +191,19 @@ class _Run:
                 self._lose(node, error)
 
     def _pass_on(self) -> None:
-        """Send the nodes the user's stop signals, and after a failure the signals that end the others."""
+        """Send the user's stop signals to the nodes, and after a failure the signals that end the other nodes."""
         if self._asked.again:
-            self._tell_once("kill", kill=True)
+            self._send_once("kill", kill=True)
         elif self._asked.first:
-            self._tell_once("asked", signal=int(self._asked.first))
+            self._send_once("asked", signal=int(self._asked.first))
         if self._failure:
             since = time.monotonic() - self._failed_at
             if since > _LEFT_ALONE_SECONDS:
-                self._tell_once("stop", signal=int(signal.SIGTERM))
+                self._send_once("stop", signal=int(signal.SIGTERM))
             if since > _LEFT_ALONE_SECONDS + _LAST_CHECKPOINT_SECONDS:
-                self._tell_once("kill", kill=True)
+                self._send_once("kill", kill=True)
 
-    def _tell_once(self, what: str, **message: Any) -> None:
+    def _send_once(self, what: str, **message: Any) -> None:
         if what not in self._told:
             self._told.add(what)
             for node in self._nodes:

@@ -1,4 +1,4 @@
-"""A training for an external engine: what all engines are given."""
+"""A training for an external engine: the input of all engines."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
 HEADER = "Written by `ascendtune submit`"
-"""The beginning of a file that may be replaced without asking."""
+"""First words of a generated file, which may be replaced without a question."""
 
 _NEVER = re.compile(r"[\0\ud800-\udfff]")
-"""No argument has a NUL; bytes of a file name that are not UTF-8 are surrogates in Python, and cannot be written."""
+"""Characters that cannot be written: an argument has no NUL, and surrogates stand for bytes that are not UTF-8."""
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What ends a line, or moves the cursor, in a path or an option."""
+"""Characters that end a line, or move the cursor, and are refused in a path or an option."""
 
 MASTER_PORT = 29500
-"""Where node 0 is met when the engine does not say."""
+"""Port of node 0 if the engine does not set one."""
 
 GRACE_SECONDS = 600
-"""How long a stopped training may take for its checkpoint before it is killed."""
+"""Time for a stopped training to write its checkpoint before it is killed."""
 
 SHARED_MEMORY_GIB = 16
-"""Limit of /dev/shm; Docker's and Kubernetes' own 64 MB end NCCL and Gloo. Only what is used is taken."""
+"""Limit of /dev/shm; the default of Docker and Kubernetes, 64 MB, ends NCCL and Gloo. Only used memory counts."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class ContainerMount:
 
 @dataclass(frozen=True)
 class Submission:
-    """One command, once on every node. Where a field is empty, the engine's default holds."""
+    """One command, run once on every node. Empty fields mean the engine's defaults."""
 
     name: str
-    """Of the job: lower-case letters, digits, '-'."""
+    """Name of the job: lower-case letters, digits, '-'."""
     argv: tuple[str, ...]
     directory: Path
     """The working directory."""
     kind: Kind
     device_ids: tuple[str, ...]
-    """Of each node; their names count only where the engine is this machine's own."""
+    """Devices of each node; the names matter only if the engine is this machine's own."""
     nodes: int = 1
     mounts: tuple[ContainerMount, ...] = ()
     inherited: tuple[str, ...] = ()
@@ -64,17 +64,17 @@ class Submission:
     hours: float | None = None
     partition: str | None = None
     sbatch: tuple[str, ...] = ()
-    """Further options for sbatch, as it takes them."""
+    """Further options for sbatch, unchanged."""
     namespace: str | None = None
     secret: str = "ascendtune"
-    """The Kubernetes secret that holds `inherited`."""
+    """The Kubernetes secret that contains `inherited`."""
     volumes: Mapping[Path, str] = field(default_factory=dict)
-    """Kubernetes: a place, and the claim that is mounted there."""
+    """Kubernetes: mount point -> the claim that is mounted there."""
     recipe: Path | None = None
     """Kubernetes: a file that travels with the job."""
 
     def __post_init__(self) -> None:
-        """Refuse what no file for an engine can hold.
+        """Refuse text that cannot be written to an engine's file.
 
         Raises:
             InputError: a control character in a path or an option, bytes that are not UTF-8 anywhere.
@@ -101,7 +101,7 @@ class Submission:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the templates of several engines name."""
+        """The values that templates of several engines use."""
         return {
             "header": HEADER,
             "places": self.places,
@@ -124,10 +124,10 @@ class Submission:
 
 
 def require_text(text: str, refused: re.Pattern[str]) -> None:
-    """Raise where `text` has a character that a file for an engine must not have.
+    """Raise if `text` has a character that an engine's file must not contain.
 
     Raises:
-        InputError: it has one.
+        InputError: it contains one.
     """
     if found := refused.search(text):
         raise InputError(
@@ -138,9 +138,10 @@ def require_text(text: str, refused: re.Pattern[str]) -> None:
 
 
 def job_name(recipe_name: str) -> str:
-    """A name that Docker, Slurm and Kubernetes all accept (RFC 1123), with room for what they append.
+    """A name that Docker, Slurm and Kubernetes all accept (RFC 1123), short enough for their suffixes.
 
-    Where it lacks a part of the recipe's name, a digest of that follows: a job would replace another of the same name.
+    If it lacks a part of the recipe's name, it ends with a digest of that name: equal names would replace each other's
+    job.
     """
     plain = re.sub(r"[^a-z0-9]+", "-", recipe_name.lower()).strip("-")
     if len(plain) > 40 or not recipe_name.isascii():
@@ -150,10 +151,10 @@ def job_name(recipe_name: str) -> str:
 
 
 def in_container(submission: Submission, exports: Mapping[str, str]) -> list[str]:
-    """What a container runs; the image's entry point is kept, which may set up CANN.
+    """The command for a container; the image's entry point is kept, because it may set up CANN.
 
     Args:
-        exports: variable -> what it is, as a shell reads it between double quotes.
+        exports: variable -> its value, as a shell reads it between double quotes.
     """
     lines = [*submission.needs.set_up, *(f'export {name}="{value}"' for name, value in exports.items())]
     if not lines:

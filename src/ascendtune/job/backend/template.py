@@ -1,8 +1,8 @@
-"""Files for engines, made of templates that look like them: `templates/`.
+"""Files for engines, from templates that look like them: `templates/`.
 
-`<name>` stands for a value. Lines between `<if name>` and `<end>` are kept where the value is neither empty nor false,
-those after `<if not name>` where it is. Lines that begin with `##` are comments of the template. A value is quoted as
-its format demands, and its own text is never read as a template.
+`<name>` is replaced by a value. Lines between `<if name>` and `<end>` are kept if the value is neither empty nor false,
+those after `<if not name>` if it is. Lines that begin with `##` are comments of the template. A value is quoted as its
+format requires, and its own text is never parsed as a template.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Code(str):
 
 
 def fill_script(name: str, values: Values) -> str:
-    """A shell script. A line with a list stands once for each of its items; numbers and strings become one word each.
+    """A shell script. A line with a list is repeated for each of its items; numbers and strings become one word each.
 
     Lines with `#SBATCH` are quoted as sbatch reads them, other comments not at all.
     """
@@ -48,14 +48,14 @@ def _filled_lines(template: str, values: Values) -> list[str]:
 
 
 def _quoted_for_sbatch(option: str) -> str:
-    """A part of an argument of sbatch, in a directive: there a space ends it, and `#` begins a comment."""
+    """Quote a part of an argument of sbatch in a directive, where a space ends it, and `#` begins a comment."""
     return re.sub(r"""([\s"'\\#])""", r"\\\1", option)
 
 
 def fill_yaml(name: str, values: Values) -> list[Any]:
-    """The documents of a YAML file. A value keeps its type where it stands alone.
+    """The documents of a YAML file. A value that is a whole item keeps its type.
 
-    An item that is a list becomes its items, a key that is a mapping becomes its entries.
+    A list in place of an item is inserted as its items, a mapping in place of a key as its entries.
     """
     documents = yaml.safe_load_all("\n".join(_lines(name, values)))
     return [_filled(each, values) for each in documents]
@@ -82,7 +82,7 @@ def _filled(node: Any, values: Values) -> Any:
 
 
 def _lines(name: str, values: Values) -> list[str]:
-    """The lines of a template that the values ask for."""
+    """The lines of a template whose conditions the values fulfil."""
     kept, conditions = [], []
     for line in (Path(__file__).with_name("templates") / name).read_text(encoding="utf-8").splitlines():
         if condition := _IF.fullmatch(line):
@@ -101,13 +101,13 @@ def heading(name: str, values: Values) -> str:
 
 
 def to_yaml(*documents: Any) -> str:
-    """The documents, one after the other, keys in the order given."""
+    """The documents, one after the other, keys in their order."""
     return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=200)
 
 
 class _Plain(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        # Two equal pods would become one and a reference to it, which is hard to edit.
+        # Otherwise two equal pods would become one pod and a reference to it, which is hard to edit.
         return True
 
 

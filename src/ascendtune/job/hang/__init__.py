@@ -1,1 +1,1 @@
-"""Does a run still move? Heartbeats judged, stacks collected, the odd rank named."""
+"""Does a run still make progress? Heartbeats are judged, stacks collected, the odd rank named."""

@@ -18,11 +18,11 @@ _A_MOMENT_SECONDS = 2.0
 @dataclass(frozen=True)
 class HangReport:
     beats: tuple[Beat, ...]
-    """Of all ranks."""
+    """Heartbeats of all ranks."""
     stacks: tuple[RankStack, ...]
-    """Of those on this machine."""
+    """Stacks of the ranks on this machine."""
     directory: Path | None
-    """Where the stacks lie; None where they could not be written."""
+    """Directory of the stacks; None if they could not be written."""
 
     @property
     def moves_on(self) -> bool:
@@ -31,11 +31,11 @@ class HangReport:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The ranks that the others wait for; empty where they do not differ, or where none waits."""
+        """The ranks that the others wait for; empty if they do not differ, or if none waits."""
         if self.moves_on:
             return ()
         known = [stack for stack in self.stacks if stack.frames]
-        # Where some are in a collective, one that is in its backward pass computes.
+        # If some ranks are in a collective, a rank in its backward pass computes.
         in_collective = [stack for stack in known if is_in_collective(stack.frames)]
         waiting = in_collective or [stack for stack in known if may_wait_for_others(stack.frames)]
         apart = [stack.beat.rank for stack in known if stack not in waiting] if waiting else []

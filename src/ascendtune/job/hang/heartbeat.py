@@ -1,6 +1,6 @@
-"""The heartbeats that workers write to a run directory, RUN/heartbeat/rank_N.json: the phase of each and since when.
+"""Heartbeats that workers write to a run directory, RUN/heartbeat/rank_N.json: the current phase and its start.
 
-A worker before its first heartbeat is known by its process alone; so is a program that is not ours.
+Workers before their first heartbeat, and programs that are not ours, are known only as processes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ascendtune.core.procfs import Stat, boot_id, is_alive, pid_namespace, stat_
 from ascendtune.core.rundir import RunDir
 
 STARTUP = "startup"
-"""Of a worker before its first heartbeat: its interpreter starts, torch is imported."""
+"""Phase of a worker before its first heartbeat: its interpreter starts, torch is imported."""
 RUNNING = "running"
-"""Of a program without heartbeats."""
+"""Phase of a program without heartbeats."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Beat:
     attempt: int
     pid: int
     start_ticks: int
-    """When the process started; a pid that was taken over by another process has another."""
+    """Start time of the process; a process that has reused the pid has another one."""
     host: str
     boot_id: str
     pid_namespace: str
 
     @property
     def place(self) -> str:
-        """Where the rank is, in words."""
+        """The phase and step of the rank, for messages."""
         if self.phase == RUNNING:
             return self.phase
         return f"{self.phase} of step {self.step:,}" if self.step else f"{self.phase}, before the first step"
@@ -56,10 +56,10 @@ class Beat:
 
 
 def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat]:
-    """The beats of the newest attempt, by rank; of all hosts. A program that keeps none has none.
+    """The heartbeats of the newest attempt, sorted by rank, of all hosts; empty for a program without heartbeats.
 
     Args:
-        among: only these ranks are looked at; by default all.
+        among: read only those of these ranks; by default all.
     """
     place = RunDir(run_dir).heartbeats
     paths = place.glob("rank_*.json") if among is None else (place / f"rank_{rank}.json" for rank in among)
@@ -69,7 +69,7 @@ def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat
 
 
 def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | None = None) -> list[Beat]:
-    """`newest_beats`, and for each process of this machine without one a heartbeat from when it started.
+    """`newest_beats`, with a heartbeat at its start for each process of this machine without one.
 
     Args:
         workers: rank -> process.
@@ -78,7 +78,7 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
     beating = {beat.pid for beat in beats if beat.process()}
     silent = {rank: stat for rank, stat in workers.items() if stat.pid not in beating}
     if silent and not beating:
-        # Those are of an earlier attempt.
+        # The existing ones are of an earlier attempt.
         beats = []
     attempt = max((beat.attempt for beat in beats), default=0)
     phase = STARTUP if RunDir(run_dir).heartbeats.is_dir() else RUNNING
@@ -101,19 +101,19 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
 
 
 def _read(path: Path, rank: str) -> Beat | None:
-    # A beat is overwritten in place: one that is read in that very moment is read again the next time.
+    # A heartbeat is overwritten in place: one that is being written is read again the next time.
     with suppress(OSError, MachineError, ValueError, KeyError, TypeError, RecursionError):
-        it: dict[str, Any] = json.loads(read_record(path))
+        content: dict[str, Any] = json.loads(read_record(path))
         return Beat(
             rank=int(rank),
-            phase=str(it["phase"]),
-            step=int(it["step"]),
-            monotonic=float(it["monotonic"]),
-            attempt=int(it["attempt"]),
-            pid=int(it["pid"]),
-            start_ticks=int(it["start_ticks"]),
-            host=str(it["host"]),
-            boot_id=str(it["boot_id"]),
-            pid_namespace=str(it["pid_namespace"]),
+            phase=str(content["phase"]),
+            step=int(content["step"]),
+            monotonic=float(content["monotonic"]),
+            attempt=int(content["attempt"]),
+            pid=int(content["pid"]),
+            start_ticks=int(content["start_ticks"]),
+            host=str(content["host"]),
+            boot_id=str(content["boot_id"]),
+            pid_namespace=str(content["pid_namespace"]),
         )
     return None

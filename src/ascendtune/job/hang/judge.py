@@ -1,4 +1,4 @@
-"""Does a run hang, and which rank is to blame? Decided from heartbeats and the time alone."""
+"""Decides whether a run hangs, and which rank is to blame, from heartbeats and the time only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STEPS_TO_KNOW_THE_PACE = 5
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a rank may be without a heartbeat, in seconds.
+    """Longest time, in seconds, that a rank may be without a heartbeat.
 
     In a step that is `steps` × the median time of a step, but never less than `least_seconds` (a kernel is compiled for
     a new shape, a file server pauses) nor more than `first_steps_seconds`. That is also the limit until the pace is
-    known, as compilers for NPU take many minutes, and it is below the 30 minutes after which the process group gives up
-    a collective and takes with it what could be seen.
+    known, because compilers for NPU take many minutes; it is below the 30 minutes after which the process group aborts
+    a collective, which destroys the evidence.
     """
 
     steps: float = 10
@@ -35,7 +35,7 @@ class Limits:
     )
 
     def of(self, phase: str, pace_seconds: float | None) -> float:
-        """The limit of a phase, in seconds; `pace_seconds` is the median time of a step, None while it is not known."""
+        """The limit of a phase, in seconds; `pace_seconds` is the median time of a step, None if not yet known."""
         if phase in self.phases:
             return self.phases[phase]
         if phase in (STARTUP, "rendezvous", "evaluation") or pace_seconds is None:
@@ -48,9 +48,9 @@ class Hang:
     """No rank of this machine had a heartbeat for longer than its phase allows."""
 
     beats: tuple[Beat, ...]
-    """Of these ranks."""
+    """Heartbeats of these ranks."""
     silent_seconds: float
-    """Since the last heartbeat of any rank on this machine."""
+    """Time since the last heartbeat of any rank on this machine."""
     pace_seconds: float | None
     """Median time of a step; None in the first steps."""
 
@@ -60,7 +60,7 @@ class Hang:
 
 
 class Judge:
-    """Looks at the beats again and again; learns the pace of the steps from what it sees."""
+    """Judges the heartbeats repeatedly, and learns the pace of the steps from them."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -69,13 +69,13 @@ class Judge:
         self._step_seconds = deque[float](maxlen=_STEPS_KEPT)
 
     def look(self, here: Sequence[Beat], now: float) -> Hang | None:
-        """The hang that the beats show, if any.
+        """The hang that the heartbeats indicate, or None.
 
-        A rank in a phase that takes long (it writes a checkpoint) excuses all ranks that wait for it.
+        A rank in a long phase (it writes a checkpoint) excuses all ranks that wait for it.
 
         Args:
-            here: of the processes that live on this machine.
-            now: the time by the clock of their `monotonic`.
+            here: heartbeats of the processes that run on this machine.
+            now: the time on the clock of their `monotonic`.
         """
         if not here:
             return None
@@ -93,7 +93,7 @@ class Judge:
             self._attempt = attempt
             self._step_seconds.clear()
         elif step > before > 0:
-            # Several steps may pass between two looks; a median of their means will do.
+            # Several steps may pass between two calls; a median of their means suffices.
             self._step_seconds.extend([(now - then) / (step - before)] * min(step - before, _STEPS_KEPT))
         elif step == before:
             return
@@ -110,12 +110,12 @@ def odd_ranks(
     apart: Collection[int] = (),
     waiting: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """The ranks that the others wait for; empty where they do not differ.
+    """The ranks that the others wait for; empty if they do not differ.
 
     Args:
         stopped: ranks whose processes are stopped (SIGSTOP).
         apart: ranks whose stacks are not in a collective while others' are.
-        waiting: ranks whose stacks show that they wait. Of other hosts no stacks are known, and clocks differ.
+        waiting: ranks whose stacks show that they wait. Stacks of other hosts are not known, and clocks differ.
     """
     if stopped:
         return tuple(sorted(stopped))

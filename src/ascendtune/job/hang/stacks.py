@@ -1,10 +1,10 @@
-"""Collects the Python stacks of the ranks on this machine, without their help or with as little as possible.
+"""Collects the Python stacks of the ranks on this machine, with as little help of their processes as possible.
 
-py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself:
-a thread of its own does, while the main thread waits in a collective or a system call. A worker that does not answer,
-because it hangs in a driver and keeps the interpreter's lock, gets a second signal, at which faulthandler writes them:
-it needs neither the lock nor a Python instruction. Of a program that is not ours only py-spy is used: it may handle
-signals otherwise.
+py-spy reads them from outside if it is installed and permitted. Otherwise a signal makes the worker write them itself:
+a separate thread does it while the main thread waits in a collective or a system call. A worker that does not respond,
+because it hangs in a driver and keeps the interpreter's lock, receives a second signal, on which faulthandler writes
+them: it needs neither the lock nor a Python instruction. For a program that is not ours only py-spy is used, because
+the program may handle the signals in another way.
 """
 
 from __future__ import annotations
@@ -64,20 +64,21 @@ class RankStack:
     silent_seconds: float
     """Since its last sign of life."""
     frames: tuple[Frame, ...]
-    """Of the main thread, innermost first; empty where no stack could be had."""
+    """Frames of the main thread, innermost first; empty if no stack could be read."""
     source: str
-    """`py-spy`, `the worker itself`, `faulthandler`, or why there is none."""
+    """`py-spy`, `the worker itself`, `faulthandler`, or the reason why there is no stack."""
     is_stopped: bool
-    """By SIGSTOP or Ctrl-Z."""
+    """Whether it is stopped by SIGSTOP or Ctrl-Z."""
     file: Path
     """The stacks of all its threads."""
 
 
 def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[RankStack]]:
-    """The stacks of those `beats` whose processes live on this machine; written to RUN/log/stacks_TIME/rank_N.txt.
+    """Collect the stacks of those `beats` whose processes run on this machine; written to
+    RUN/log/stacks_TIME/rank_N.txt.
 
     Returns:
-        The directory, and the stacks by rank. Torch's flight recorder lies beside them, where one listens.
+        The directory, and the stacks by rank. Dumps of torch's flight recorder, if enabled, are in the same directory.
 
     Raises:
         MachineError: the directory cannot be written.
@@ -119,24 +120,24 @@ def _new_directory(logs: Path) -> Path:
 
 
 def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, tuple[str, str]]:
-    """Per rank the text of all stacks, and where it comes from."""
+    """Rank -> the text of all stacks, and its source."""
     texts: dict[int, tuple[str, str]] = {}
-    asked: dict[int, _Asked] = {}
+    requests: dict[int, _Request] = {}
     for beat, stat in living:
         if found := _from_outside(beat, stat):
             texts[beat.rank] = found
         else:
             answer = RunDir(run_dir).stacks(beat.rank)
-            asked[beat.rank] = _Asked(beat.pid, answer, _size(answer))
+            requests[beat.rank] = _Request(beat.pid, answer, _size(answer))
     for source, number in (("the worker itself", STACKS_SIGNAL), ("faulthandler", FORCED_STACKS_SIGNAL)):
-        answers = _answers({rank: each for rank, each in asked.items() if rank not in texts}, number)
+        answers = _answers({rank: each for rank, each in requests.items() if rank not in texts}, number)
         texts |= {rank: (text, source) for rank, text in answers.items()}
     why_not = f"no stack: no answer to {FORCED_STACKS_SIGNAL.name} within {_ANSWER_SECONDS:.0f} s"
-    return dict.fromkeys(asked, ("", why_not)) | texts
+    return dict.fromkeys(requests, ("", why_not)) | texts
 
 
 def _from_outside(beat: Beat, stat: procfs.Stat) -> tuple[str, str] | None:
-    """Text and source of the stacks that are had without the process, or why there are none; None: ask it."""
+    """Text and source of the stacks, read without the process, or the reason why not; None: request them from it."""
     if procfs.owner_of(beat.pid) != os.getuid():
         return "", "no stack: the process belongs to another user"
     text, why_not = _by_py_spy(beat.pid, searches=beat.phase == RUNNING)
@@ -152,10 +153,10 @@ def _from_outside(beat: Beat, stat: procfs.Stat) -> tuple[str, str] | None:
 
 
 def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
-    """What py-spy tells of a process; where that is nothing, why.
+    """The output of py-spy for a process; if it is empty, the reason.
 
     Args:
-        searches: the process may be a shell that has started the one meant.
+        searches: the process may be a shell that has started the wanted one.
     """
     beside_python = Path(sys.executable).parent
     py_spy = shutil.which("py-spy", path=f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -163,7 +164,7 @@ def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
         return "", "py-spy is not installed (pip install py-spy)"
     why_not = ""
     for each in [pid, *(below.pid for below in process_tree.below(pid))] if searches else [pid]:
-        # Nonblocking: it would otherwise stop the process, and one that is stopped already keeps it waiting.
+        # Nonblocking: it would otherwise stop the process, and wait for one that is stopped already.
         argv = [py_spy, "dump", "--pid", str(each), "--nonblocking", "--full-filenames"]
         done = process.run(argv, timeout_seconds=_PY_SPY_SECONDS)
         if done.exit_code == 0 and main_thread(done.output):
@@ -173,14 +174,14 @@ def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A worker that is asked for its stacks."""
+class _Request:
+    """A worker from which stacks were requested."""
 
     pid: int
     file: Path
-    """To which it appends them."""
+    """The file to which it appends them."""
     size: int
-    """Of `file` before."""
+    """Size of `file` before the request."""
 
     def answer(self) -> str:
         with self.file.open("rb") as file:
@@ -188,14 +189,14 @@ class _Asked:
             return file.read().decode(errors="replace")
 
 
-def _answers(asked: dict[int, _Asked], number: int) -> dict[int, str]:
+def _answers(requests: dict[int, _Request], number: int) -> dict[int, str]:
     """The stacks that workers write at the signal `number`, once the files no longer grow, by rank."""
-    for each in asked.values():
+    for each in requests.values():
         with suppress(ProcessLookupError):
             os.kill(each.pid, number)
     deadline = time.monotonic() + _ANSWER_SECONDS
-    sizes = {rank: each.size for rank, each in asked.items()}
-    growing = dict(asked)
+    sizes = {rank: each.size for rank, each in requests.items()}
+    growing = dict(requests)
     while growing and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_SECONDS)
         for rank, each in list(growing.items()):
@@ -203,7 +204,7 @@ def _answers(asked: dict[int, _Asked], number: int) -> dict[int, str]:
             if size > each.size and size == sizes[rank]:
                 del growing[rank]
             sizes[rank] = size
-    return {rank: each.answer() for rank, each in asked.items() if sizes[rank] > each.size}
+    return {rank: each.answer() for rank, each in requests.items() if sizes[rank] > each.size}
 
 
 def _size(path: Path) -> int:
@@ -221,7 +222,7 @@ def _heading(stack: RankStack, stat: procfs.Stat) -> str:
 
 
 def main_thread(text: str) -> tuple[Frame, ...]:
-    """The frames of a process' main thread, innermost first; none where the text holds none."""
+    """The frames of a process' main thread, innermost first; empty if the text contains none."""
     starts = list(_THREAD.finditer(text))
     if not starts:
         return ()
@@ -234,13 +235,13 @@ def main_thread(text: str) -> tuple[Frame, ...]:
 
 
 def telling_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame of ours or of a library that trains: what lies within is threading, sockets and sleep."""
+    """The innermost frame of ours or of a training library: frames within it are threading, sockets and sleep."""
     of_interest = (each for each in frames if set(PurePath(each.file).parts[:-1]) & set(_TELLING))
     return next(of_interest, frames[0] if frames else None)
 
 
 def is_in_collective(frames: tuple[Frame, ...]) -> bool:
-    """Whether a rank waits for others for certain."""
+    """Whether a rank certainly waits for others."""
     return any(part in each.file for each in frames for part in _COLLECTIVES)
 
 

@@ -1,4 +1,4 @@
-"""Watches the ranks of a run that this machine started, and does what the recipe's `on_hang` says when they hang."""
+"""Watches the ranks of a run that this machine started, and applies the recipe's `on_hang` when they hang."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LIST_EVERY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class StopMethods:
-    """How workers are ended."""
+    """The functions that end workers."""
 
     ask: Callable[[signal.Signals], None]
     kill: Callable[[], None]
     patience_seconds: float = 15.0
-    """Between SIGINT and SIGTERM, and between SIGTERM and SIGKILL: a rank that can still stop by itself may."""
+    """Between SIGINT and SIGTERM, and between SIGTERM and SIGKILL: time for a rank to stop by itself."""
 
 
 def has_hung(run_dir: Path) -> bool:
@@ -49,7 +49,7 @@ def has_hung(run_dir: Path) -> bool:
 
 
 class Watcher:
-    """Call `look` repeatedly; it returns at once unless it is time to look, and never raises."""
+    """Call `look` repeatedly; it returns at once unless a look is due, and never raises."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Watcher:
         """Watch `run_dir`, where its workers write heartbeats.
 
         Args:
-            ways: how a hang is ended; None: it is only reported.
-            workers: rank -> process of the workers on this machine; without it, a worker that hangs before its first
-                heartbeat is not seen.
+            ways: functions that end a hanging run; None: a hang is only reported.
+            workers: returns rank -> process of the workers on this machine; without it, a worker that hangs before its
+                first heartbeat is not detected.
         """
         self._run = RunDir(run_dir)
         self._on_hang = on_hang
@@ -110,24 +110,24 @@ class Watcher:
             self._told_since = None
 
     def close(self) -> None:
-        """Call it when the workers have ended: records the hang, if there was one, in run.json."""
+        """Record the hang, if there was one, in run.json. Call it when the workers have ended."""
         flight_recorder.remove_stale_pipes(self._run.path)
         if self.cause is None:
             return
         with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):
-            # Each host sees only whether its own ranks are stopped: the cause that names an odd rank is kept.
+            # Each host knows only whether its own ranks are stopped: a cause with an odd rank is kept.
             if self._odd or not (self._run.read().get("exit_cause") or {}).get("odd_ranks"):
                 self._run.end_attempt("failed", self.cause)
 
     @property
     def cause(self) -> dict[str, Any] | None:
-        """For run.json, why the ranks are being ended; None where none hangs."""
+        """The reason for run.json why the ranks are being ended; None if none hangs."""
         if self._error is None:
             return None
         return {**exit_cause("hang", self._error), "odd_ranks": list(self._odd)}
 
     def _beats_here(self, now: float) -> list[Beat]:
-        """Of the processes on this machine. Those of others, maybe hundreds on a shared disk, are seldom looked at."""
+        """Heartbeats of this machine. Those of others, perhaps hundreds on a shared disk, are read rarely."""
         if not self._run.heartbeats.is_dir():
             return []
         is_time = now >= self._list_at

@@ -1,8 +1,8 @@
-"""Watches the only worker of a job from a small process beside it: the command itself has become the worker.
+"""Watches the only worker of a job from a small process beside it, because the command itself has become the worker.
 
     python -m ascendtune.job.hang.watcher_process WORKER_PID RUN_DIR
 
-A child of the worker in a session of its own; ends with it, or with the run if the worker's process continues after it.
+It is a child of the worker in its own session; it ends with the worker, or with the run if the process continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-# A hang is not judged before; until then this process has imported next to nothing, while the worker starts.
+# A hang is not judged before; until then this process imports almost nothing, while the worker starts.
 _FIRST_LOOK_SECONDS = 60.0
 _IS_OVER_EVERY_SECONDS = 10.0
 
@@ -35,14 +35,14 @@ def main(worker_pid: str, run_dir: str) -> None:
 
 
 def _lives_on(worker: int, seconds: float) -> bool:
-    """Wait, and say whether the worker still lives."""
+    """Wait, and return whether the worker still runs."""
     if os.getppid() == worker:
         signal.sigtimedwait({signal.SIGTERM}, seconds)
     return os.getppid() == worker
 
 
 def _is_over(run_dir: Path, worker: int) -> bool:
-    """Whether the worker's attempt has ended or its directory is gone: a process may train one run after the other."""
+    """Whether the worker's attempt has ended or its directory is gone: a process may train several runs in turn."""
     from ascendtune.core.errors import AscendtuneError
     from ascendtune.core.rundir import RunDir
 
@@ -64,7 +64,7 @@ def _watch(worker: int, run_dir: Path) -> None:
     log.set_up()
     watcher = Watcher(run_dir, "warn", workers=lambda: {0: stat} if (stat := stat_of(worker)) else {})
     while _lives_on(worker, LOOK_EVERY_SECONDS) and not _is_over(run_dir, worker):
-        # Ctrl-Z pauses the worker, which has the terminal; that is not a hang.
+        # Ctrl-Z pauses the worker, which has the terminal; that does not count as a hang.
         if (stat := stat_of(worker)) and stat.state != "T":
             watcher.look()
 

@@ -1,1 +1,1 @@
-"""Several hosts: which are they, are they alike, and what runs on each?"""
+"""Jobs of several hosts: which are they, are they alike, and what runs on each?"""

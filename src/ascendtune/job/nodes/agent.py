@@ -1,4 +1,4 @@
-"""Runs on each host of a job that is started from one terminal: one node's part, controlled by lines of JSON.
+"""The agent on each host of a job that is started from one terminal: runs one node's part, controlled by JSON lines.
 
     python -m ascendtune.job.nodes.agent        (started by ascendtune.job.backend.ssh)
 
@@ -11,8 +11,8 @@
     {"signal": 15}, {"kill": true}                  {"ended": exit code, "hang": why it was ended, or null}
     {"alive": true}     every two seconds           {"alive": true}
 
-When no message arrives for `silence_seconds`, or the connection ends, the starting host is gone or out of reach: the
-workers are asked to stop as by a user, and killed when they do not.
+If no message arrives for `silence_seconds`, or the connection ends, the starting host is gone or out of reach: the
+workers are asked to stop as by a user, and killed if they do not.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Node:
         threading.Thread(target=self._live, daemon=True).start()
 
     def run(self) -> None:
-        """Answer until the part is over or the starting host is gone."""
+        """Process messages until the part is over or the starting host is gone."""
         self._outbox.put(None, BEGIN.decode())
         self._answer()
         self._outbox.finish(self.is_left)
@@ -80,18 +80,18 @@ class Node:
                 if "job" in message:
                     job = message["job"]
                     self._silence_seconds = job["silence_seconds"]
-                    self._say(hello=describe_host(job))
+                    self._send(hello=describe_host(job))
                 elif "peers" in message:
-                    self._say(endpoint=endpoint(message["peers"], job["env"]))
+                    self._send(endpoint=endpoint(message["peers"], job["env"]))
                 elif "start" in message:
                     self._start(message["start"], job["env"])
                     return
             except AscendtuneError as error:
-                self._say(refused=error_to_json(error))
+                self._send(refused=error_to_json(error))
                 return
 
     def _next(self) -> dict[str, Any] | None:
-        """The next message; None when there will be none."""
+        """The next message; None if there will be none."""
         while not self.is_left():
             with suppress(queue.Empty):
                 return self._messages.get(timeout=ALIVE_EVERY_SECONDS)
@@ -139,12 +139,12 @@ class Node:
         launcher.end_descendants(watch.look)
         watcher.close()
         log_streams.finish(lambda: watch.look() or self.is_left())
-        self._say(ended=exit_code, hang=watcher.cause)
+        self._send(ended=exit_code, hang=watcher.cause)
         return exit_code
 
     def forward_stop_signal(self, number: int) -> None:
-        """A command on this host asks the job to stop: the starting host tells all nodes."""
-        self._say(asked=number)
+        """Report a request, by a command on this host, to stop the job: the starting host passes it on to all nodes."""
+        self._send(asked=number)
 
     def pending(self) -> list[dict[str, Any]]:
         """The messages received meanwhile."""
@@ -158,7 +158,7 @@ class Node:
         """Whether the starting host is gone, or out of reach."""
         return self._is_left or time.monotonic() - self._last_received > self._silence_seconds
 
-    def _say(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         self._outbox.put(None, encode(message).decode())
 
     def _pass_on(self, source: LogSource | None, what: str | int) -> None:
@@ -180,11 +180,11 @@ class Node:
     def _live(self) -> None:
         while True:
             time.sleep(ALIVE_EVERY_SECONDS)
-            self._say(**ALIVE)
+            self._send(**ALIVE)
 
 
 class _Watch:
-    """Sends the processes the requested signals, and ends them when the starting host is gone."""
+    """Sends the requested signals to the processes, and ends them when the starting host is gone."""
 
     def __init__(self, node: Node, launcher: Launcher) -> None:
         self._node = node
@@ -211,10 +211,10 @@ class _Watch:
 
 @contextmanager
 def joined(spec: JobSpec, hosts: Sequence[str], started_from: str) -> Iterator[Callable[[int], None]]:
-    """Note that this process has a part of the job, and how that ended; takes the exit code when there is one.
+    """Record that this process runs a part of the job, and its end; yields a function for the exit code.
 
-    Where the registry already has the job from its starter (on this machine, or in a home that hosts share), and where
-    the registry cannot be written, the job continues without a record.
+    If the registry already has the job from its starter (on this machine, or in a home directory that hosts share), or
+    cannot be written, the job continues without a record.
     """
     known = [job for job in registry.jobs() if job.id == spec.id]
     if any(job.started_from is None for job in known):
@@ -231,8 +231,8 @@ def joined(spec: JobSpec, hosts: Sequence[str], started_from: str) -> Iterator[C
 
 
 def main() -> None:
-    # The connection's end is noticed by its streams, whatever else it sends. Not SIG_IGN, which programs would inherit:
-    # torchrun would miss a Ctrl-C that comes while it is still being imported.
+    # The end of the connection is detected at its streams. Not SIG_IGN, which programs would inherit: torchrun would
+    # miss a Ctrl-C that arrives while it is being imported.
     node = Node(sys.stdin.buffer, sys.stdout.buffer)
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.signal(signal.SIGINT, lambda number, _: node.forward_stop_signal(number))
@@ -242,7 +242,7 @@ def main() -> None:
         node.run()
     except BaseException:  # noqa: BLE001  # nothing else reports it
         traceback.print_exc()
-    # A thread may still wait for a line, and holds what the interpreter would want for its own end.
+    # A thread may still wait for a line, and have a lock that the interpreter needs to end.
     sys.stderr.flush()
     os._exit(0)
 

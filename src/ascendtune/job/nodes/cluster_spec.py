@@ -11,7 +11,7 @@ from pathlib import Path
 from ascendtune.core.errors import InputError
 
 _A_START_SECONDS = 600.0
-"""A server with eight devices may take that long to reboot."""
+"""Time for a server with eight devices to reboot."""
 _BEFORE_OTHERS_GO_ON_SECONDS = 120.0
 
 # Names that ssh accepts and does not read as an option. It accepts no brackets around an address.
@@ -23,21 +23,21 @@ class TargetHost:
     """A machine to start a node on."""
 
     name: str
-    """As ssh accepts it: a name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""
+    """A name for ssh: a host name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""
     slots: int | None = None
-    """How many processes, where a host file says so."""
+    """Number of processes, if a host file sets it."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Which hosts a job needs, and how long it waits for them.
+    """The hosts that a job needs, and how long it waits for them.
 
     Attributes:
-        nproc: processes on each; None: one per device, or what the host file says.
-        min_nodes: how many are enough to start or continue where others do not answer.
+        nproc: processes on each; None: one per device, or the number in the host file.
+        min_nodes: number of hosts that suffices to start or continue if others do not answer.
         silence_seconds: time without a message after which either side considers the other lost.
-        return_seconds: how long a host that is lost is waited for before a restart; None: long enough for a machine to
-            start, fewer if the others may continue without it.
+        return_seconds: how long a lost host is waited for before a restart; None: long enough for a machine to start,
+            less if the others may continue without it.
     """
 
     hosts: tuple[TargetHost, ...]
@@ -58,13 +58,13 @@ class ClusterSpec:
 
 
 def hosts_of(text: str) -> tuple[TargetHost, ...]:
-    """The hosts that `text` names: `host1,host2`, or the path of a file with one `host [slots=N]` a line.
+    """The hosts in `text`: `host1,host2`, or the path of a file with one `host [slots=N]` per line.
 
     Raises:
-        InputError: a bad name, a host named twice, a line that is not understood, an empty file.
+        InputError: an invalid or duplicate name, a line that is not understood, an empty file.
     """
     path = Path(text)
-    # A pipe is one too: --nodes <(scontrol show hostnames).
+    # A pipe is also a file: --nodes <(scontrol show hostnames).
     if path.is_file() or path.is_fifo():
         lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         found = [(_host_of_line(line, f"{path}:{number}"), f"{path}:{number}") for number, line in enumerate(lines, 1)]
@@ -113,7 +113,7 @@ def _host_of_line(line: str, where: str) -> TargetHost | None:
 def _host(name: str, slots: int | None, where: str) -> TargetHost:
     parts = _NAME.fullmatch(name)
     host = (parts["address"] or parts["name"]) if parts else ""
-    # torchrun and Slurm take a number of nodes; ssh would try the address 0.0.0.2.
+    # torchrun and Slurm accept a number of nodes; ssh would try the address 0.0.0.2.
     if parts is None or host.isdecimal() or (":" in host and not _ipv6(host)):
         raise InputError(
             f"'{name}' is not the name of a host",
@@ -123,7 +123,7 @@ def _host(name: str, slots: int | None, where: str) -> TargetHost:
             where=where,
         )
     if (address := _ipv6(host)) and address.is_link_local:
-        # It holds only with the interface that it is used on.
+        # It is valid only together with its interface.
         raise InputError(
             f"'{name}' is a link-local address, which other nodes cannot use",
             code="link-local-host",

@@ -1,4 +1,4 @@
-"""The transport to other hosts: a module runs there over ssh, and both sides send one JSON object a line."""
+"""The transport to other hosts: a module runs there over ssh, and both sides send one JSON object per line."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _ERROR_LINES_KEPT = 20
 _END_SECONDS = 3.0
 _EXIT_CODE_OF_SSH = 255
 _WAIT_SECONDS = 1.0
-"""For a process that has closed its output to end."""
+"""Time for a process that has closed its output to end."""
 
-# Variables that hold for one machine, or one login, only.
+# Variables that are valid for one machine, or one login, only.
 _OF_THIS_MACHINE = re.compile(
     r"HOME|USER|LOGNAME|SHELL|MAIL|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM|TTY|COLUMNS|LINES|DISPLAY|XAUTHORITY|TMPDIR"
     r"|LS_COLORS|HCCL_IF_IP|RANK_TABLE_FILE|(SSH|XDG|DBUS|TMUX|STY|INVOCATION|SYSTEMD|JOURNAL)(_.*)?"
@@ -36,11 +36,11 @@ _OF_THIS_MACHINE = re.compile(
 
 
 class HostConnection:
-    """`python -m module` on a host: over ssh, or as a child where the host is this machine. Made, it is connecting.
+    """`python -m module` on a host: over ssh, or as a child if the host is this machine. Connects on construction.
 
     Args:
         python: the interpreter on the host.
-        on_error_line: called from a thread with each line of the module's stderr, which is ssh's too.
+        on_error_line: called from a thread with each line of the module's stderr, which also has ssh's messages.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class HostConnection:
         self._collector.start()
 
     def send(self, **message: Any) -> None:
-        """Send one message; nothing happens where the connection has ended."""
+        """Send one message; does nothing if the connection has ended."""
         self._child.send_line(encode(message).decode().rstrip("\n"))
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """What the host sends, until the connection ends. Lines that are not messages are skipped."""
+        """The messages of the host, until the connection ends. Lines that are not messages are skipped."""
         for line in self._child.output_lines():
             if (message := decode(line)) is not None:
                 yield message
 
     def why_ended(self) -> MachineError:
-        """Why the connection ended, with ssh's message where there is one."""
+        """The reason why the connection ended, with ssh's message if there is one."""
         self._collector.join(_WAIT_SECONDS)
         return why_ended(self.host, self.python, self._child.wait(_WAIT_SECONDS), list(self._error_lines))
 
@@ -79,7 +79,7 @@ class HostConnection:
         self._child.hang_up()
 
     def end(self, within_seconds: float = _END_SECONDS) -> None:
-        """Hang up, and kill what has not ended after `within_seconds`."""
+        """Hang up, and kill the process if it has not ended after `within_seconds`."""
         self.hang_up()
         if self._child.wait(within_seconds) is None:
             self._child.kill()
@@ -93,19 +93,19 @@ class HostConnection:
 
 @dataclass(frozen=True)
 class Received:
-    """A message of a node; `message` is None when its connection has ended."""
+    """A message of a node; `message` is None if its connection has ended."""
 
     node: RemoteNode
     message: dict[str, Any] | None
 
 
 class RemoteNode(HostConnection):
-    """A node of a job on another host. A thread receives; every message goes into `inbox`."""
+    """A node of a job on another host. A thread receives its messages and puts them into `inbox`."""
 
     def __init__(self, host: TargetHost, inbox: queue.SimpleQueue[Received], python: str = sys.executable) -> None:
         self.last_received = time.monotonic()
         self.exit_code: int | None = None
-        """The launcher's, once it has ended."""
+        """Exit code of the launcher, once it has ended."""
         self.is_gone = False
         self._inbox = inbox
         super().__init__(
@@ -117,7 +117,7 @@ class RemoteNode(HostConnection):
         threading.Thread(target=self._receive, daemon=True).start()
 
     def is_over(self) -> bool:
-        """Whether nothing runs there any more that we could reach."""
+        """Whether the node has ended or cannot be reached any more."""
         return self.exit_code is not None or self.is_gone
 
     def is_silent(self, seconds: float) -> bool:
@@ -134,12 +134,12 @@ class RemoteNode(HostConnection):
 
 @contextmanager
 def connected(hosts: Sequence[TargetHost], inbox: queue.SimpleQueue[Received]) -> Iterator[Sequence[RemoteNode]]:
-    """Connections to hosts, which are told every two seconds that this process runs."""
+    """Context with connections to hosts, to which a sign of life is sent every two seconds."""
     nodes = [RemoteNode(host, inbox) for host in hosts]
     over = threading.Event()
 
     def send_alive() -> None:
-        # Not in the main thread, which waits while the terminal is held with Ctrl-S.
+        # Not in the main thread, which blocks while the terminal is paused with Ctrl-S.
         while not over.wait(ALIVE_EVERY_SECONDS):
             for node in nodes:
                 node.send(**ALIVE)
@@ -149,7 +149,7 @@ def connected(hosts: Sequence[TargetHost], inbox: queue.SimpleQueue[Received]) -
         yield nodes
     finally:
         over.set()
-        # At the same time: each host may take seconds to notice, or never does.
+        # At the same time: each host may take seconds to notice, or never notice.
         endings = [threading.Thread(target=node.end) for node in nodes]
         for ending in endings:
             ending.start()
@@ -158,7 +158,7 @@ def connected(hosts: Sequence[TargetHost], inbox: queue.SimpleQueue[Received]) -
 
 
 def portable(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of our environment that holds on other machines too.
+    """The part of our environment that is also valid on other machines.
 
     A command over ssh has none of the variables that the shell's start-up files or CANN's set_env.sh set.
     """
@@ -166,11 +166,11 @@ def portable(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def module_on(host: TargetHost, module: str, python: str = sys.executable) -> Sequence[str]:
-    """The command that runs `python -m module` on `host`, over ssh unless it is this machine; ssh asks no question."""
+    """The command that runs `python -m module` on `host`, over ssh unless it is this machine; ssh asks no questions."""
     words = [python, "-m", module]
     if host.name in ("localhost", socket.gethostname()):
         return words
-    # The words after the name go through the login shell there. PYTHONPATH lets python find this package.
+    # The login shell there reads the words after the name. PYTHONPATH makes this package importable.
     path = os.environ.get("PYTHONPATH")
     words = [*(["env", f"PYTHONPATH={path}"] if path else []), *words]
     return [
@@ -182,29 +182,29 @@ def module_on(host: TargetHost, module: str, python: str = sys.executable) -> Se
 
 
 def why_ended(host: TargetHost, python: str, exit_code: int | None, error_lines: Sequence[str]) -> MachineError:
-    """Why the command of `module_on` has ended.
+    """The reason why the command of `module_on` has ended.
 
     Args:
-        error_lines: its stderr: ssh's own messages, the login shell's and python's.
+        error_lines: its stderr: messages of ssh, the login shell and python.
     """
-    name, said = host.name, " ".join(error_lines[-3:])
-    # ssh itself ends with 255; it complains of files here, such as a key that is not there.
-    if exit_code == 127 or ("No such file or directory" in said and exit_code != _EXIT_CODE_OF_SSH):
+    name, message = host.name, " ".join(error_lines[-3:])
+    # ssh itself ends with 255; then it complains of files here, such as a missing key.
+    if exit_code == 127 or ("No such file or directory" in message and exit_code != _EXIT_CODE_OF_SSH):
         return MachineError(
             f"{name} has no {python}",
             code="host-without-python",
             remedy="install ascendtune at the same path on every node, or share its environment between them",
             where=name,
         )
-    if "No module named" in said:
+    if "No module named" in message:
         return MachineError(
-            f"{name}: {said}",
+            f"{name}: {message}",
             code="host-without-ascendtune",
             remedy="install ascendtune there, in the same version",
             where=f"{name}:{python}",
         )
     return MachineError(
-        f"the connection to {name} has ended{f': {said}' if said else ''}",
+        f"the connection to {name} has ended{f': {message}' if message else ''}",
         code="host-connection-ended",
         remedy=f"check that the machine is up and that passwordless ssh works: ssh {name} true",
         where=name,

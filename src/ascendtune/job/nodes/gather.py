@@ -1,4 +1,4 @@
-"""Before a job of several hosts starts: every host answers, all are alike, and node 0 has an address and a port."""
+"""Preparation of a job of several hosts: every host answers, all are alike, and node 0 has an address and a port."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReadyNodes:
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """What hosts offer to a job, in the order of their ranks."""
+    """Resources of hosts for a job, in the order of their ranks."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -46,10 +46,10 @@ class ClusterResources:
 
 
 def query_hosts(cluster: ClusterSpec) -> ClusterResources:
-    """Ask every host, before anything is prepared, whether a job could start there, and with how many processes.
+    """Check with every host, before anything is prepared, whether a job could start there, and with how many processes.
 
     Raises:
-        MachineError: as `gather` would, but for the run directory, which need not exist yet.
+        MachineError: as for `gather`, except for the run directory, which need not exist yet.
     """
     inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
     with connected(cluster.hosts, inbox) as nodes:
@@ -67,15 +67,15 @@ def gather(
     inbox: queue.SimpleQueue[Received],
     asked: StopRequested,
 ) -> ReadyNodes:
-    """Exchange handshakes with every node, leave out those that do not answer where that is allowed, and choose an
+    """Exchange handshakes with every node, leave out nodes that do not answer if that is permitted, and choose an
     address for node 0.
 
     Args:
-        asked: whether the user wants to stop meanwhile.
+        asked: returns whether the user has requested a stop meanwhile.
 
     Raises:
-        Stopped: the user wants to stop.
-        MachineError: a host cannot be reached or differs from the others; all that are found are named at once.
+        Stopped: the user has requested a stop.
+        MachineError: a host cannot be reached or differs from the others; all of them are named at once.
     """
     with _token(spec.run_dir) as token:
         hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, token=token, asked=asked)
@@ -102,7 +102,7 @@ def _allowed(
     hellos: dict[RemoteNode, dict[str, Any]],
     troubles: dict[RemoteNode, AscendtuneError],
 ) -> list[RemoteNode]:
-    """Those without trouble, in order, where they are enough."""
+    """The nodes without trouble, in order, if they suffice."""
     ready = [node for node in nodes if node in hellos and node not in troubles]
     if len(ready) < cluster.fewest:
         raise combined_error(list(troubles.values()))
@@ -111,7 +111,7 @@ def _allowed(
 
 @contextmanager
 def _token(run_dir: Path) -> Iterator[Path]:
-    """A file in the run directory that every node must see; each creates another beside it."""
+    """A file in the run directory that every node must see; each node creates another one beside it."""
     token = run_dir / f".meeting_{secrets.token_hex(8)}"
     with translated_disk_errors(run_dir, "looking whether the run directory is shared"):
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -159,8 +159,8 @@ def _endpoint(
     inbox: queue.SimpleQueue[Received],
     asked: StopRequested,
 ) -> tuple[str, int]:
-    """Where node 0 will wait for the others."""
-    # This machine is not reached by ssh: its address is the one from which its ssh connections come.
+    """Address and port at which node 0 will wait for the others."""
+    # This machine is not reached by ssh: its address is the source of its ssh connections.
     reached = [answer["address"] or answers[0]["client"] or nodes[0].host.name for answer in answers]
     nodes[0].send(peers=reached[1:] or reached)
     deadline = time.monotonic() + ANSWER_SECONDS

@@ -1,4 +1,4 @@
-"""The first exchange with hosts: whether they answer, what they have, and waiting for lost ones to return."""
+"""The first exchange with hosts: whether they answer, their resources, and the wait for lost hosts to return."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def handshake(
         token: a file that every node must see.
 
     Raises:
-        Stopped: the user wants to stop.
+        Stopped: the user has requested a stop.
     """
     job = {
         "directory": str(Path.cwd()),
@@ -82,10 +82,10 @@ def _silent(node: RemoteNode) -> MachineError:
 
 
 def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: StopRequested) -> Received | None:
-    """The next message; None when none arrives until `deadline`.
+    """The next message; None if none arrives until `deadline`.
 
     Raises:
-        Stopped: the user wants to stop.
+        Stopped: the user has requested a stop.
     """
     while (now := time.monotonic()) < deadline:
         raise_if_stopped(asked)
@@ -101,10 +101,10 @@ def raise_if_stopped(asked: StopRequested) -> None:
 
 
 def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
-    """Wait until every host answers, or its patience is over; `gather` then reports hosts that still do not answer.
+    """Wait until every host answers, or the waiting time is over; `gather` then reports hosts that still do not answer.
 
     Raises:
-        Stopped: the user wants to stop.
+        Stopped: the user has requested a stop.
     """
     began = time.monotonic()
     missing, was_told = cluster.hosts, False

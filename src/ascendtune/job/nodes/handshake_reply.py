@@ -1,4 +1,4 @@
-"""A node's answer to the handshake: whether the shared directories are there, its devices and its versions."""
+"""A node's answer to the handshake: whether the shared directories exist, its devices and its versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_host(job: Mapping[str, Any]) -> dict[str, Any]:
     """Change to the job's directory, and describe this host.
 
     Raises:
-        MachineError: the directory is not there, or the run directory is not the one of the starter.
+        MachineError: the directory does not exist, or the run directory differs from the starting host's.
     """
     try:
         os.chdir(job["directory"])
@@ -55,11 +55,11 @@ def describe_host(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def endpoint(peers: list[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """Where the others reach node 0, which is this host: its address on the route to them, and a free port.
+    """The endpoint of node 0, which is this host: its address on the route to the others, and a free port.
 
     Raises:
         InputError: MASTER_PORT is not a port.
-        MachineError: no route leads to the others, MASTER_PORT is taken.
+        MachineError: there is no route to the others, or MASTER_PORT is taken.
     """
     address = source_address(peers[0])
     if given := env.get("MASTER_PORT"):
@@ -70,19 +70,19 @@ def endpoint(peers: list[str], env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def place_of(start: Mapping[str, Any]) -> NodePlace:
-    """The place that this node was given, with its own address and interface on the way to node 0."""
+    """The place that was assigned to this node, with its own address and interface on the route to node 0."""
     master, rank = start["master_addr"], start["node_rank"]
     address = source_address(master) if rank else master
     return NodePlace(start["nnodes"], rank, master, start["master_port"], address, interface_of(address))
 
 
 def server_address() -> str | None:
-    """The address of this machine that the ssh connection came in by; None where it did not come by ssh."""
+    """The address of this machine that the ssh connection uses; None without ssh."""
     return _of_connection(2)
 
 
 def client_address() -> str | None:
-    """The address that the ssh connection came from; None where it did not come by ssh."""
+    """The address from which the ssh connection comes; None without ssh."""
     return _of_connection(0)
 
 
@@ -94,7 +94,7 @@ def _of_connection(place: int) -> str | None:
 def _answer_token(token: Path, node: int) -> None:
     """Create a file beside the one that the starting host has put into the run directory."""
     deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
-    # Not is_file(), which raises where this user may not look.
+    # Not is_file(), which raises without permission.
     while not os.access(token, os.F_OK):
         if time.monotonic() > deadline:
             raise MachineError(

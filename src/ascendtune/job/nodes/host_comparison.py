@@ -1,4 +1,4 @@
-"""Compares hosts: values that differ and the odd hosts, and what must be equal before a job starts on several."""
+"""Compares hosts: differing values and the odd hosts, and the requirements for a job on several hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def differ(values: Mapping[str, str]) -> bool:
 
 
 def groups_of(values: Mapping[str, str]) -> tuple[HostGroup, ...]:
-    """Of hosts that differ, host -> value: the smallest group first; of equal size in the order of the hosts."""
+    """Groups of hosts with equal values, from host -> value: smallest first, those of equal size in the hosts'
+    order."""
     hosts: dict[str, list[str]] = {}
     for host, value in values.items():
         hosts.setdefault(value, []).append(host)
@@ -51,12 +52,12 @@ def groups_of(values: Mapping[str, str]) -> tuple[HostGroup, ...]:
 
 
 def odd_hosts(groups: tuple[HostGroup, ...]) -> list[str]:
-    """All hosts but the majority; all where there is none."""
+    """All hosts except the majority; all hosts if there is no majority."""
     return [host for group in groups if not group.is_majority for host in group.hosts]
 
 
 def in_words(name: str, groups: tuple[HostGroup, ...]) -> str:
-    """ "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3". `name`: of what differs."""
+    """ "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3". `name`: name of the property that differs."""
     *odd, last = groups
     who = odd_hosts(groups) if last.is_majority else [say("the nodes")]
     if last.is_majority and len(odd) == 1:
@@ -77,15 +78,15 @@ def in_a_row(names: Iterable[str]) -> str:
 _SKEW_SECONDS = 10.0
 
 Answers = Mapping[TargetHost, Mapping[str, Any]]
-"""What `handshake_reply.describe_host` found on each host, and when it was `received`."""
+"""The descriptions of `handshake_reply.describe_host` by host, with the time when they were `received`."""
 
 
 def require_compatible_hosts(answers: Answers) -> None:
-    """Raise unless every host is another machine, and all have the same versions and compute on the same kind.
+    """Raise unless all hosts are different machines, with the same versions and the same kind of device.
 
     Raises:
         InputError: a machine is named twice, under two names.
-        MachineError: hosts differ; everything in which they do is named at once.
+        MachineError: hosts differ; all differences are listed at once.
     """
     first = next(iter(answers.values()))
     compared = {
@@ -109,7 +110,7 @@ def require_compatible_hosts(answers: Answers) -> None:
 
 def warn_of_clocks(answers: Answers) -> None:
     for host, answer in answers.items():
-        # The answer was under way for less than this difference: the rest is the clock.
+        # The transfer of the answer took less than this difference: the rest is the clock.
         skew = answer["time"] - answer["received"]
         if abs(skew) > _SKEW_SECONDS:
             side = "ahead of" if skew > 0 else "behind"

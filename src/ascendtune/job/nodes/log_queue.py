@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 
 _LIMIT_BYTES = 16 << 20
 _BYTES_OF_AN_ITEM = 100
-"""Memory of an item beside its text."""
+"""Memory of an item in addition to its text."""
 _LOOK_EVERY_SECONDS = 0.2
 
 Source = TypeVar("Source", bound=Hashable)
 
 
 class LogQueue(Generic[Source]):
-    """A queue, and a thread that passes on what is put into it, in order.
+    """A queue, and a thread that passes its items on, in order.
 
-    When the queue is full, the oldest lines are dropped; their number takes their place.
+    If the queue is full, the oldest lines are dropped; their number replaces them.
 
     Args:
         pass_on: called with a source, and its text or the number of dropped lines. It may block. The source is None for
@@ -33,22 +33,22 @@ class LogQueue(Generic[Source]):
         self._left_out: dict[Source, int] = {}
         self._size = 0
         self._is_busy = False
-        # Reentrant: what is said in a signal handler may come in between.
+        # Reentrant: a signal handler may log in between.
         self._changed = threading.Condition(threading.RLock())
         threading.Thread(target=self._work, daemon=True).start()
 
     def put(self, source: Source | None, what: str | int) -> None:
-        """Returns at once.
+        """Add an item; returns at once.
 
         Args:
-            source: None for text that must arrive.
-            what: text, or how many lines of the source were dropped here.
+            source: None for text that must not be dropped.
+            what: text, or the number of lines of the source that were dropped here.
         """
         with self._changed:
             self._items.append((source, what))
             self._size += _size(what)
             if self._size > self._limit:
-                self._leave_out()
+                self._drop_oldest()
             self._changed.notify_all()
 
     def has_room(self) -> bool:
@@ -56,7 +56,7 @@ class LogQueue(Generic[Source]):
         return self._size < self._limit // 2
 
     def finish(self, is_impatient: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until everything is passed on; False when `is_impatient` ended the wait."""
+        """Wait until everything is passed on; False if `is_impatient` ended the wait."""
         while not is_impatient():
             with self._changed:
                 if not (self._items or self._left_out or self._is_busy):
@@ -64,7 +64,7 @@ class LogQueue(Generic[Source]):
                 self._changed.wait(_LOOK_EVERY_SECONDS)
         return False
 
-    def _leave_out(self) -> None:
+    def _drop_oldest(self) -> None:
         kept = []
         while self._items and self._size > self._limit:
             source, what = self._items.popleft()

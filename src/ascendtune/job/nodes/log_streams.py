@@ -28,7 +28,7 @@ class LogSource(NamedTuple):
 
 
 def message_of(source: LogSource, what: str | int) -> dict[str, Any]:
-    """The agent's message; `what` is text, or how many lines were dropped."""
+    """The agent's message; `what` is text, or the number of dropped lines."""
     if isinstance(what, int):
         return {"rank": source.rank, "left_out": what}
     return {"rank": source.rank, source.stream: what}
@@ -44,16 +44,17 @@ class _Log:
 
 
 class LogStreams:
-    """Made before the ranks start, so that nothing is missed.
+    """Created before the ranks start, so that no output is missed.
 
-    Rank 0 never waits for the reader: what exceeds the queue is dropped. Logs are read only as fast as they are sent.
+    Rank 0 never waits for the reader: lines that exceed the queue are dropped. Logs are read only as fast as they are
+    sent.
 
     Args:
         outbox: the queue to send through.
-        ranks: those that write to files of `logs`.
+        ranks: the ranks that write to files in `logs`.
 
     Attributes:
-        out, err: descriptors to start the ranks with.
+        out, err: descriptors with which the ranks are started.
     """
 
     def __init__(self, outbox: LogQueue[LogSource], logs: Path, ranks: Sequence[int]) -> None:
@@ -65,7 +66,7 @@ class LogStreams:
         self._forwarders: list[threading.Thread] = []
 
     def begin(self) -> None:
-        """The ranks hold the descriptors now; ours are closed, so that their end is seen."""
+        """Close our copies of the descriptors, which the ranks have now, so that their end is detected."""
         os.close(self.out)
         os.close(self.err)
         for stream, descriptor in self._reads.items():
@@ -81,7 +82,7 @@ class LogStreams:
                 self._outbox.put(LogSource(log.rank, "line"), log.unsaid.popleft())
 
     def finish(self, is_impatient: Callable[[], bool]) -> None:
-        """Send all that is left: the ranks have ended, so the pipes are closed."""
+        """Send the rest: the ranks have ended, so the pipes are closed."""
         for log in self._logs:
             log.unsaid.extend([*log.tail.lines(), *log.tail.rest()])
         self.look()
@@ -94,6 +95,6 @@ class LogStreams:
 
     def _forward(self, stream: Stream, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb") as pipe:
-            # Whole lines, so that lines of other ranks do not come in between; a very long line is sent in pieces.
+            # Whole lines, so that lines of other ranks are not inserted; a very long line is sent in pieces.
             while line := pipe.readline(_LINE_BYTES):
                 self._outbox.put(LogSource(0, stream), line.decode(errors="surrogateescape"))

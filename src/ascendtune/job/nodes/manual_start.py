@@ -1,4 +1,4 @@
-"""A job of several nodes, started once on each by hand or by a scheduler: torchrun's variables give each its rank."""
+"""A job of several nodes, started once on each by hand or by a scheduler: torchrun's variables set each node's rank."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _ELSEWHERE = "192.0.2.1"
 
 
 def place_from_environment(env: Mapping[str, str]) -> NodePlace:
-    """This node's place by NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; alone without NNODES, or with 1.
+    """This node's place from NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; alone without NNODES, or with 1.
 
     Raises:
         InputError: a variable is missing or not a number in its range.
-        MachineError: no route leads to MASTER_ADDR; this is node 0, and MASTER_PORT is taken.
+        MachineError: there is no route to MASTER_ADDR; or this is node 0, and MASTER_PORT is taken.
     """
     nnodes = _number(env, "NNODES", first=1, last=100_000) if env.get("NNODES") else 1
     if nnodes == 1:
         return ALONE
     node_rank = _number(env, "NODE_RANK", first=0, last=nnodes - 1)
     port = _number(env, "MASTER_PORT", first=1, last=65_535)
-    # An address of IPv6 may be given as it stands before a port.
+    # An IPv6 address may be in brackets, as before a port.
     master = env.get("MASTER_ADDR", "").removeprefix("[").removesuffix("]")
     if not master:
         raise _missing("MASTER_ADDR", "the name or address of node 0, the same on every node")
     address, connect_to = source_address(master), None
     if is_loopback(address) and not _LOOPBACK.fullmatch(master):
-        # Debian's /etc/hosts gives a machine's own name 127.0.1.1, where no other node finds it.
+        # Debian's /etc/hosts maps a machine's own name to 127.0.1.1, where no other node finds it.
         with suppress(MachineError):
-            # Another node that finds it there is on this machine, too.
+            # A node for which the name is also a loopback address is on this machine, too.
             address = connect_to = source_address(_ELSEWHERE)
             if node_rank == 0:
                 warn(

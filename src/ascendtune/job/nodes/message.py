@@ -1,4 +1,4 @@
-"""The messages between the starting host and the nodes: one JSON object a line."""
+"""The messages between the starting host and the nodes: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALIVE: dict[str, Any] = {"alive": True}
 ALIVE_EVERY_SECONDS = 2.0
 
 BEGIN = b"\n"
-"""Sent before the first message: what a login shell has printed may not end with a newline, as a window's title."""
+"""Sent before the first message: output of a login shell, such as a window's title, may not end with a newline."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -20,7 +20,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(line: bytes | str) -> dict[str, Any] | None:
-    """None where the line is not a message: login shells and libraries print, too."""
+    """The message in a line; None if the line is not a message: login shells and libraries print, too."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Terminal output of a job of several hosts. The job continues while the terminal is held or its reader has gone."""
+"""Terminal output of a job of several hosts. The job continues while the terminal is paused or its reader has gone."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from ascendtune.core.units import count_of
 from ascendtune.job.nodes.log_queue import LogQueue
 
 _LAST_WORDS_SECONDS = 5.0
-"""How long a job that was asked to stop waits for its last output to be read."""
+"""Longest time that a job that was asked to stop waits for its last output to be read."""
 _REMEMBERED_LINES = 1000
 
 
 class _HostLogSource(NamedTuple):
     host: str
     rank: int | None
-    """None: the host itself."""
+    """None for the host itself."""
     is_out: bool = False
-    """Its output goes to stdout unchanged."""
+    """Whether its output is written to stdout unchanged."""
 
     def __str__(self) -> str:
         return self.host if self.rank is None else f"{self.host} rank {self.rank}"
 
 
 class Screen:
-    """Shows the output of hosts, with their names in front.
+    """Shows the output of hosts, prefixed with their names.
 
     Args:
         logs: the directory of the ranks' logs.
-        is_foreign: the program is not ours: rank 0 has a log, too, and repeated lines are shown.
+        is_foreign: whether the program is not ours: then rank 0 has a log, too, and repeated lines are shown.
     """
 
     def __init__(self, logs: Path, *, is_foreign: bool) -> None:
         self._logs = logs
         self._is_foreign = is_foreign
-        self._first_said: dict[str, int] = {}
+        self._first_printed_by: dict[str, int] = {}
         self._out, self._err = sys.stdout.fileno(), sys.stderr.fileno()
         self._log_queue = LogQueue[_HostLogSource](self._write)
 
@@ -66,26 +66,28 @@ class Screen:
         self._log_queue.put(None, text)
 
     def finish(self, *, was_asked_to_stop: bool) -> None:
-        """Wait until everything is shown; for at most five seconds where the job was asked to stop."""
+        """Wait until everything is shown; at most five seconds if the job was asked to stop."""
         began = time.monotonic()
         self._log_queue.finish(lambda: was_asked_to_stop and time.monotonic() - began > _LAST_WORDS_SECONDS)
 
     def _is_news(self, rank: int, line: str) -> bool:
-        """A line that all our workers print is shown once; repetitions by one rank and foreign lines are shown."""
+        """Whether to show a line: one that all our workers print only once; repetitions by one rank and foreign lines
+        always."""
         if self._is_foreign:
             return True
-        first = self._first_said.setdefault(line, rank)
-        if len(self._first_said) > _REMEMBERED_LINES:
-            del self._first_said[next(iter(self._first_said))]
+        first = self._first_printed_by.setdefault(line, rank)
+        if len(self._first_printed_by) > _REMEMBERED_LINES:
+            del self._first_printed_by[next(iter(self._first_printed_by))]
         return first == rank
 
     def _write(self, source: _HostLogSource | None, what: str | int) -> None:
         text = what if isinstance(what, str) else self._left_out(source, what)
         is_out = source is not None and source.is_out and isinstance(what, str)
-        # Our own messages are safe by the stream on which they came.
+        # Our own messages were made safe by their stream.
         data = (text if source is None else plain(text)).encode(errors="surrogateescape")
-        # Past Python's own buffers: their locks could not be had at the end of a program that is held in the middle.
-        # A terminal that closes sends SIGHUP, which asks for a last checkpoint; its output until then has no reader.
+        # Without Python's buffers, whose locks may not be available at the end of a program that is interrupted within
+        # a write. A terminal that closes sends SIGHUP, which requests a last checkpoint; output until then has no
+        # reader.
         with suppress(OSError):
             while data:
                 data = data[os.write(self._out if is_out else self._err, data) :]
@@ -98,7 +100,7 @@ class Screen:
 
 
 class _Stderr(io.TextIOBase):
-    """Puts our own messages in order with the output of the hosts."""
+    """Merges our own messages, in order, with the output of the hosts."""
 
     def __init__(self, screen: Screen, descriptor: int) -> None:
         self._screen = screen
@@ -120,7 +122,7 @@ class _Stderr(io.TextIOBase):
 
 @contextmanager
 def screen(logs: Path, *, is_foreign: bool) -> Iterator[Screen]:
-    """A screen to which our own messages go, too. Call `finish` before leaving it without an error."""
+    """A screen that also shows our own messages. Call `finish` before leaving it without an error."""
     sys.stdout.flush()
     sys.stderr.flush()
     shown = Screen(logs, is_foreign=is_foreign)

@@ -1,11 +1,11 @@
-"""Nodes that are started one by one agree on a run: node 0 chooses it, and publishes it in the shared directory.
+"""Lets nodes that are started one by one agree on a run: node 0 chooses it, and publishes it in the shared directory.
 
     RUNS/.nodes_ADDRESS_PORT/node_K.json        a question of node K: a random number
-    RUNS/.nodes_ADDRESS_PORT/answer.json        the run, and the numbers that it is the answer to
-    RUNS/.nodes_ADDRESS_PORT/preparing_K.json   node K still prepares its data: a number that changes, and how far it is
+        RUNS/.nodes_ADDRESS_PORT/answer.json        the run, and the numbers of the questions that it answers
+        RUNS/.nodes_ADDRESS_PORT/preparing_K.json   node K still prepares its data: a changing number, and its progress
 
-A file that an earlier start left behind has another number in it, so it answers nothing. A question that is answered
-proves that the nodes do see the same directory.
+A file that an earlier start left behind contains another number, so it answers no question. An answered question proves
+that the nodes use the same directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_NAMED = 8
 
 @contextmanager
 def preparing(runs: Path, place: NodePlace) -> Iterator[Callable[[str, int, int], None]]:
-    """While the context lasts, the other nodes see that this one prepares its data; takes the progress."""
+    """Context during which the other nodes see that this one prepares its data; yields a function for the progress."""
     path, over = _directory(runs, place) / f"preparing_{place.node_rank}.json", threading.Event()
     doing = "preparing its data"
 
@@ -47,9 +47,9 @@ def preparing(runs: Path, place: NodePlace) -> Iterator[Callable[[str, int, int]
 
     def live() -> None:
         while not over.wait(_SIGN_EVERY_SECONDS):
-            # Whether the place can be written is told by those who need it.
+            # Functions that need the directory report whether it can be written.
             with suppress(MachineError, OSError):
-                _say(path, sign=secrets.token_hex(8), doing=doing)
+                _write(path, sign=secrets.token_hex(8), doing=doing)
 
     thread = threading.Thread(target=live, name="signs of life", daemon=True)
     thread.start()
@@ -66,7 +66,7 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
     """As node 0: publish `run`, and wait until every other node has confirmed it.
 
     Raises:
-        MachineError: a node neither asks nor prepares its data for an hour.
+        MachineError: for an hour, a node neither asks nor prepares its data.
     """
     directory = _directory(runs, place)
     answered: dict[str, str] = {}
@@ -89,10 +89,10 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
 
 
 def receive_run(runs: Path, place: NodePlace) -> Path:
-    """As another node: ask node 0 which run it is.
+    """As another node: receive the run from node 0.
 
     Raises:
-        MachineError: it neither answers nor prepares its data for an hour.
+        MachineError: for an hour, node 0 neither answers nor prepares its data.
     """
     directory, nonce = _directory(runs, place), secrets.token_hex(8)
     answer: dict[str, Any] = {}
@@ -101,18 +101,18 @@ def receive_run(runs: Path, place: NodePlace) -> Path:
         nonlocal answer
         question = directory / f"node_{place.node_rank}.json"
         if _read(question).get("nonce") != nonce:
-            _say(question, nonce=nonce)
+            _write(question, nonce=nonce)
         answer = _read(directory / "answer.json")
         return bool(answer.get("nonces", {}).get(str(place.node_rank)) == nonce)
 
     with translated_disk_errors(directory, "asking node 0 which run it is"):
         _wait(is_answered, lambda: f"for node 0 at {place.master_addr}", directory)
-        _say(directory / f"node_{place.node_rank}.json", nonce=nonce, knows=nonce)
+        _write(directory / f"node_{place.node_rank}.json", nonce=nonce, knows=nonce)
     return Path(answer["run"])
 
 
-def _say(path: Path, **content: str) -> None:
-    """Write, unless node 0 removes the directory: then the question is repeated, or every node has confirmed."""
+def _write(path: Path, **content: str) -> None:
+    """Write a file, unless node 0 removes the directory: then the question is repeated, or every node has confirmed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)
