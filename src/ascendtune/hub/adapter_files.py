@@ -83,7 +83,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
             remedy="export the adapter without it",
             where=path,
         )
-    # OFT has a number of blocks or a size of blocks, and 0 for the other.
+    # OFT has a number of blocks or a size of blocks, and 0 for the other one.
     rank = _whole_number(0 if config["peft_type"] == "OFT" else 1, 65_536)
     check_fields(path, config, _RULES | {rank: ("r", "oft_block_size")}, never_null="r")
     return config
@@ -93,10 +93,10 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
     """Raise if an adapter is incomplete, or its shapes do not match its base.
 
     Args:
-        base: directory of a whole model; None where it is not known yet.
+        base: directory of a whole model; None if not known yet.
 
     Raises:
-        RecipeError: names the file and the field or the weight.
+        RecipeError: with the file, and the field or weight.
         MachineError: permission is denied, or the disk fails.
     """
     config = read_adapter_config(directory / CONFIG)
@@ -129,14 +129,14 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
 
 
 def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], directory: Path) -> None:
-    """Raise if a weight of the adapter has no place in the model: PEFT drops those silently.
+    """Raise if a weight of the adapter has no counterpart in the model: PEFT drops those silently.
 
     Args:
-        names: of the weights in the file, as PEFT reads them for this model.
+        names: names of the weights in the file, as PEFT reads them for this model.
         loaded: names of the adapter's weights in the model, as PEFT saves them.
 
     Raises:
-        RecipeError: names the first of them, and how many there are.
+        RecipeError: with the first of them, and their number.
     """
     lost = [name for name in names if is_adapter_weight(name) and name not in loaded]
     if lost:
@@ -146,17 +146,18 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
 
 
 def is_adapter_weight(name: str) -> bool:
-    """Whether a parameter of this name is one of an adapter, and none of the model or of `modules_to_save`."""
+    """Whether a parameter with this name belongs to an adapter, not to the model or to `modules_to_save`."""
     return _WEIGHT.search(name) is not None
 
 
 def adapted_module(name: str) -> str:
-    """The name of the module to which a weight of an adapter belongs; other names as they are."""
+    """The name of the module to which a weight of an adapter belongs; other names are returned unchanged."""
     return _WEIGHT.split(name)[0]
 
 
 def weight_in_files(name: str, files: Container[str]) -> str | None:
-    """The name in the files of a model's parameter: models saved without their head lack its prefix."""
+    """The name of a model's parameter in the files: in those of models saved without their head the prefix is
+    missing."""
     shorter = name.partition(".")[2]
     candidates = (name, shorter, f"model.{name}", f"transformer.{name}")
     return next((each for each in candidates if each in files), None)
@@ -185,7 +186,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
         if (found := _MATRIX.fullmatch(name)) and len(shape) == 2:
             pairs.setdefault(found["module"].removeprefix(PREFIX), {})[found["part"]] = shape
     places = {module: weight_in_files(f"{module}.weight", held) for module in pairs}
-    # transformers may call a part of the weights by another name than the files; loading compares every one.
+    # transformers may use another name for a part of the weights than the files; loading compares all of them.
     if must_meet and pairs and not any(places.values()):
         raise _of_another_base(f"the base model has none of the modules of the adapter: {shown_names(pairs)}", path)
     for module, pair in pairs.items():
@@ -193,7 +194,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
         if place is None or len(pair) < 2:
             continue
         made_for = (pair["B"][0], pair["A"][1])
-        # A head that has grown is in the adapter, whole, and takes the place of the base's.
+        # An enlarged head is in the adapter as a whole, and replaces the base's.
         present = shapes.get(f"{PREFIX}{module}.base_layer.weight", held[place])
         if present not in (made_for, made_for[::-1]):
             raise _of_another_base(

@@ -1,8 +1,8 @@
 """Resolves a path or a hub id to a local path, downloading if needed.
 
 Downloads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN, proxies.
-Where USE_MODELSCOPE_HUB is set, `modelscope` does it; `hf:OWNER/NAME` and `modelscope:OWNER/NAME` name the hub.
-HF_HUB_OFFLINE holds for both.
+If USE_MODELSCOPE_HUB is set, `modelscope` is used instead; `hf:OWNER/NAME` and `modelscope:OWNER/NAME` select a hub.
+HF_HUB_OFFLINE applies to both.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ MODEL_COPIES = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.s
 
 
 def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed: bool = True) -> Path:
-    """The directory of a model in Hugging Face format; downloaded when it is a hub id.
+    """The directory of a model in Hugging Face format; downloaded if it is a hub id.
 
     Args:
         revision: branch, tag or commit of a hub id.
         weights_needed: False for random initialisation; then they are not downloaded.
 
     Raises:
-        RecipeError: no such path, no such model, no access, or not a whole model.
+        RecipeError: the path or model does not exist, access is denied, or the model is incomplete.
         MachineError: the hub cannot be reached, or the disk is full.
     """
     path = find_local(path_or_id, "model")
@@ -62,10 +62,10 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
 
 
 def fetch_weights(path_or_id: str) -> Path:
-    """The directory of a model or an adapter; downloaded when it is a hub id. The caller checks its contents.
+    """The directory of a model or an adapter; downloaded if it is a hub id. The caller checks its contents.
 
     Raises:
-        RecipeError: no such path, no such model, no access.
+        RecipeError: the path or model does not exist, or access is denied.
         MachineError: the hub cannot be reached, or the disk is full.
     """
     return find_local(path_or_id, "model") or _download(path_or_id, "model", None, _MODEL_FILES, MODEL_COPIES)
@@ -74,15 +74,15 @@ def fetch_weights(path_or_id: str) -> Path:
 def fetch_dataset(
     path_or_id: str, revision: str | None = None, *, split: str | None = None, subset: str | None = None
 ) -> Path:
-    """The file or directory of a data set; downloaded when it is a hub id.
+    """The file or directory of a data set; downloaded if it is a hub id.
 
     Args:
         revision: branch, tag or commit of a hub id.
-        split: of a hub id, only files that its card names for it, or that are named after it, are downloaded.
+        split: for a hub id, only files of this split, according to its card or the files' names, are downloaded.
         subset: likewise.
 
     Raises:
-        DataError: no such path, no such data set, no access.
+        DataError: the path or data set does not exist, or access is denied.
         MachineError: the hub cannot be reached, or the disk is full.
     """
     path = find_local(path_or_id, "dataset")
@@ -90,12 +90,12 @@ def fetch_dataset(
         return path
     words = [word for word in (subset, split) if word]
     chosen = _files_of_card(path_or_id, revision, subset, split)
-    # What the card does not name is found by the names of files.
+    # Without a card, files are selected by their names.
     of_card, by_name = _patterns_of_data(chosen.patterns if chosen else ()), ["*".join(["", *words, ""])]
     path = _download(path_or_id, "dataset", revision, of_card or _patterns_of_data(by_name), [], has_notice=False)
     if not any(file.name != CARD for file in path.rglob("*") if not file.is_dir()):
         if variable := offline_variable(os.environ):
-            # A download that was stopped may have left the card alone.
+            # An interrupted download may have left only the card.
             cache = modelscope.cache() if is_of_modelscope(path_or_id) else _cache()
             raise modelscope.not_in_the_cache(path_or_id, noun("dataset"), variable, cache)
         after = f" named after {' and '.join(words)}" if words else ""
@@ -108,11 +108,11 @@ def fetch_dataset(
 
 
 def _files_of_card(name: str, revision: str | None, subset: str | None, split: str | None) -> ChosenFiles | None:
-    """The files that the card of a data set on a hub names for a subset and split; None where it names none."""
+    """The files of a subset and split according to the card of a data set on a hub; None if it lists none."""
     try:
         directory = _download(name, "dataset", revision, [CARD], [])
     except MachineError as error:
-        # A cache may hold the rows without the card.
+        # A cache may contain the rows without the card.
         if type(error.__cause__).__name__ != "IncompleteSnapshotError":
             raise
         return None
@@ -120,7 +120,7 @@ def _files_of_card(name: str, revision: str | None, subset: str | None, split: s
 
 
 def _patterns_of_data(patterns: Iterable[str]) -> list[str]:
-    """Patterns of a hub, whose `*` crosses directories, for the data files among those of `patterns`."""
+    """Patterns for a hub, whose `*` crosses directories, of the data files that match `patterns`."""
     suffixes = tuple(f"{suffix}{packed}" for suffix in _DATA_SUFFIXES for packed in ("", ".gz"))
     found: list[str] = []
     for pattern in patterns:
@@ -133,10 +133,10 @@ def _patterns_of_data(patterns: Iterable[str]) -> list[str]:
 
 
 def find_local(text: str, kind: RepoType) -> Path | None:
-    """The path, or None when `text` is a hub id.
+    """The path, or None if `text` is a hub id.
 
     Raises:
-        RecipeError, DataError: `text` has the form of a path that does not exist.
+        RecipeError, DataError: `text` looks like a path and does not exist.
     """
     hub, name = split_hub(text)
     if hub is not None:
@@ -157,10 +157,10 @@ def find_local(text: str, kind: RepoType) -> Path | None:
 
 
 def require_local_paths(sources: Iterable[tuple[str, RepoType]]) -> None:
-    """Raise for all paths that do not exist at once, each once. What has the form of a hub id is not looked for.
+    """Raise one error for all paths that do not exist. Text that looks like a hub id is not checked.
 
     Args:
-        sources: paths or hub ids, and of what.
+        sources: paths or hub ids, with their types.
 
     Raises:
         RecipeError, DataError: a path does not exist.
@@ -209,7 +209,7 @@ def _download(
 
 
 def _local_path_meant(name: str) -> str:
-    """What comes before the remedy for a hub id, where a local path may be meant; empty where none can be."""
+    """Beginning of the remedy for a hub id, if a local path may have been meant; otherwise empty."""
     if split_hub(name)[0] is not None:
         return ""
     if nearest := closest_path(Path(name)):
@@ -219,7 +219,7 @@ def _local_path_meant(name: str) -> str:
 
 
 def is_of_modelscope(name: str) -> bool:
-    """Whether what has this hub id comes from ModelScope."""
+    """Whether the model or data set with this hub id is loaded from ModelScope."""
     hub, _ = split_hub(name)
     return hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ))
 
@@ -255,7 +255,7 @@ def _download_from_hub(
 
 
 def _translated(error: BaseException, name: str, kind: RepoType, revision: str | None) -> AscendtuneError | None:
-    """Our error for one of huggingface_hub or of the network; None for what is neither."""
+    """Our error for one of huggingface_hub or of the network; None for other errors."""
     from huggingface_hub import errors
 
     refused, what = input_error(kind), noun(kind)
@@ -291,7 +291,7 @@ def _translated(error: BaseException, name: str, kind: RepoType, revision: str |
             remedy="set HF_TOKEN to a token that may read it",
         )
     is_of_hub = isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError | errors.FileMetadataError)
-    # What answers may be no hub, for example a proxy's page: huggingface_hub misses keys of the answer.
+    # The server may not be a hub but, for example, a proxy: huggingface_hub then misses keys in the answer.
     if is_of_hub or is_of_http_client(error) or isinstance(error, OSError | KeyError | TypeError | ValueError):
         fault = None if is_of_hub else disk_fault(error, _cache(), "downloading")
         return fault or _unreachable(error, name, what)
@@ -313,7 +313,7 @@ def _unreachable(error: BaseException, name: str, what: str) -> MachineError:
 
 
 def offline_variable(environment: Mapping[str, str]) -> str | None:
-    """The variable that forbids the network, as huggingface_hub reads it; None: the network may be used."""
+    """The variable that forbids the network, as huggingface_hub reads it; None if the network may be used."""
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if value := environment.get(variable):
             return variable if value.upper() in ("1", "ON", "YES", "TRUE") else None
@@ -321,7 +321,7 @@ def offline_variable(environment: Mapping[str, str]) -> str | None:
 
 
 def is_of_http_client(error: BaseException) -> bool:
-    """Whether the client that huggingface_hub asks with raised it."""
+    """Whether the HTTP client of huggingface_hub raised `error`."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 
@@ -340,7 +340,7 @@ def endpoint() -> str:
 
 
 def shown_endpoint() -> str:
-    """The same without a password."""
+    """`endpoint` without a password."""
     return without_secrets(endpoint())
 
 

@@ -1,4 +1,4 @@
-"""Checks that weight files and config.json belong together, by the report of transformers' loading."""
+"""Checks that weight files and config.json match, using the report of transformers' loading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import shown_names
 
 _HARMLESS = re.compile(
-    # Computed from config.json; older files hold a copy for every layer.
+    # Computed from config.json; older files contain a copy for every layer.
     r"(?:^|\.)(?:rotary_emb\.(?:inv_freq|cos_cached|sin_cached)|position_ids)$"
     # Causal masks that GPT-2 and its successors once saved.
     r"|\.(?:attn|attention)\.(?:bias|masked_bias)$"
@@ -21,7 +21,7 @@ _PREDICTS_FURTHER = re.compile(r"(?:^|\.)mtp(?:_[a-z]+)?\.")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _SHOWN_SHAPES = 3
 HEADS = ("lm_head.weight", "lm_head.bias", "embed_out.weight")
-"""The head of a model that writes text, which one that scores has not; the last one is GPT-NeoX's (Pythia)."""
+"""The head of a language model, which a reward model does not have; the last one is GPT-NeoX's (Pythia)."""
 
 
 def require_all_weights(
@@ -32,17 +32,17 @@ def require_all_weights(
     drawn: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
-    """Raise if weights are missing from the files, have no place in the model, or have other shapes.
+    """Raise if weights are missing from the files, have no counterpart in the model, or have other shapes.
 
     Args:
-        report: what `from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)` returns beside the
-            model. transformers has applied its own rules of what may be missing already.
+        report: the second result of `from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)`, to
+            which transformers has already applied its own rules for missing weights.
         config: the model's.
         drawn: weights that may be missing because they are initialised at random.
         left_out: weights of the files that this class of model does not use.
 
     Raises:
-        RecipeError: names the first of them, and how many there are.
+        RecipeError: with the first of them, and their number.
     """
     missing = set(report["missing_keys"]) - set(drawn)
     if missing:
@@ -58,7 +58,7 @@ def require_all_weights(
 
 
 def _mismatch(report: Mapping[str, Any], config: Any, left_out: Collection[str]) -> str | None:
-    """How files and config.json contradict each other; None where they agree."""
+    """The contradiction between files and config.json; None if they agree."""
     if mismatched := sorted(report["mismatched_keys"]):
         shown = ", ".join(
             f"{name} is {list(held)} in the files and {list(built)} in the model"
@@ -79,10 +79,10 @@ def _mismatch(report: Mapping[str, Any], config: Any, left_out: Collection[str])
 def without_own_implementations(config: Any) -> Any:
     """`config` without the implementations that its file selects: they may name packages that are downloaded and run.
 
-    To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file. The
-    model answers with named outputs, whatever the file says.
+    Must be passed to `from_pretrained` as `config`: its arguments of these names do not override the file. The model
+    returns named outputs, whatever the file says.
     """
-    # Both setters reach the configs inside this one, too.
+    # Both setters also set the nested configs.
     config._attn_implementation = None
     config._experts_implementation = None
     config.return_dict = config.get_text_config().return_dict = True
@@ -104,7 +104,7 @@ def prediction_weights(report: Mapping[str, Any], config: Any) -> set[str]:
 
 
 def _predicting_layers(config: Any) -> range:
-    """Numbers of the layers that predict further tokens, where they stand behind the model's own."""
+    """Indices of the layers that predict further tokens, if they follow the model's own."""
     text = config.get_text_config()
     layers, further = getattr(text, "num_hidden_layers", None), getattr(text, "num_nextn_predict_layers", None)
     if not isinstance(layers, int) or not isinstance(further, int):

@@ -26,7 +26,7 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8
 
 def _count(least: int, most: int) -> FieldRule:
     def accepts(value: Any) -> bool:
-        # Some architectures give a number for each layer.
+        # Some architectures have a number for each layer.
         values = value if isinstance(value, list) and len(value) <= 10_000 else [value]
         return all(type(each) is int and least <= each <= most for each in values)
 
@@ -69,7 +69,7 @@ _RULES = {
     ),
     TEXTS: ("architectures", "layer_types"),
 }  # fmt: skip
-# The config classes of these make head_dim from hidden_size and num_attention_heads where it is not given.
+# Architectures whose config class derives head_dim from hidden_size and num_attention_heads if it is not set.
 _DIVIDING = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "gpt2", "gpt_neox", "phi", "phi3", "olmo", "olmo2")
 _DECODER_LAYER = re.compile(
     r"(?:(?:model|transformer|gpt_neox|language_model)\.|model\.decoder\.|model\.language_model\.|language_model\.model\.)?"
@@ -112,8 +112,8 @@ def read_model_config(path: Path) -> dict[str, Any]:
 
 
 def activation_fault(config_path: Path, name: object) -> RecipeError | None:
-    """The error for a config.json whose activation function `name` transformers does not have; None where no field
-    of it names that function."""
+    """The error for a config.json with the activation function `name`, which transformers does not have; None if no
+    field has this value."""
     config = read_json_object(config_path)
     for section, prefix in _sections(config_path, config):
         for key in _ACTIVATIONS:
@@ -129,7 +129,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def lengths_that_change_rope(parameters: Mapping[str, Any] | None) -> list[int]:
-    """Lengths beyond which rotary embeddings take other frequencies: LongRoPE's (Phi-3), one for each kind of layers.
+    """Lengths beyond which rotary embeddings use other frequencies: LongRoPE's (Phi-3), one for each kind of layers.
 
     The longest row of a forward pass decides for all rows in it.
 
@@ -145,15 +145,15 @@ def lengths_that_change_rope(parameters: Mapping[str, Any] | None) -> list[int]:
 
 
 def length_of_dynamic_rope(text: Any) -> int | None:
-    """The length beyond which rotary embeddings take frequencies of their own for each length: dynamic NTK's.
+    """The length beyond which the frequencies of rotary embeddings depend on the length: dynamic NTK's.
 
-    Those of the longest row stay for the rows after it, until one is shorter than this.
+    Those of the longest row are kept for later rows, until one is shorter than this length.
 
     Args:
         text: the config of a language model, of transformers.
 
     Returns:
-        None where no layer has such embeddings.
+        None if no layer has such embeddings.
     """
     found = getattr(text, "rope_parameters", None) or {}
     kinds = [each.get("rope_type") for each in (found, *found.values()) if isinstance(each, Mapping)]
@@ -182,22 +182,22 @@ def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> 
 
 
 def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise if the weight files hold more or fewer layers, or another vocabulary, than config.json says.
+    """Raise if the weight files contain more or fewer layers, or another vocabulary, than config.json.
 
-    Only what names tell without knowing the architecture; loading compares every tensor.
+    Only checks that use names and no knowledge of the architecture; loading compares every tensor.
 
     Args:
         shapes: tensor -> shape, of all weight files.
 
     Raises:
-        RecipeError: names the field and both numbers.
+        RecipeError: with the field and both numbers.
     """
     text = text_config(config)
     key, layers = next(((key, text[key]) for key in LAYERS if isinstance(text.get(key), int)), ("", 0))
     numbers = {int(found[1]) for name in shapes if (found := _DECODER_LAYER.match(name))}
     extra = text.get("num_nextn_predict_layers")
     predicting = extra if isinstance(extra, int) else 0
-    # Remote code may count in its own way.
+    # Remote code may count in another way.
     if key and numbers and "auto_map" not in config:
         held = max(numbers) + 1
         if held < layers or (held > layers + predicting and not _may_predict_further(text)):
@@ -219,7 +219,7 @@ def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping
 
 
 def _may_predict_further(text: Mapping[str, Any]) -> bool:
-    """Whether this architecture keeps layers for multi-token prediction behind the others without counting them."""
+    """Whether this architecture appends layers for multi-token prediction without counting them."""
     return str(text.get("model_type")).startswith(("deepseek", "glm4_moe", "glm_moe"))
 
 

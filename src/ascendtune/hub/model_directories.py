@@ -1,4 +1,4 @@
-"""The directories that hold the weights of a run or an adapter."""
+"""The directories with the weights of a run or an adapter."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def weights_of_run(run: RunDir) -> Path:
 
 
 def is_reward_model(directory: Path) -> bool:
-    """Whether the model or adapter in this directory gives scores instead of writing text, as its config says.
+    """Whether the model or adapter in this directory returns scores instead of text, according to its config.
 
     Raises:
         RecipeError: the config is invalid.
-        MachineError: it may not be read.
+        MachineError: no permission to read it.
     """
     adapter, model = directory / "adapter_config.json", directory / "config.json"
     if adapter.exists():
@@ -47,7 +47,7 @@ def is_reward_model(directory: Path) -> bool:
 
 
 def base_of_adapter(adapter: Path) -> Path:
-    """The model on which the adapter in this directory was trained, as its config says.
+    """The model on which the adapter in this directory was trained, according to its config.
 
     Raises:
         InputError: it names no base model, an invalid one, or one that does not exist.

@@ -47,7 +47,7 @@ def download(
     *,
     offline: str | None = None,
 ) -> Path:
-    """The directory of `name`, as ModelScope has it now or its cache had it before.
+    """The directory of `name`, in its current version from ModelScope, or from the cache.
 
     Args:
         revision: branch or tag; None: ModelScope's own default, master.
@@ -55,7 +55,7 @@ def download(
         offline: the variable that forbids the network, if it is set: only the cache is used.
 
     Raises:
-        RecipeError, DataError: there is no such model or data set, or no access to it.
+        RecipeError, DataError: the model or data set does not exist, or access is denied.
         MachineError: ModelScope cannot be reached, or the disk is full.
     """
     try:
@@ -66,7 +66,7 @@ def download(
             code="package-missing",
             remedy=f"pip install 'ascendtune[modelscope]'; or give a local path, or unset {VARIABLE}",
         ) from error
-    # It logs a line per file beside the progress bar.
+    # In addition to the progress bar, it logs a line per file.
     logging.getLogger("modelscope_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
@@ -82,7 +82,7 @@ def download(
     try:
         return Path(fetch(local_files_only=offline is not None))
     except Exception as error:
-        # Of a data set in the cache nothing tells whether it is whole; the files of a model are checked.
+        # Whether a data set in the cache is complete is unknown; the files of a model are checked.
         if kind == "model" and offline is None and _is_without_answer(error):
             with suppress(Exception):
                 cached = Path(fetch(local_files_only=True))
@@ -95,20 +95,20 @@ def download(
 
 
 def _is_without_answer(error: Exception) -> bool:
-    """Not where the hub listed the files, and some of them came."""
+    """Whether the hub did not answer at all: if it listed the files, some may have arrived."""
     has_list = getattr(error, "failed_files", None)
     return not has_list and (isinstance(error, ConnectionError) or (_status(error) or 0) >= 500)
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status of an error; of several files that did not come that of the first one."""
+    """The HTTP status of an error; if several files failed, that of the first one."""
     first = next(iter(getattr(error, "failed_files", {}).values()), error)
     status: int | None = getattr(getattr(first, "response", None), "status_code", None)
     return status or getattr(first, "status_code", None)
 
 
 def not_in_the_cache(name: str, what: str, variable: str, cache: Path) -> MachineError:
-    """The error for a hub id that is not in the cache where a variable forbids the network."""
+    """The error for a hub id that is not in the cache while a variable forbids the network."""
     return MachineError(
         f"the {what} {name} is neither a local path nor complete in the cache, and {variable} is set",
         code="hub-offline",
@@ -117,11 +117,11 @@ def not_in_the_cache(name: str, what: str, variable: str, cache: Path) -> Machin
 
 
 def _translated(error: Exception, name: str, kind: RepoType, offline: str | None) -> AscendtuneError | None:
-    """Our error for one of modelscope_hub or of the network; None for what is neither."""
+    """Our error for one of modelscope_hub or of the network; None for other errors."""
     from modelscope_hub import errors
 
     if offline and isinstance(error, errors.HubError | OSError | ValueError):
-        # A cache that does not exist is an empty one.
+        # A cache that does not exist counts as empty.
         fault = None if isinstance(error, FileNotFoundError) else disk_fault(error, cache(), "downloading")
         return fault or not_in_the_cache(name, noun(kind), offline, cache())
     status = _status(error)
@@ -154,10 +154,10 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def shown_endpoint() -> str:
-    """The same without a password."""
+    """`endpoint` without a password."""
     return without_secrets(endpoint())
 
 
 def cache() -> Path:
-    """Where ModelScope's client keeps what it has downloaded."""
+    """The directory in which ModelScope's client keeps its downloads."""
     return Path(os.environ.get("MODELSCOPE_CACHE", "~/.cache/modelscope")).expanduser()

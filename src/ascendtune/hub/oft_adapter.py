@@ -13,35 +13,35 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.hub.safetensors_header import SafetensorsHeader
 
 _FIRST_VERSION = (0, 18)
-"""Of PEFT: before it the same weights meant other rotations, where the inverse is a series."""
+"""Version of PEFT: before it the same weights meant other rotations, if the inverse is a series."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """The adapter of one module: its inputs are turned, block by block."""
+    """The adapter of one module: its inputs are rotated, block by block."""
 
     module: str
     """Name in the model, e.g. model.layers.0.self_attn.q_proj."""
     weight: str
     """Name in the adapter's file: (blocks, size · (size - 1) / 2), the numbers above the diagonal of each block."""
     blocks: int
-    """One for all positions where the config says `block_share`."""
+    """1 for all positions together if the config sets `block_share`."""
     size: int
     """Inputs of a block."""
 
     def fits(self, inputs: int, *, shared: bool) -> bool:
-        """Whether a module with so many inputs can have it."""
+        """Whether it matches a module with this number of inputs."""
         return inputs % self.size == 0 and self.blocks == (1 if shared else inputs // self.size)
 
 
 def require_known_rotations(config: Mapping[str, Any], path: Path) -> None:
-    """Raise where today's PEFT computes other rotations from an adapter's weights than those that were trained.
+    """Raise if today's PEFT would compute other rotations from an adapter's weights than those that were trained.
 
     Args:
-        path: of adapter_config.json.
+        path: path of adapter_config.json.
 
     Raises:
-        RecipeError: it is from PEFT before 0.18.
+        RecipeError: it was written by PEFT before 0.18.
     """
     version = re.match(r"(\d{1,4})\.(\d{1,4})", str(config.get("peft_version") or "0.0"))
     numbers = tuple(map(int, version.groups())) if version else (0, 0)

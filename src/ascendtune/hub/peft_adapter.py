@@ -19,7 +19,7 @@ _PARTS = re.compile(
     r"|lora_magnitude_vector(?:\.weight)?|oft_R\.weight)"
 )
 _PREFIXES = {"LORA": "lora_", "OFT": "oft_"}
-"""Of an adapter's own weights, by what PEFT calls the adapter."""
+"""Prefix of an adapter's own weights, by PEFT's name of the adapter type."""
 # Keys of adapter_config.json with which the change is not B @ A added to a matrix.
 _OTHER_FORMS = (
     "trainable_token_indices",
@@ -62,12 +62,12 @@ class LowRank:
 
 @dataclass(frozen=True)
 class ExpertLora:
-    """The adapter of a parameter that holds the matrices of all experts: for each its own B @ A, beside each other."""
+    """The adapter of a parameter with the matrices of all experts: each has its own B @ A; they are concatenated."""
 
     module: str
-    """That has the parameter."""
+    """The module that has the parameter."""
     depth: int
-    """Which of the module's parameters it is: PEFT wraps one around the other, and this many are around it."""
+    """Index among the module's adapted parameters: PEFT nests their wrappers, and this many are around it."""
     a: str
     """Names in the adapter's file. A: (experts · rank, in), expert by expert."""
     b: str
@@ -85,9 +85,9 @@ class Adapter:
     expert_loras: list[ExpertLora]
     rotations: list[Rotation]
     whole: dict[str, str]
-    """Weights that take the place of the base's: name in the model -> name in the file."""
+    """Weights that replace the base's: name in the model -> name in the file."""
     whole_base: set[str] = field(default_factory=set)
-    """Those of `whole` that are the base's own, grown; not copies beside it, as modules_to_save makes them."""
+    """Those of `whole` that are the base's own, enlarged; not copies beside it, as modules_to_save makes them."""
 
     @property
     def uses_dora(self) -> bool:
@@ -95,7 +95,7 @@ class Adapter:
 
 
 def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
-    """Config and header of the adapter in `directory`.
+    """Read config and header of the adapter in `directory`.
 
     Raises:
         InputError: neither LoRA nor OFT, a form of them that cannot be merged, or a damaged file.
@@ -164,14 +164,14 @@ def _config(directory: Path) -> dict[str, Any]:
 def _sorted_names(
     file: SafetensorsHeader, config: dict[str, Any]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str], set[str]]:
-    """Parts per module; whole weights; those that are the base's own."""
+    """Parts per module; whole weights; those of them that are the base's own."""
     modules: dict[str, dict[str, str]] = {}
     whole: dict[str, str] = {}
     whole_base = set()
     saved = tuple(config.get("modules_to_save") or ())
     for name, tensor in file.tensors.items():
         if ".original_module." in name:
-            # PEFT saves the base's own embeddings beside those that took their place, where the vocabulary has grown.
+            # If the vocabulary has grown, PEFT saves the base's own embeddings in addition to those that replaced them.
             continue
         if tensor.dtype not in FLOAT_DTYPES:
             what = f"{name} has the dtype {tensor.dtype}; only floating-point adapters can be merged"
@@ -207,7 +207,7 @@ def _is_stack(module: str, parts: dict[str, str], config: dict[str, Any], file: 
     if len(a) != 2 or len(b) != 2 or a[0] != b[1]:
         return False
     plain = module.replace(_WRAPPED, "")
-    # A matrix is the weight of its module. That of a stack may be, too, and then its rank tells.
+    # A matrix is the weight of its module. A stack's parameter may also be called weight; then its rank decides.
     owners = [owner for owner, _, parameter in (each.rpartition(".") for each in targets) if parameter != "weight"]
     if any(owner and f".{plain}".endswith(f".{owner}") for owner in owners):
         return True
@@ -251,17 +251,17 @@ def _low_rank(
 
 
 def _name_for_patterns(module: str, config: dict[str, Any]) -> str:
-    """What PEFT holds against the patterns: the name of a parameter where that is the target, as a router's weight."""
+    """The name that PEFT compares with the patterns: a parameter's name if that is the target, as a router's weight."""
     weight = f"{module}.weight"
     is_parameter = any(f".{weight}".endswith(f".{target}") for target in config.get("target_parameters") or ())
     return weight if is_parameter else module
 
 
 def rank_and_alpha(config: dict[str, Any], name: str, file: SafetensorsHeader) -> tuple[int, float]:
-    """Of the adapter of a module or parameter.
+    """Rank and alpha of the adapter of a module or parameter.
 
     Raises:
-        InputError: the config does not say them.
+        InputError: the config does not contain them.
     """
     try:
         rank = int(_by_pattern(config.get("rank_pattern"), name, config.get("r", 8)))

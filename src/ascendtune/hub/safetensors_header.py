@@ -1,4 +1,4 @@
-"""The header of a safetensors file: which tensors it holds and where. Read and checked without torch.
+"""The header of a safetensors file: its tensors and their positions. Read and checked without torch.
 
 The format: 8 bytes little-endian length, a JSON header {name: {dtype, shape, data_offsets}}, then the data without gaps
 (https://github.com/huggingface/safetensors#format).
@@ -51,7 +51,7 @@ class StoredTensor:
     """One tensor in a file."""
 
     dtype: str
-    """In the format's own words: F32, BF16, …"""
+    """With the format's names: F32, BF16, …"""
     shape: tuple[int, ...]
     begin: int
     """First byte in the file."""
@@ -63,12 +63,12 @@ class StoredTensor:
 class SafetensorsHeader:
     path: Path
     tensors: dict[str, StoredTensor]
-    """In the order in which they lie in the file."""
+    """In the order of their positions in the file."""
     metadata: dict[str, str] | None
 
 
 def read_safetensors_header(path: Path) -> SafetensorsHeader:
-    """Where everything lies in `path`.
+    """The header of `path`.
 
     Raises:
         RecipeError: not a regular file, not safetensors, cut off, or a header that contradicts itself or the file.

@@ -1,4 +1,4 @@
-"""Uploads a model to a repository of Hugging Face's hub, in one commit; files that it has are not sent again.
+"""Uploads a model to a repository of Hugging Face's hub, in one commit; files that it already has are not sent.
 
 Uploads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, proxies.
 """
@@ -33,15 +33,15 @@ class Repository:
 
 
 def new_repository(name: str) -> Repository:
-    """A repository of which nothing is known; asks no hub."""
+    """A repository about which nothing is known; sends no request."""
     return Repository(name, f"{shown_endpoint()}/{name}")
 
 
 def find_repository(name: str) -> Repository:
-    """The repository, if there is one.
+    """The repository, if it exists.
 
     Raises:
-        InputError: no access.
+        InputError: access is denied.
         MachineError: the hub cannot be used.
     """
     with _translated(name):
@@ -51,7 +51,7 @@ def find_repository(name: str) -> Repository:
             found = _client().model_info(name)
         except errors.RepositoryNotFoundError:
             return new_repository(name)
-        # Without this field nothing says that others cannot see it.
+        # Without this field the repository may be visible to others.
         return replace(new_repository(name), is_private=found.private is True, commit=found.sha)
 
 
@@ -59,13 +59,13 @@ def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message
     """Upload the files in one commit; the repository is created if it does not exist.
 
     Args:
-        public: of a new repository; an existing one stays as it is.
+        public: visibility of a new repository; that of an existing one is not changed.
 
     Returns:
-        The commit; None where every file is there already with this content.
+        The commit; None if every file exists already with this content.
 
     Raises:
-        InputError: no access.
+        InputError: access is denied.
         MachineError: the hub cannot be used, or it refused a file.
     """
     with _translated(to.name):
@@ -76,7 +76,7 @@ def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message
             disable_progress_bars()
         client = _client()
         if to.is_private is None:
-            # Not exist_ok: a repository that appears in between may be public.
+            # Not exist_ok: a repository that is created meanwhile may be public.
             client.create_repo(to.name, private=not public)
         operations = [
             huggingface_hub.CommitOperationAdd(
@@ -109,7 +109,7 @@ def _client() -> Any:
 
 
 def _translated(name: str) -> AbstractContextManager[None]:
-    """Context in which errors of huggingface_hub and of the network become ours."""
+    """Context in which errors of huggingface_hub and of the network are raised as ours."""
     return errors_as_ours(partial(_our_error, name=name))
 
 
@@ -129,7 +129,7 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
     if status is None and is_of_http_client(error):
         return hub_unreachable(shown_endpoint(), error)
     if isinstance(error, errors.HfHubHTTPError | ValueError | RuntimeError | OSError):
-        # A limit of the hub's, or a card with metadata that it does not take.
+        # A limit of the hub's, or a card with metadata that it refuses.
         return upload_failed(name, first_line(error))
     return None
 

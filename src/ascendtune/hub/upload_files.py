@@ -1,4 +1,4 @@
-"""Which files of a model's directory go to a hub, and with which content: no paths of this machine."""
+"""The files of a model's directory that go to a hub, and their content, without paths of this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UploadFile:
 
     name: str
     source: Path | bytes
-    """Where its content is, or the content."""
+    """The path of its content, or the content."""
 
     @property
     def size_bytes(self) -> int:
@@ -43,14 +43,14 @@ def is_adapter(directory: Path) -> bool:
 def files_of_model(
     directory: Path, base: str | None, revision: str | None = None
 ) -> tuple[list[UploadFile], list[str]]:
-    """The weights, configs and tokenizer files in `directory`, and the names of what stays here.
+    """The weights, configs and tokenizer files in `directory`, and the names of the files that are not uploaded.
 
     Args:
-        base: id of the base model on the hub; an adapter's config names it in place of a path of this machine.
-        revision: of the base, on which the adapter was trained; None: what its config says.
+        base: id of the base model on the hub; it replaces a path of this machine in an adapter's config.
+        revision: revision of the base on which the adapter was trained; None: that in its config.
 
     Raises:
-        InputError: nothing there is a model, or the base of an adapter is not known.
+        InputError: the directory contains no model, or the base of an adapter is not known.
         RecipeError: a config is damaged.
     """
     entries = sorted(directory.iterdir())

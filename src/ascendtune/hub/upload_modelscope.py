@@ -27,15 +27,15 @@ _REVISION = "master"
 
 
 def new_repository(name: str) -> Repository:
-    """A repository of which nothing is known; asks no hub."""
+    """A repository about which nothing is known; sends no request."""
     return Repository(name, f"{shown_endpoint()}/models/{name}")
 
 
 def find_repository(name: str) -> Repository:
-    """The repository, if there is one.
+    """The repository, if it exists.
 
     Raises:
-        InputError: no access.
+        InputError: access is denied.
         MachineError: ModelScope cannot be used.
     """
     with _translated(name):
@@ -54,14 +54,13 @@ def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message
     """Upload the files that the repository lacks; the repository is created if it does not exist.
 
     Args:
-        public: of a new repository; an existing one stays as it is.
+        public: visibility of a new repository; that of an existing one is not changed.
 
     Returns:
-        The branch, because the client does not name the commit; None where every file is there already with this
-        content.
+        The branch, because the client does not return the commit; None if every file exists already with this content.
 
     Raises:
-        InputError: no access.
+        InputError: access is denied.
         MachineError: ModelScope cannot be used, or it refused a file.
     """
     reports = list[dict[str, Any]]()
@@ -75,7 +74,7 @@ def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message
         missing = [each for each in files if there.get(each.name) != _sha256(each.source)]
         if not missing:
             return None
-        # One call for all files makes one commit; it takes a directory.
+        # A single call for all files makes one commit; it takes a directory.
         with tempfile.TemporaryDirectory(prefix="ascendtune-push-") as staging, redirect_stdout(io.StringIO()):
             for each in missing:
                 if isinstance(each.source, bytes):
@@ -99,16 +98,16 @@ def _sha256(source: Path | bytes) -> str:
 def _client() -> Any:
     from modelscope_hub import HubApi, HubConfig
 
-    # It logs each batch and each retry; what fails in the end is raised.
+    # It logs each batch and each retry; final failures are raised.
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL)
     return HubApi(HubConfig(endpoint=endpoint()))
 
 
 def _translated(name: str, reports: Sequence[dict[str, Any]] = ()) -> AbstractContextManager[None]:
-    """Context in which errors of modelscope_hub and of the network become ours.
+    """Context in which errors of modelscope_hub and of the network are raised as ours.
 
     Args:
-        reports: of the client's batches, filled meanwhile: its last error gives only the number of files.
+        reports: reports of the client's batches, added meanwhile: its last error has only the number of files.
     """
     return errors_as_ours(partial(_our_error, name=name, reports=reports))
 

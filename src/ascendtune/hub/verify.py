@@ -1,4 +1,4 @@
-"""Checks that a directory holds a complete model in Hugging Face format, before torch is imported."""
+"""Checks that a directory contains a complete model in Hugging Face format, before torch is imported."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TOKENIZERS = (
 
 
 def check_model_directory(path: Path, *, weights_needed: bool) -> None:
-    """Raise if a file is missing, damaged or invalid, or files do not belong together.
+    """Raise if a file is missing, damaged or invalid, or files do not match.
 
     Raises:
-        RecipeError: naming the file, the field and what to do.
+        RecipeError: with the file, the field and the remedy.
         MachineError: permission is denied, or the disk fails.
     """
     if path.suffix in (".yaml", ".yml"):
@@ -73,7 +73,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
 
 
 def has_vocabulary(directory: Path) -> bool:
-    """Whether the directory has the vocabulary of a tokenizer; tokenizer_config.json alone makes none."""
+    """Whether the directory has the vocabulary of a tokenizer; tokenizer_config.json does not suffice."""
     return any((directory / name).exists() for name in _TOKENIZERS) or any(directory.glob("*.tiktoken"))
 
 
@@ -101,7 +101,7 @@ def require_unquantised(path: Path, doing: str = "training on") -> None:
 
 
 def _require_floats(path: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
-    """Loading would turn integers into floating-point numbers without a message. Masks and positions do not count."""
+    """Raise for weights that are integers, which loading would silently convert. Masks and positions do not count."""
     if "quantization_config" in config or "quantization_config" in text_config(config):
         return
     integers = [

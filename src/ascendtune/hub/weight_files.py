@@ -14,7 +14,7 @@ from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor, r
 INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
-# transformers would read these, and all others beside them, in place of what the index names.
+# transformers would read these, and all others beside them, instead of the files in the index.
 _DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth")
 MOST_INDEX_BYTES = 256 << 20
@@ -53,7 +53,7 @@ def all_tensors(headers: Mapping[str, SafetensorsHeader]) -> dict[str, StoredTen
 
 
 def sample_of_weights(directory: Path) -> str:
-    """A hash, in hexadecimal, that weights of another model or release have differently, however they lie in files.
+    """A hash, in hexadecimal, that differs for weights of another model or release, independent of their files.
 
     Of name, type and shape of every tensor, and of the bytes in the middle of some: reading all would take minutes.
 
@@ -71,10 +71,10 @@ def sample_of_weights(directory: Path) -> str:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Tensor -> file, as an index says.
+    """Tensor -> file, according to an index.
 
     Raises:
-        RecipeError: damaged, or it names what is not a file beside it.
+        RecipeError: damaged, or it lists a file that does not exist.
         MachineError: permission is denied, or the disk fails.
     """
     where = read_json_object(path, MOST_INDEX_BYTES).get("weight_map")
@@ -129,7 +129,7 @@ def _require_files(directory: Path, names: list[str]) -> None:
             where=directory,
         )
     present = {file.name for file in directory.glob("*.safetensors")}
-    # transformers prefers the single file, whatever the index says.
+    # transformers prefers the single file, whatever the index contains.
     unlisted = [name for name in present - set(names) if name == _WHOLE or _SHARD.fullmatch(name)]
     if unlisted:
         raise RecipeError(

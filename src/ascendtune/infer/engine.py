@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ascendtune.machine.torch_backend.device import Device
 
 _NO_CHARACTER = "\ufffd"
-"""What tokenizers write for bytes that are no character, or only a part of one."""
+"""Written by tokenizers for bytes that are no character, or only a part of one."""
 
 
 def load(
@@ -56,20 +56,20 @@ def load(
     weights = find_weights(path)
     tokenizer = Tokenizer.load(weights.tokenizer)
     if not tokenizer.generation_config.is_file():
-        # Of an adapter: the tokens that end an answer are those of its base, too.
+        # For an adapter the tokens that end an answer include those of its base.
         tokenizer.generation_config = weights.model / "generation_config.json"
     if weights.adapter is None:
-        # An adapter includes the embeddings of its own tokens.
+        # An adapter contains the embeddings of its own tokens.
         require_rows_for_tokens(weights.model / "config.json", tokenizer.vocab_size, 0)
     return Engine(tokenizer, _template(template, tokenizer), _load_model(weights, tokenizer, device, trust_remote_code))
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many tokens of an answer are generated, and how they are chosen.
+    """The number of generated tokens, and the method of choosing them.
 
     Args:
-        temperature: 0 always takes the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
+        temperature: 0 always chooses the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
 
     Raises:
         InputError: a number is out of range.
@@ -91,7 +91,7 @@ class Sampling:
 
 
 class Engine:
-    """Made by `load`."""
+    """Answers conversations; created by `load`."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, model: TransformersModel) -> None:
         self.tokenizer = tokenizer
@@ -124,8 +124,8 @@ class Engine:
         """One answer for each conversation, in order, without surrounding white space.
 
         Args:
-            temperature: 0 always takes the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
-            batch_size: conversations answered at once.
+            temperature: 0 always chooses the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
+            batch_size: number of conversations that are answered together.
             tools: for each conversation the JSON schemas of its tools.
             template_options: for each conversation variables of the chat template: `{"enable_thinking": False}`.
             progress: called with (answered, total) after every batch.
@@ -164,8 +164,8 @@ class Engine:
         seed: int = 0,
         on_thought: Callable[[str], None] | None = None,
     ) -> str:
-        """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters, and
-        `on_thought` the thought before it."""
+        """`generate` for one conversation; `on_text` is called with each piece of the answer, in whole characters, and
+        `on_thought` with those of the thought before it."""
         sampling = Sampling(max_new_tokens, temperature, top_p, seed)
         tokens: list[int] = []
         shown = Answer("")
@@ -182,7 +182,7 @@ class Engine:
             if token in self.template.stop_ids:
                 return
             tokens.append(token)
-            # tokenizers' DecodeStream raises where the bytes of several tokens are no character.
+            # tokenizers' DecodeStream raises if the bytes of several tokens are no character.
             text = self._decoded(tokens)
             if not text.endswith(_NO_CHARACTER):
                 show(self._parts(self._without_end(text), is_whole=False))
@@ -219,7 +219,8 @@ class Engine:
         return self._stop_text in self.tokenizer.decode(ids[-tail:])
 
     def _without_end(self, text: str) -> str:
-        """The part of `text` that can be shown: it stops before what is, or may become, the textual end of a turn."""
+        """The part of `text` that can be shown: it ends before text that is, or may become, the textual end of a
+        turn."""
         end = self._stop_text
         if end is None or end in text:
             return self._until_end(text)
@@ -231,7 +232,7 @@ class Engine:
         return Answer(parts.text.strip(), parts.thought)
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        # Special tokens may tell the thought from the answer.
+        # Special tokens may separate the thought from the answer.
         return self.tokenizer.decode(ids, skip_special_tokens=self._marks is None)
 
     def _until_end(self, text: str) -> str:
@@ -246,7 +247,7 @@ def _out_of_range(name: str, value: float, allowed: str) -> InputError:
 
 
 def _checked(messages: Sequence[Message]) -> list[Message]:
-    """The messages as rows of training data are read: callers may have them from JSON, in any of OpenAI's forms."""
+    """The messages, parsed like rows of training data: callers may have them from JSON, in any of OpenAI's forms."""
     turns = list(messages) if isinstance(messages, tuple) else messages
     for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, dict) and isinstance(content := turn.get("content"), str):
@@ -290,7 +291,7 @@ class Weights:
     model: Path
     """A whole model in Hugging Face format."""
     adapter: Path | None = None
-    """A PEFT adapter to put on it."""
+    """A PEFT adapter to apply to it."""
 
     @property
     def tokenizer(self) -> Path:

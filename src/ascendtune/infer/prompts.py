@@ -29,7 +29,7 @@ class Prompt:
     expected: str | None = None
     """The answer in the file."""
     options: dict[str, Any] | None = None
-    """For the chat template."""
+    """Variables of the chat template."""
 
 
 def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
@@ -51,14 +51,14 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
         if found is None:
             convert = convert or _any_format(spec, rows[number : number + 100])
             made = convert(row.values)
-            # Of a pair the chosen answer.
+            # For a pair, the chosen answer.
             found = made if isinstance(made, BadRow) else conversations_of(made)[0]
         prompts.append(_prompt(found, row, system))
     return prompts
 
 
 def _any_format(spec: DatasetSpec, rows: list[RawRow]) -> Convert:
-    """What reads rows of conversations, of answers with a label, or of pairs."""
+    """The function that converts rows of conversations, of answers with a label, or of pairs."""
     refusals: list[DataError] = []
     for task in _TASKS:
         try:
@@ -71,7 +71,7 @@ def _any_format(spec: DatasetSpec, rows: list[RawRow]) -> Convert:
 def _simple(row: Mapping[str, Any]) -> Conversation | None:
     """A prompt without an answer, or with the chosen one of two; None for other formats."""
     is_pair = row.get("prompt") is not None and row.get("chosen") is not None
-    # The rejected answer is not needed here: it may be missing, or the same.
+    # The rejected answer is not needed here: it may be missing, or equal.
     found = answered(row, "chosen") if is_pair else _unanswered(row)
     return None if found is None else replace(found, options=template_options(row))
 

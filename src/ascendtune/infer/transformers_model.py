@@ -27,7 +27,7 @@ _TRIAL_LENGTHS, _TRIAL_TOKENS = (9, 4), 3
 _ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 
 _LEAST_TEMPERATURE = 1e-5
-"""At a lower one the logits, divided by it, may leave the range of fp32; the most likely token is drawn anyway."""
+"""At a lower one the logits, divided by it, may exceed the range of fp32; the most likely token is chosen instead."""
 
 
 class TransformersModel:
@@ -105,10 +105,10 @@ class TransformersModel:
         return answers
 
     def _batches(self, prompts: Sequence[list[int]], rooms: Sequence[int], pad_id: int) -> list[list[int]]:
-        """Numbers of the prompts that are answered together; each gets the answer that it would get alone.
+        """Indices of the prompts that are answered together; each has the same answer as if answered alone.
 
         Args:
-            rooms: how many new tokens each may get; the same for those of a batch.
+            rooms: maximum number of new tokens for each prompt; equal for those of a batch.
         """
         batches = []
         for room in dict.fromkeys(rooms):
@@ -121,7 +121,7 @@ class TransformersModel:
     def _has_one_rope(self, lengths: Collection[int], room: int) -> bool:
         """Whether prompts of these lengths have the same rotary frequencies throughout their answers.
 
-        With LongRoPE (Phi-3) they change at a length, and the longest of a batch decides for all.
+        With LongRoPE (Phi-3) these change at a length, and the longest prompt of a batch decides for all.
         """
         changes = lengths_that_change_rope(getattr(self.model.config.get_text_config(), "rope_parameters", None))
         return all(min(lengths) > change or max(lengths) + room <= change for change in changes)
@@ -137,7 +137,7 @@ class TransformersModel:
         }
 
     def _can_pad(self, pad_id: int) -> bool:
-        """Whether padded prompts give the same answers as unpadded ones; tested once, when needed."""
+        """Whether padded prompts have the same answers as unpadded ones; tested once, when needed."""
         if self._pads is None:
             with torch.inference_mode():
                 self._pads = self._is_same_padded(pad_id)
@@ -149,7 +149,7 @@ class TransformersModel:
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         others = [token for token in range(min(vocabulary, 64)) if token != pad_id]
         prompts = [(others * length)[: 7 * length : 7] for length in _TRIAL_LENGTHS]
-        # The continuations are forced to the same tokens, alone and in the batch.
+        # The continuations are forced to the same tokens, both alone and in the batch.
         together = self._continued(prompts, others, pad_id)
         for row, prompt in enumerate(prompts):
             alone = self._continued([prompt], others, pad_id)[:, 0]
@@ -159,7 +159,7 @@ class TransformersModel:
         return True
 
     def _continued(self, prompts: list[list[int]], forced: list[int], pad_id: int) -> torch.Tensor:
-        """Logits of each next token when the tokens of `forced` are taken: (steps, rows, vocabulary) float32."""
+        """Logits of each next token when the tokens of `forced` are chosen: (steps, rows, vocabulary) float32."""
         width = max(map(len, prompts))
         settings = self._settings(Sampling(_TRIAL_TOKENS), [], pad_id)
         settings.output_logits = settings.return_dict_in_generate = True
@@ -173,7 +173,7 @@ class TransformersModel:
     def _settings(self, sampling: Sampling, stop_ids: Sequence[int], pad_id: int) -> Any:
         from transformers import GenerationConfig
 
-        # The model's generation_config.json is ignored: it holds preferences, not weights.
+        # The model's generation_config.json is ignored: it contains preferences, not weights.
         self.model.generation_config = GenerationConfig()
         is_drawn = sampling.temperature > _LEAST_TEMPERATURE
         drawing = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0} if is_drawn else {}
@@ -211,7 +211,7 @@ class _Ended:
 
 
 class _Streamer:
-    """transformers' streamer: it gets the prompt first, then every new token."""
+    """transformers' streamer: it receives the prompt first, then every new token."""
 
     def __init__(self, on_token: Callable[[int], None]) -> None:
         self._on_token = on_token
@@ -237,7 +237,7 @@ def _read(directory: Path, device: Device, trust_remote_code: bool) -> Any:
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
-    # transformers' report of missing keys is replaced by ours.
+    # Our report of missing keys replaces transformers'.
     logging.set_verbosity_error()
     try:
         found = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
@@ -291,7 +291,7 @@ def _leave_positions_to(model: Any) -> None:
 
 
 def _resize_embeddings(model: Any, adapter: Path, vocabulary: int) -> None:
-    """Give the model as many embeddings as the adapter has.
+    """Enlarge the model's embeddings to the number that the adapter has.
 
     Raises:
         InputError: new tokens have no embeddings in the adapter: they would be random.
@@ -314,7 +314,7 @@ def _resize_embeddings(model: Any, adapter: Path, vocabulary: int) -> None:
 
 
 def _rows_of_embeddings(model: Any, adapter: Path) -> list[int | None]:
-    """Rows that the adapter has as a whole for input and output embeddings, once where they are tied; None for none."""
+    """Rows of the whole input and output embeddings in the adapter, once if they are tied; None for missing ones."""
     stored = read_safetensors_header(adapter / WEIGHTS).tensors
     tables = (model.get_input_embeddings(), model.get_output_embeddings())
     found: dict[int, int | None] = {}
@@ -333,7 +333,7 @@ def _with_adapter(model: Any, adapter: Path) -> Any:
     try:
         with warnings.catch_warnings(action="ignore"):
             adapted = PeftModel.from_pretrained(model, adapter)
-            # Otherwise PEFT would ask the hub for the base model's vocabulary.
+            # Otherwise PEFT would query the hub for the base model's vocabulary.
             loaded = get_peft_model_state_dict(adapted, save_embedding_layers=False)
             names = convert_peft_adapter_state_dict_for_transformers(
                 adapted, adapted.peft_config["default"], load_peft_weights(str(adapter), device="cpu")

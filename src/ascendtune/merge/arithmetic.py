@@ -1,6 +1,6 @@
-"""W + scaling · B @ A in the types in which PEFT computes it: in fp32 the results are the same up to rounding.
+"""W + scaling · B @ A in the types in which PEFT computes it: in fp32 the results are equal up to rounding.
 
-They are the same bits where the processor's library of products sums blocks of rows as it sums the whole.
+They are bitwise equal if the processor's library of products sums blocks of rows like the whole.
 
 Rotated inputs, W·R, are computed block by block: PEFT multiplies by a matrix of the blocks and zeros, which differs in
 the order of additions.
@@ -25,7 +25,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 _BLOCK = 1 << 18
 """Numbers added at a time: as many as fit into a core's cache."""
 _ONE_PASS = 256
-"""Over a rank up to this a product is summed in one pass, in the same order whether it is added to something or not
+"""With a rank up to this a product is summed in one pass, in the same order whether it is added to a matrix or not
 (MKL: 384)."""
 
 
@@ -49,7 +49,7 @@ def require_finite(adapters: list[Adapter]) -> None:
 
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether `tensor`, any shape and floating-point dtype, has neither NaN nor infinity."""
-    # Of NaN the extremes are NaN. They take no memory, and a tenth of the time of isfinite.
+    # The extremes of a tensor with NaN are NaN. They need no memory, and a tenth of the time of isfinite.
     return tensor.numel() == 0 or all(bool(each.isfinite()) for each in tensor.aminmax())
 
 
@@ -60,17 +60,17 @@ class Scratch:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised tensor, (*shape,) in `dtype`; the one before it is overwritten."""
+        """An uninitialised tensor, (*shape,) in `dtype`; it overwrites the previous one."""
         needed = math.prod(shape) * dtype.itemsize
         if self._bytes.numel() < needed:
-            # Freed first: both together would be the peak of memory.
+            # Freed first: otherwise both together would be the peak of memory.
             self._bytes = torch.empty(0, dtype=torch.uint8)
             self._bytes = torch.empty(needed, dtype=torch.uint8)
         return self._bytes[:needed].view(dtype).view(shape)
 
 
 class Merger:
-    """Computes one tensor after the other; each result is valid until the next."""
+    """Computes tensors one at a time; each result is valid until the next."""
 
     def __init__(self, layout: Layout | None = None) -> None:
         self._weights, self._converted, self._deltas = Scratch(), Scratch(), Scratch()
@@ -80,8 +80,8 @@ class Merger:
         """The merged tensor, in the type that it is written in; only its own parts are read.
 
         Args:
-            weight: what the base has in its place, if it need not be read, in the output's shape and type; it is
-                overwritten, most often by the result.
+            weight: the base's tensor, if it need not be read, in the output's shape and type; it is overwritten,
+                usually by the result.
 
         Returns:
             Any shape: that of the tensor in the base's file.
@@ -89,7 +89,7 @@ class Merger:
         if weight is None:
             file, name = output.source
             weight = _read(file, name, self._weights)
-            # A narrower type is rounded to at the end, once.
+            # The result is rounded to a narrower type once, at the end.
             wide = torch.promote_types(weight.dtype, DTYPES[output.dtype])
             if weight.dtype != wide:
                 weight = self._converted.take(weight.shape, wide).copy_(weight)
@@ -121,7 +121,7 @@ def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layo
 
 
 def is_transpose(linear: Addition, embedding: Addition) -> bool:
-    """Whether a LoRA of the head adds the same to its weight, (tokens, in), as one of the table does to its own."""
+    """Whether a LoRA of the head adds the same to its weight, (tokens, in), as one of the embeddings to theirs."""
     one, other = linear.low_rank, embedding.low_rank
     if one.magnitude or other.magnitude or one.scaling != other.scaling or one.shape != other.shape[::-1]:
         return False
@@ -132,7 +132,7 @@ def is_transpose(linear: Addition, embedding: Addition) -> bool:
 
 
 def is_equal(one: tuple[SafetensorsHeader, str], other: tuple[SafetensorsHeader, str]) -> bool:
-    """Whether two tensors of one shape, each a file and a name in it, hold the same numbers, in whatever dtypes."""
+    """Whether two tensors of one shape, each a file and a name in it, have equal numbers, in any dtypes."""
     first, second = _read(*one), _read(*other)
     wide = torch.promote_types(first.dtype, second.dtype)
     return torch.equal(first.to(wide), second.to(wide))
@@ -145,7 +145,7 @@ def as_bytes(tensor: torch.Tensor) -> Any:
 
 def _add(weight: torch.Tensor, addition: Addition, deltas: Scratch) -> torch.Tensor:
     adapter, low_rank, across = addition.adapter, addition.low_rank, addition.is_transposed
-    # peft.tuners.lora.layer: adapters in half precision become fp32 when they are loaded.
+    # peft.tuners.lora.layer: adapters in half precision are converted to fp32 when they are loaded.
     b, a = _read_fp32(adapter, low_rank.b), _read_fp32(adapter, low_rank.a)
     if low_rank.magnitude is None and not across:
         _accumulate_product(weight, b, a, low_rank.scaling)
@@ -157,7 +157,7 @@ def _add(weight: torch.Tensor, addition: Addition, deltas: Scratch) -> torch.Ten
         _accumulate(weight, delta, low_rank.scaling)
         return weight
     delta *= low_rank.scaling
-    # peft.tuners.lora.variants: the norm is that of the sum, along what is the input of a matrix.
+    # peft.tuners.lora.variants: the norm is that of the sum, along the inputs of a matrix.
     total = weight.T + delta.T if across else weight + delta
     norm: torch.Tensor = torch.linalg.norm(total, dim=1).to(total.dtype)
     factor = (_read_fp32(adapter, low_rank.magnitude).flatten() / norm).view(-1, 1)
@@ -170,13 +170,13 @@ def _rotate(weight: torch.Tensor, change: InputRotation) -> None:
     blocks = _rotation_blocks(change, weight.shape[1])
     rows = max(1, _BLOCK // weight.shape[1])
     for part in weight.split(rows):
-        # peft.tuners.oft.layer.Linear.merge: (R @ W.T).T, of which R is zero outside its blocks.
+        # peft.tuners.oft.layer.Linear.merge: (R @ W.T).T, where R is zero outside its blocks.
         wide = part.to(torch.promote_types(part.dtype, blocks.dtype)).view(len(part), *blocks.shape[:2])
         part.copy_(torch.einsum("orc,rkc->ork", wide, blocks).reshape(part.shape))
 
 
 def _rotation_blocks(change: InputRotation, inputs: int) -> torch.Tensor:
-    """(blocks, size, size) fp32: what PEFT's own module makes of the rows of unit matrices."""
+    """(blocks, size, size) fp32: the results of PEFT's own module for the rows of unit matrices."""
     from peft.tuners.oft.layer import OFTRotationModule
 
     config, rotation = change.adapter.config, change.rotation
@@ -218,8 +218,8 @@ def _accumulate_product(weight: torch.Tensor, b: torch.Tensor, a: torch.Tensor, 
         a: (rank, in).
     """
     wide = torch.promote_types(weight.dtype, b.dtype)
-    # Times a power of two nothing is rounded: product and sum can be one operation. Products of single rows and of
-    # rank 1 are other routines, which round otherwise.
+    # A product with a power of two is exact: product and sum can be one operation. Products of single rows and of rank
+    # 1 are other routines, which round differently.
     is_one_operation = wide == b.dtype and abs(math.frexp(scaling)[0]) == 0.5 and 1 < len(a) <= _ONE_PASS and len(b) > 1
     blocks = max(1, len(weight) // max(2, _BLOCK // weight.shape[1]))
     for part, factor in zip(weight.tensor_split(blocks), b.tensor_split(blocks), strict=True):
@@ -233,9 +233,9 @@ def _accumulate_product(weight: torch.Tensor, b: torch.Tensor, a: torch.Tensor, 
 
 
 def _accumulate(weight: torch.Tensor, delta: torch.Tensor, scaling: float = 1.0) -> None:
-    """`weight += scaling * delta`, the product rounded as PEFT rounds it, the sum once; `delta` is overwritten.
+    """`weight += scaling * delta`, the product rounded as by PEFT, the sum once; `delta` is overwritten.
 
-    Block by block: what stands in a core's cache is scaled, added and rounded in the time of one pass.
+    Block by block: numbers in a core's cache are scaled, added and rounded in the time of one pass.
     """
     rows = max(1, _BLOCK // weight.shape[1])
     for part, change in zip(weight.split(rows), delta.split(rows), strict=True):

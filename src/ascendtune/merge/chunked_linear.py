@@ -1,7 +1,7 @@
-"""Products with weights in half precision: a chunk of a matrix becomes fp32 in a core's cache and is multiplied there.
+"""Products with weights in half precision: a chunk of a matrix is converted to fp32 in a core's cache and multiplied.
 
-A whole matrix in fp32 would be written to memory and read again, which takes longer than all else where few tokens are
-multiplied: two to three times the CPU time.
+A whole matrix in fp32 would be written to memory and read again, which takes longer than everything else with few
+tokens: two to three times the CPU time.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _CHUNK = 1 << 19
 
 
 class ChunkedLinear:
-    """Computes products on all of torch's threads, each of which multiplies its rows of the matrix.
+    """Computes products with as many threads as torch uses, each of which multiplies its rows of the matrix.
 
-    Not with torch's own threads within a chunk: they would meet at a barrier twice for each, and on cores that others
-    use waiting there takes more time than computing.
+    torch's own threads are not used within a chunk: they would wait at a barrier twice for each, and on cores that are
+    shared with other programs waiting takes more time than computing.
     """
 
     def __init__(self, map_on_threads: Callable[..., Iterator[None]], threads: int) -> None:
         """
         Args:
-            map_on_threads: as the builtin `map`, on so many threads.
+            map_on_threads: like the builtin `map`, on `threads` threads.
         """
         self._map, self._threads = map_on_threads, threads
 
     def linear(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """As torch's `linear`: (..., outputs) fp32. Without a gradient.
+        """Like torch's `linear`: (..., outputs) fp32. Without a gradient.
 
         Args:
             inputs: (..., inputs) fp32.
@@ -54,7 +54,7 @@ class ChunkedLinear:
 
 @contextmanager
 def chunked_linear() -> Iterator[ChunkedLinear]:
-    """What multiplies in chunks; its threads end with the context."""
+    """Context with an object that multiplies in chunks; its threads end with the context."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield ChunkedLinear(map, threads)
@@ -63,14 +63,14 @@ def chunked_linear() -> Iterator[ChunkedLinear]:
         try:
             yield ChunkedLinear(pool.map, threads)
         finally:
-            # A thread that sets its own number sets that of threads to come, too. Processes that are forked after such
-            # a call may fail in their threads (torch 2.13: "Invalid thread pool"): fork none after a merge.
+            # A thread that sets its own number of threads also sets that of future threads. Processes that are forked
+            # after such a call may fail in their threads (torch 2.13: "Invalid thread pool"): fork none after a merge.
             torch.set_num_threads(threads)
 
 
-@torch.no_grad()  # each thread has a setting of its own
+@torch.no_grad()  # each thread has its own setting
 def _multiply(inputs: torch.Tensor, weight: torch.Tensor, results: torch.Tensor) -> None:
-    """Put inputs x weight' into `results`.
+    """Write inputs x weight' into `results`.
 
     Args:
         inputs: (..., inputs) fp32.

@@ -1,7 +1,7 @@
-"""How the parameters of a model are stored in its files, where names or shapes differ, as for experts.
+"""The storage of a model's parameters in its files, where names or shapes differ, as for experts.
 
-transformers stacks the experts of a file into one parameter when it loads a model, and takes them apart when it saves
-one. Here it takes apart tensors of the adapter's change, so that each piece is added to the file's tensor.
+transformers stacks the experts of a file into one parameter when it loads a model, and splits them when it saves one.
+Here it splits tensors of the adapter's change, so that each piece is added to the file's tensor.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ascendtune.merge.source import Base
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor of the files that holds all of a parameter, or a part of it."""
+    """A tensor of the files that contains a whole parameter, or a part of it."""
 
     name: str
-    """In the files."""
+    """Name in the files."""
     parameter: str
     expert: int | None
-    """Which of the stacked experts it belongs to; None: all of them."""
+    """Index of its expert in the stack; None: all of them."""
     key: str
-    """What transformers calls it when the parameter has this expert alone."""
+    """transformers' name of it if the parameter has only this expert."""
 
 
 class Layout:
@@ -40,7 +40,7 @@ class Layout:
         self._shapes = {name: tuple(each.shape) for name, each in self._model.named_parameters()}
 
     def parameters_of(self, module: str, targets: Sequence[str]) -> list[str]:
-        """The parameters of `module` that `targets` name, in the order in which PEFT wraps them, innermost first."""
+        """The parameters of `module` that match `targets`, in the order in which PEFT wraps them, innermost first."""
         names = [f"{module}.{name}" for name, _ in self._submodule(module).named_parameters(recurse=False)]
         return [name for name in names if any(f".{name}".endswith(f".{target}") for target in targets)]
 
@@ -48,7 +48,7 @@ class Layout:
         return self._shapes[parameter]
 
     def is_transposed(self, parameter: str) -> bool:
-        """Whether PEFT takes a stack for (experts, in, out): transformers says so at the module."""
+        """Whether PEFT interprets a stack as (experts, in, out): transformers marks the module."""
         return bool(getattr(self._submodule(parameter.rpartition(".")[0]), "is_transposed", False))
 
     def is_conv1d(self, module: str) -> bool:
@@ -56,7 +56,7 @@ class Layout:
         return isinstance(self._submodule(module), Conv1D)
 
     def name_of(self, parameter: str) -> str | None:
-        """The name in the files of a parameter that is stored unchanged; None where there is none."""
+        """The name in the files of a parameter that is stored unchanged; None if there is none."""
         if parameter not in self._shapes:
             return None
         found = self._base.find(parameter)
@@ -69,15 +69,15 @@ class Layout:
         return self._base.find(name)
 
     def rows_of(self, parameter: str) -> tuple[int, int] | None:
-        """First and last row + 1 of a parameter that the files hold joined with others, in one tensor.
+        """First and last row + 1 of a parameter that the files store joined with others, in one tensor.
 
-        None where it has a tensor of its own, or lies in the shared one in another way than row by row.
+        None if it has its own tensor, or is stored in the shared one in another way than row by row.
         """
         found = self.name_of(parameter)
         if found is None or (joined := self._shape_in_files(found)) == self._shapes[parameter]:
             return None
         mark = {parameter: torch.ones(self._shapes[parameter])}
-        # What is joined with it stands near it in the model.
+        # Parameters that are joined with it are near it in the model.
         near = parameter.rpartition(".")[0].rpartition(".")[0]
         others = {name: torch.zeros(shape) for name, shape in self._shapes.items() if name.startswith(f"{near}.")}
         for name, tensor in self.take_apart({**others, **mark}).items():
@@ -89,9 +89,9 @@ class Layout:
         return None
 
     def shared_with(self, parameter: str) -> tuple[str, list[str]] | None:
-        """Of a parameter that is one with others: the name of them all in the files, and what the model calls each.
+        """For a parameter that is shared: its name in the files, and all its names in the model.
 
-        None where it is not one with others, or the files do not hold it under a name of the model's.
+        None if it is not shared, or the files do not contain it under a name of the model's.
         """
         every = dict(self._model.named_parameters(remove_duplicate=False))
         names = [name for name, each in every.items() if each is every.get(parameter)]
@@ -99,10 +99,10 @@ class Layout:
         return (found, names) if found is not None and len(names) > 1 else None
 
     def pieces(self, parameter: str) -> list[Piece]:
-        """The tensors of the files that a stack is made of.
+        """The tensors of the files that a stack consists of.
 
         Raises:
-            InputError: they are not in the files, or lie there in a way that is not known.
+            InputError: they are not in the files, or stored there in an unknown way.
         """
         shape = self._shapes[parameter]
         if (found := self._base.find(parameter)) is not None and self._base.tensor(found).shape == shape:
@@ -130,7 +130,7 @@ class Layout:
         return [Piece(str(self._base.find(each.name)), each.parameter, each.expert, each.key) for each in pieces]
 
     def take_apart(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What a file would hold of parameters with these values: name -> tensor.
+        """The tensors that a file would contain for parameters with these values: name -> tensor.
 
         Args:
             parameters: by name, any shape and dtype; stacked experts have shape (experts, …).

@@ -1,4 +1,4 @@
-"""A model in fp32 whose weights are not in memory: files are mapped, and a block becomes fp32 while it computes."""
+"""A model in fp32 whose weights are not in memory: files are mapped, and a block is converted while it computes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MappedFiles:
         """
         self._maps: list[mmap.mmap] = []
         self.tensors: dict[str, torch.Tensor] = {}
-        """By name: each of the shape and the dtype that the file says."""
+        """By name: each with the shape and the dtype in the file."""
         for header in headers:
             with header.path.open("rb") as file:
                 # A private map: nothing that is written into a tensor reaches the file.
@@ -55,7 +55,7 @@ class MappedFiles:
                 self.tensors[name] = _mapped_tensor(mapped, stored)
 
     def release(self) -> None:
-        """Give back the memory of pages that were read; they are read again when they are used."""
+        """Release the memory of pages that were read; they are read again when they are used."""
         for each in self._maps:
             each.madvise(mmap.MADV_DONTNEED)
 
@@ -72,7 +72,7 @@ def _mapped_tensor(mapped: mmap.mmap, stored: StoredTensor) -> torch.Tensor:
     if count == 0:
         return torch.empty(stored.shape, dtype=dtype)
     if stored.begin % dtype.itemsize:
-        # A file of others may hold a tensor at an address that the processor reads slowly or not at all.
+        # Files of others may have a tensor at an unaligned address, which the processor reads slowly or not at all.
         begin = stored.begin
         return torch.frombuffer(bytearray(mapped[begin : begin + stored.size]), dtype=dtype).view(stored.shape)
     return torch.frombuffer(mapped, dtype=dtype, count=count, offset=stored.begin).view(stored.shape)
@@ -100,10 +100,10 @@ class Changes(Protocol):
         """Whether the weight `name` has other numbers."""
 
     def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:
-        """Put the numbers of the weight `name` into `target`.
+        """Write the numbers of the weight `name` into `target`.
 
         Args:
-            stored: (*shape,) of the weight in the file, in its type.
+            stored: (*shape,) the weight in the file, in its type.
             target: (*shape,) fp32.
         """
 
@@ -115,24 +115,24 @@ def in_fp32(
     """Calls of `model` compute in fp32: the weights of a block are converted when it begins, and freed when it ends.
 
     Args:
-        files: what the weights were loaded from.
-        changes: are put into the fp32 tensor of a weight before it is used.
-        in_chunks: linear modules convert their matrices chunk by chunk, while they multiply. Where a model uses the
-            numbers of such a matrix itself, it finds NaN.
+        files: the files from which the weights were loaded.
+        changes: are written into the fp32 tensor of a weight before it is used.
+        in_chunks: whether linear modules convert their matrices chunk by chunk, while they multiply. A model that uses
+            the numbers of such a matrix itself reads NaN.
     """
     with chunked_linear() as linear, _Conversion(model, files, changes, linear if in_chunks else None).active():
         yield
 
 
 class _Conversion:
-    """What `in_fp32` does to a model."""
+    """The modification of a model by `in_fp32`."""
 
     def __init__(self, model: Any, files: MappedFiles, changes: Changes | None, linear: ChunkedLinear | None) -> None:
         self._model, self._files, self._changes, self._chunked_linear = model, files, changes, linear
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         self._memory = _Memory()
         self._stored: dict[torch.Tensor, torch.Tensor] = {}
-        """What weights hold that are fp32 at the moment."""
+        """Original data of weights that are fp32 at the moment."""
         self._linear: dict[nn.Linear, torch.Tensor] = {}
         """The matrices of modules that multiply in chunks."""
 
@@ -144,7 +144,7 @@ class _Conversion:
                 self._multiply_in_chunks()
             for block in _blocks(self._model):
                 if self._is_plain_table(block):
-                    # The rows that were looked up become fp32, not the table.
+                    # Only the rows that were looked up are converted to fp32, not the whole table.
                     handles.append(block.register_forward_hook(lambda _, __, rows: rows.float()))
                     continue
                 whole = [each for each in block.parameters() if _is_converted(each)]
@@ -157,14 +157,15 @@ class _Conversion:
             for module, weight in self._linear.items():
                 del module.forward
                 module.weight = weight
-            # Of a block whose call did not come to its end.
+            # Of a block whose call did not complete.
             for each, data in self._stored.items():
                 each.data = data
 
     def _multiply_in_chunks(self) -> None:
-        """Let linear modules do so. The matrix of one that is not changed is NaN, of type fp32, for all others.
+        """Make linear modules multiply in chunks. The matrix of one that is not changed is NaN, in fp32, for other
+        code.
 
-        A model may ask for its type, to convert what is multiplied.
+        Only its dtype may be read: a model may convert the inputs of a product to it.
         """
         for module in [each for each in self._model.modules() if type(each) is nn.Linear]:
             self._linear[module] = weight = module.weight
@@ -208,14 +209,14 @@ def _is_converted(parameter: nn.Parameter) -> bool:
 
 
 def _convert(stored: torch.Tensor, target: torch.Tensor, files: MappedFiles) -> None:
-    """Put `stored` into `target`, both of one shape; few pages of the files are in memory at a time."""
+    """Write `stored` into `target`, both of one shape; few pages of the files are in memory at a time."""
     for source, part in zip(stored.reshape(-1).split(_PIECE), target.view(-1).split(_PIECE), strict=True):
         part.copy_(source)
         files.release()
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Modules that hold all parameters between them: members of lists, such as decoder layers, and what is outside."""
+    """Modules that together have all parameters: members of lists, such as decoder layers, and other modules."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from child
@@ -233,10 +234,10 @@ class _Memory:
         self._used = 0
 
     def reset(self, numbers: int) -> None:
-        """Forget what was taken; the next tensors have at most as many numbers."""
+        """Reuse the memory; the next tensors have at most `numbers` numbers together."""
         self._used = 0
         if self._numbers.numel() < numbers:
-            # Freed first: both together would be the peak of memory.
+            # Freed first: otherwise both together would be the peak of memory.
             self._numbers = torch.empty(0)
             self._numbers = torch.empty(numbers)
 

@@ -1,4 +1,4 @@
-"""Match adapters with the base: what becomes of every tensor. Reads headers only; faults are found before writing."""
+"""Matches adapters with the base and plans every tensor. Reads headers only; faults are found before writing."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class MergePlanBuilder:
     outputs: dict[str, Output] = field(default_factory=dict)
     file_of: dict[str, str] = field(default_factory=dict)
     tied_head: Output | None = None
-    """The head that an adapter changes where the base's files have none."""
+    """The head that an adapter changes if the base's files contain none."""
     layout: Layout | None = None
-    """Made when a name is not one of the files'."""
+    """Created when a name is not found in the files."""
 
     def __post_init__(self) -> None:
         self.config = self.base.config
@@ -92,7 +92,7 @@ class MergePlanBuilder:
     def _is_conv1d(self, adapter: Adapter, low_rank: LowRank) -> bool:
         """Whether a square weight is (in, out), as in GPT-2's Conv1D.
 
-        PEFT's config says what its last module is; it decides unless another one shows that both kinds are adapted.
+        PEFT's config describes its last module only; it decides unless another one shows that both kinds are adapted.
         """
         is_conv1d = bool(adapter.config.get("fan_in_fan_out"))
         names = ((each, self.find(f"{each.module}.weight")) for each in adapter.low_rank if not each.is_embedding)
@@ -110,7 +110,7 @@ class MergePlanBuilder:
         found = own or self._require_found(adapter, name)
         old, rows = self._get(found), None
         if own is None and found != name:
-            # The adapter's file says nothing of outputs: only the model's class knows which rows are this module's.
+            # The adapter's file does not describe outputs: only the model's class knows the rows of this module.
             layout = self.require_layout()
             rows, shape = layout.rows_of(name), layout.shape(name)
             if rows is None and shape != old.shape:
@@ -156,7 +156,7 @@ class MergePlanBuilder:
 
     def require_layout(self) -> Layout:
         if self.layout is None:
-            # Imported here: most adapters need neither torch nor the model's class to be matched.
+            # Imported here: most adapters are matched without torch and the model's class.
             from ascendtune.merge.layout import Layout
 
             self.layout = Layout(self.base, is_classifier=self.is_classifier)
@@ -174,16 +174,16 @@ class MergePlanBuilder:
         }
 
     def _require_found(self, adapter: Adapter, name: str) -> str:
-        """The tensor of the files that holds the weight `name` of the model."""
+        """The tensor of the files that contains the weight `name` of the model."""
         found = self.find(name) or self.require_layout().name_of(name) or self._part_shared(name)
         if found is None:
             raise _unknown(adapter, name, self.base)
         return found
 
     def _part_shared(self, parameter: str) -> str | None:
-        """The name of a tensor of its own for a parameter that several layers of the base share.
+        """A separate tensor, by its name, for a parameter that several layers of the base share.
 
-        All of them get their own, each with the base's numbers: an adapter changes each layer in its own way.
+        All of them get separate tensors, each with the base's numbers: an adapter changes each layer differently.
         """
         shared = self.require_layout().shared_with(parameter)
         if shared is None:
@@ -202,7 +202,7 @@ class MergePlanBuilder:
         return parameter
 
     def find(self, name: str) -> str | None:
-        """The tensor that holds the weight `name` of the model; None where only the model's class could know."""
+        """The tensor that contains the weight `name` of the model; None if only the model's class could know."""
         if name in self.outputs:
             return name
         found = self.base.find(name)
@@ -214,7 +214,7 @@ class MergePlanBuilder:
         if name in self.outputs:
             return self.outputs[name]
         assert self.base.table is not None
-        # A head that is tied begins as the base's table, whatever becomes of that one.
+        # A tied head begins as the base's embeddings, independent of their changes.
         return self.tied_head or replace(self.base_table(), name=name)
 
     def _set(self, name: str, output: Output) -> None:
@@ -225,27 +225,27 @@ class MergePlanBuilder:
 
     @property
     def head(self) -> Output | None:
-        """The output embeddings; None where they are the base's table, and nothing has changed them."""
+        """The output embeddings; None if they are the base's input embeddings, unchanged."""
         return self.outputs.get(self.base.head) if self.base.head else self.tied_head
 
     def base_table(self) -> Output:
-        """The input embeddings as the base has them."""
+        """The input embeddings of the base."""
         table = self.base.table
         assert table is not None
         tensor = self.base.tensor(table)
         return Output(table, tensor.dtype, tensor.shape, (self.base.files[self.base.where[table]], table))
 
     def _is_embedding(self, name: str) -> bool:
-        """Of input or output: its rows are tokens, of which an adapter may have more."""
+        """Whether it is an input or output embedding: its rows are tokens, of which an adapter may have more."""
         return name in (self.base.table, self.base.head) or is_head(name)
 
     def _bias_of_head(self) -> str | None:
-        """The name of the bias of the output embeddings, which Phi and GPT-J have; None where there is none."""
+        """The name of the bias of the output embeddings, as in Phi and GPT-J; None if there is none."""
         head = self.base.head
         return None if head is None else self.base.find(f"{head.removesuffix('.weight')}.bias")
 
     def _become_classifier(self, name: str, adapter: Adapter, key: str) -> None:
-        """A reward model: the head that makes logits goes, one that makes scores comes."""
+        """Make it a reward model: the head for logits is removed, one for scores is added."""
         tensor = adapter.file.tensors[key]
         table = self.base_table()
         for part in (self.base.head, self._bias_of_head()):
@@ -294,9 +294,9 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
     """Match every tensor of the adapters with the base's.
 
     Raises:
-        InputError: names or shapes do not fit, or the adapters cannot be combined.
+        InputError: names or shapes do not match, or the adapters cannot be combined.
     """
-    # The plan keeps the adapters as they are: PEFT reads all of their files.
+    # The plan keeps the original adapters, because PEFT reads all of their files.
     combined = [_without_unchanged(base, each) for each in adapters] if _are_combined(adapters) else adapters
     _require_combinable(combined)
     builder = MergePlanBuilder(base, adapters[0].config.get("task_type") == "SEQ_CLS")
@@ -318,7 +318,7 @@ def _are_combined(adapters: list[Adapter]) -> bool:
 
 
 def _without_unchanged(base: Base, adapter: Adapter) -> Adapter:
-    """Without whole weights that are the base's: PEFT saves the embeddings beside a LoRA of them."""
+    """`adapter` without whole weights that equal the base's: PEFT saves the embeddings beside a LoRA of them."""
     whole = {name: key for name, key in adapter.whole.items() if _is_new(base, adapter, name)}
     return replace(adapter, whole=whole, whole_base=adapter.whole_base & whole.keys())
 

@@ -1,4 +1,4 @@
-"""Merge adapters into their base model: checked first, streamed, verified, and renamed only when complete."""
+"""Merges adapters into their base model: checked first, streamed, verified, and renamed only when complete."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class MergeResult:
     changed: int
     """Tensors that are not the base's own."""
     notes: list[str]
-    """What a user should know, one sentence each."""
+    """Notes for the user, one sentence each."""
     verification: Verification | None
-    """None when it was left out, or could not be made: then a note says why."""
+    """None if it was skipped, or not possible: then a note has the reason."""
 
 
 def merge(
@@ -48,13 +48,13 @@ def merge(
     """Write base + adapters to `target`, in the base's types and files; the peak of memory is a few tensors.
 
     Args:
-        named: runs or adapter directories, with `=WEIGHT` behind them or without.
+        named: runs or adapter directories, optionally followed by `=WEIGHT`.
         onto: another base than the one that the first adapter names.
-        verify: compare logits of both on a few tokens; the weights of a block are in memory at a time.
+        verify: whether to compare logits of both on a few tokens; the weights of one block are in memory at a time.
 
     Raises:
-        InputError: it cannot be merged; nothing was written.
-        MachineError: the disk is full or may not be written; `target` is absent.
+        InputError: the adapters cannot be merged; nothing was written.
+        MachineError: the disk is full or cannot be written; `target` is absent.
         CheckFailed: the merged model computes something else; `target` is absent.
     """
     require_absent(target)

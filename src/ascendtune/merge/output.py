@@ -1,4 +1,4 @@
-"""What a merge writes: every tensor of the merged model, where it starts from and what is added to it."""
+"""The output of a merge: every tensor of the merged model, its source and its changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout, Piece
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, units done, units in all)."""
+"""Called with (current work, units done, units in all)."""
 
 
 @dataclass(frozen=True)
 class ExpertAddition:
-    """What an adapter of stacked experts adds to one tensor of the files."""
+    """The change of one tensor of the files by an adapter of stacked experts."""
 
     adapter: Adapter
     expert_lora: ExpertLora
@@ -33,12 +33,12 @@ class ExpertAddition:
 
 @dataclass(frozen=True)
 class Addition:
-    """What an adapter of one module adds to a tensor of the files."""
+    """The change of a tensor of the files by an adapter of one module."""
 
     adapter: Adapter
     low_rank: LowRank
     rows: tuple[int, int] | None = None
-    """First row and last row + 1 of the part that it is added to; None: all of the tensor."""
+    """First row and last row + 1 of the changed part; None: the whole tensor."""
     is_transposed: bool = False
     """Whether the tensor is (in, out), as an embedding's and GPT-2's Conv1D."""
 
@@ -50,7 +50,7 @@ class InputRotation:
     adapter: Adapter
     rotation: Rotation
     rows: tuple[int, int] | None = None
-    """First row and last row + 1 of the part that belongs to the module; None: all of the tensor."""
+    """First row and last row + 1 of the module's part; None: the whole tensor."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Output:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """The files of the merged model, and what a user should know of them."""
+    """The files of the merged model, and notes on them."""
 
     base: Base
     adapters: list[Adapter]
@@ -90,9 +90,9 @@ class MergePlan:
     """File -> tensors in the order in which they are written."""
     config: dict[str, Any]
     notes: list[str]
-    """What a user should know, one sentence each."""
+    """Notes for the user, one sentence each."""
     layout: Layout | None = None
-    """Where a name of the model is not one of its files'."""
+    """Needed if a name of the model is not in its files."""
 
     @property
     def size(self) -> int:

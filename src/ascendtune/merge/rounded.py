@@ -15,7 +15,7 @@ from ascendtune.merge.mapped import MappedFiles
 from ascendtune.merge.output import MergePlan, Output
 
 _ROUNDED = {"F16": "fp16", "BF16": "bf16"}
-# Of a tensor's largest number: what the order of additions in fp32 may do to another one.
+# Relative to a tensor's largest number: possible effect of another order of additions in fp32.
 _SLACK = 1e-6
 _BLOCK = 1 << 18
 """Numbers compared at a time."""
@@ -29,17 +29,17 @@ def rounded_outputs(plan: MergePlan) -> dict[str, Output]:
 
 
 def rounded_types(plan: MergePlan) -> str:
-    """What tensors are rounded to, e.g. `bf16`; empty where none is."""
+    """The dtypes to which tensors are rounded, e.g. `bf16`; empty if none is rounded."""
     return " and ".join(sorted({_ROUNDED[each.dtype] for each in rounded_outputs(plan).values()}))
 
 
 class ExactWeights:
-    """What the merged files hold before it was rounded, computed again for each weight of the model when it is used."""
+    """The weights of the merged files before rounding, computed again for each weight of the model when it is used."""
 
     def __init__(self, model: Any, plan: MergePlan) -> None:
         """
         Args:
-            model: loaded from the merged files.
+            model: the model loaded from the merged files.
 
         Raises:
             NotInFp32: the base is quantised.
@@ -68,19 +68,19 @@ class ExactWeights:
         return name in self._outputs
 
     def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:
-        """Put what the weight `name` is before it is rounded into `target`.
+        """Write the weight `name` before rounding into `target`.
 
         Args:
-            stored: (*shape,) of the weight in the file, in its type.
+            stored: (*shape,) the weight in the file, in its type.
             target: (*shape,) fp32.
 
         Raises:
-            CheckFailed: a file holds other numbers than those, rounded to the nearest.
+            CheckFailed: a file contains other numbers than these, rounded to the nearest.
         """
         self._unchecked.discard(name)
         outputs = self._outputs[name]
         if len(outputs) == 1 and _is_whole(stored, *outputs[0]) and outputs[0][0].source[0].path in self._files:
-            # Computed in its place; compared in half precision, which is half of the bytes.
+            # Computed in `target`; compared in half precision, which is half of the bytes.
             output = outputs[0][0]
             target.copy_(self._base.tensors[output.source[1]])
             self._base.release()
@@ -95,10 +95,10 @@ class ExactWeights:
             _put(target if expert is None else target[expert], self._merger, output, self._plan, rows)
 
     def check_others(self, model: Any) -> None:
-        """The same for weights that no token has used.
+        """Check weights that no token has used.
 
         Raises:
-            CheckFailed: a file holds other numbers than those, rounded to the nearest.
+            CheckFailed: a file contains other numbers than the exact ones, rounded to the nearest.
         """
         for name, parameter in model.named_parameters():
             if name in self._unchecked:
@@ -108,10 +108,10 @@ class ExactWeights:
 def _put(
     target: torch.Tensor, merger: Merger, output: Output, plan: MergePlan, rows: tuple[int, int] | None = None
 ) -> None:
-    """Put into `target`, a parameter or one expert of it, what `output` is before it is rounded.
+    """Write `output` before rounding into `target`, a parameter or one expert of it.
 
     Args:
-        rows: of `output`, where `target` is a part of it.
+        rows: rows of `output`, if `target` is a part of it.
     """
     exact = merger.compute(replace(output, dtype="F32"))
     if rows is not None:
@@ -120,7 +120,7 @@ def _put(
     if output.experts:
         assert plan.layout is not None
         positions = plan.layout.positions(output.experts[0].piece)
-        # Experts lie behind each other, alike: (experts, numbers of one).
+        # Experts are stored one after the other, alike: (experts, numbers of one).
         flat = target.view(-1, math.prod(plan.layout.shape(output.experts[0].piece.parameter)[1:]))
         exact = exact.reshape(len(flat), -1)
     stored = flat[:, positions.flatten()] if positions is not None else target
@@ -153,9 +153,9 @@ def _require_rounded(stored: torch.Tensor, exact: torch.Tensor, output: Output, 
 
 
 def _have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors, any shape, of one shape and type, hold the same bits."""
+    """Whether two tensors, any shape, of one shape and type, are bitwise equal."""
     numbers = [each.contiguous().flatten() for each in (one, other)]
-    # The fewer integers, the sooner they are compared. A part of a tensor may begin at any number.
+    # Fewer integers are compared faster. A part of a tensor may begin at any number.
     lengths = [count * one.dtype.itemsize for each in numbers for count in (each.storage_offset(), each.numel())]
     integer = next(each for each in _INTEGERS if all(length % each.itemsize == 0 for length in lengths))
     return torch.equal(numbers[0].view(integer), numbers[1].view(integer))
@@ -165,12 +165,12 @@ def _is_rounded(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -
     """Whether `stored`, in fp32 or in `dtype`, is `exact`, any shape, fp32, rounded to `dtype`."""
     if stored.shape != exact.shape:
         return False
-    # In blocks, which fit into a core's cache; no second tensor of this size is made.
+    # In blocks, which fit into a core's cache; no second tensor of this size is created.
     rows = max(1, _BLOCK // max(1, exact[:1].numel()))
     for one, other in zip(stored.split(rows), exact.split(rows), strict=True):
         rounded = other.to(dtype)
         if not _have_same_bits(one, rounded.to(one.dtype)):
-            # A number halfway between two may go either way when fp32 adds in another order.
+            # A number halfway between two may be rounded either way if fp32 adds in another order.
             slack = _SLACK * exact.abs().max()
             if not ((one.float() - other).abs() <= (rounded.float() - other).abs() + slack).all():
                 return False

@@ -39,7 +39,7 @@ class Base:
         return self.files[self.where[name]].tensors[name]
 
     def find(self, name: str) -> str | None:
-        """The name in the files of what PEFT calls `name`."""
+        """The name in the files for PEFT's name of a weight."""
         return weight_in_files(name, self.where)
 
     @property
@@ -49,12 +49,12 @@ class Base:
 
     @property
     def head(self) -> str | None:
-        """The weight of the output embeddings; None where they are the input embeddings."""
+        """The weight of the output embeddings; None if they are the input embeddings."""
         return next((name for name in self.where if is_head(name)), None)
 
 
 def is_head(name: str) -> bool:
-    """Whether `name` is the weight that turns hidden states into logits."""
+    """Whether `name` is the weight that maps hidden states to logits."""
     return _is(name, _HEADS) and ".layers." not in name
 
 
@@ -92,18 +92,18 @@ class Sources:
     adapters: list[Adapter]
     base: Path
     notes: list[str] = field(default_factory=list)
-    """What a user should look at, one sentence each."""
+    """Warnings for the user, one sentence each."""
 
 
 def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
     """The adapters and the base on which the first of them was trained.
 
     Args:
-        named: each a run, an adapter directory or a hub id, with `=WEIGHT` behind it or without.
+        named: each a run, an adapter directory or a hub id, optionally followed by `=WEIGHT`.
         onto: another base, a directory or a hub id.
 
     Raises:
-        InputError: nothing that can be merged is there.
+        InputError: nothing that can be merged was found.
         MachineError: a hub id that cannot be downloaded.
     """
     places = [_place(each) for each in named]
@@ -126,13 +126,13 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
 
 
 def _base_named_by(config: Mapping[str, Any]) -> str:
-    """The path of the base, or its id on a hub, with `@REVISION` behind it where one is named."""
+    """The path of the base, or its id on a hub, followed by `@REVISION` if the config names one."""
     base, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
     return f"{base}@{revision}" if base and revision and not expanded(base).exists() else base
 
 
 def _place(text: str) -> tuple[Path, float]:
-    """The adapter's directory and its weight; a path may hold `=` itself."""
+    """The adapter's directory and its weight; a path may contain `=` itself."""
     path, weight = expanded(text), 1.0
     if not path.exists() and "=" in text:
         before, _, number = text.rpartition("=")
@@ -168,7 +168,8 @@ def _place(text: str) -> tuple[Path, float]:
 
 
 def _is_hub_id(text: str) -> bool:
-    """Whether it is OWNER/NAME or HUB:OWNER/NAME. A name alone is a misspelt run: no hub is asked for it."""
+    """Whether it is OWNER/NAME or HUB:OWNER/NAME. A name without an owner is a misspelt run: no hub is queried for
+    it."""
     if "/" not in text:
         return False
     try:
@@ -199,7 +200,7 @@ def _base_of(adapter: Path) -> Path:
 
 
 def _differences(one: Path, other: Path) -> list[str]:
-    """`num_hidden_layers 4 -> 6`: in what decides which weights there are; nothing where a config is not here."""
+    """`num_hidden_layers 4 -> 6`: differences in keys that decide the set of weights; empty if a config is missing."""
     try:
         before, after = (read_model_config(each / "config.json") for each in (one, other))
     except AscendtuneError:

@@ -1,4 +1,4 @@
-"""Input and output embeddings that may be one weight: whether they still are in the merged model."""
+"""Input and output embeddings that may be one weight, and whether they still are in the merged model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def settle_embeddings(builder: MergePlanBuilder, adapters: list[Adapter]) -> None:
-    """Embeddings that are one weight in the base stay one as long as the adapters treat them alike.
+    """Embeddings that are tied in the base stay tied if the adapters change them alike.
 
     Raises:
-        InputError: the adapters make another number of input than of output embeddings.
+        InputError: the adapters have different numbers of input and of output embeddings.
     """
     table = builder.base.table
     if table is None:
@@ -43,7 +43,7 @@ def settle_embeddings(builder: MergePlanBuilder, adapters: list[Adapter]) -> Non
 
 
 def _take_table_from_head(builder: MergePlanBuilder, adapters: list[Adapter], table: str) -> None:
-    """Where they are tied, what PEFT saves as the base's own head, below a LoRA, is the base's table as well."""
+    """If they are tied, the base's head that PEFT saves below a LoRA also becomes the base's input embeddings."""
     head = builder.head
     is_tied = builder.base.head is None or builder.config.get("tie_word_embeddings")
     if (
@@ -67,9 +67,9 @@ def _grow_vocabulary(builder: MergePlanBuilder, table: str, rows: int) -> None:
 
 
 def _is_untied(builder: MergePlanBuilder, adapters: list[Adapter], below: Output, table: str) -> bool:
-    """Whether tied embeddings have become two; the head is set when they have."""
+    """Whether tied embeddings have become two; then the head is set."""
     above = builder.tied_head
-    # PEFT ties a table of this name alone: it changes GPT-2's `wte` and leaves the head, whatever it is asked for.
+    # PEFT ties embeddings only if they have this name: it changes GPT-2's `wte` and never the head.
     is_tied_by_peft = above is not None or table.removesuffix(".weight").rpartition(".")[2] == "embed_tokens"
     if is_tied_by_peft and _keep_tied(builder, adapters, table) and (above is None or _have_same_changes(above, below)):
         return False
@@ -84,7 +84,7 @@ def _is_untied(builder: MergePlanBuilder, adapters: list[Adapter], below: Output
 
 
 def _keep_tied(builder: MergePlanBuilder, adapters: list[Adapter], table: str) -> bool:
-    """Whether every adapter that changes the table asks PEFT to change the head alike."""
+    """Whether every adapter that changes the table makes PEFT change the head alike."""
     changing = [each.adapter for each in builder.outputs[table].additions]
     changing += [each for each in adapters if _is_named(builder, each.whole, table)]
     return all(each.config.get("ensure_weight_tying") for each in changing)
@@ -119,8 +119,8 @@ def _is_touched(builder: MergePlanBuilder, name: str) -> bool:
 
 
 def _have_same_changes(head: Output, table: Output) -> bool:
-    """Whether one weight can be both: PEFT's own ties part where it casts the adapter to fp32, and have no DoRA."""
-    # Imported here: most adapters leave the embeddings alone.
+    """Whether one weight can be both: PEFT unties them if it casts the adapter to fp32, and does not tie with DoRA."""
+    # Imported here: most adapters do not change the embeddings.
     from ascendtune.merge.arithmetic import is_transpose
 
     pairs = zip(head.additions, table.additions, strict=False)

@@ -1,9 +1,9 @@
-"""Does the merged model compute the same as base and adapter? Asked on a few tokens, in fp32, through PEFT.
+"""Does the merged model compute the same as base and adapter? Tested on a few tokens, in fp32, through PEFT.
 
-Rounding the merged weights to half precision can move logits as far as a small adapter does. So two questions are
-asked: do the weights, before they are rounded, do what the adapter does, to the last digits of fp32; and how much of it
-does rounding leave. That the files hold these weights, rounded to the nearest, is checked number by
-number (`rounded.py`).
+Rounding the merged weights to half precision can change logits as much as a small adapter does. So two questions are
+separated: whether the weights, before rounding, have the effect of the adapter, to the last digits of fp32; and how
+much of the effect rounding preserves. That the files contain these weights, rounded to the nearest, is checked number
+by number (`rounded.py`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.rounded import ExactWeights, rounded_outputs
 from ascendtune.merge.source import Base
 
-# The layer of a tensor, by its name; and a tensor of one expert, of which transformers makes one with the others.
+# The layer of a tensor, by its name; and a tensor of one expert, which transformers joins with the others.
 _LAYER = re.compile(r".*?\.\d+\.")
 _ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
 _TOKENS, _TOKENS_OF_EXPERTS = 3, 16
-"""Multiplying by 3 tokens takes as long as reading the weights, by 8 almost three times as long. With experts, more
+"""A product with 3 tokens takes as long as reading the weights, with 8 almost three times as long. With experts, more
 tokens reach more of them."""
 _DOING = "comparing with base and adapter"
-# Of the size of the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
+# Relative to the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
 _TOLERANCE = 1e-4
-# An effect of fewer tolerances is too small for a part of it that is missing to be found.
+# In a smaller effect, in tolerances, a missing part of it could not be detected.
 _DISCERNIBLE = 10
 
 
@@ -64,12 +64,12 @@ class Verification:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether the adapter does enough for `agrees` to say something."""
+        """Whether the adapter's effect is large enough for `agrees` to be meaningful."""
         return self.effect >= _DISCERNIBLE * self.tolerance
 
     @property
     def lost(self) -> float:
-        """Share of the adapter's effect that rounding took."""
+        """Share of the adapter's effect that rounding removed."""
         return min(self.difference / self.effect, 1.0) if self.effect else 0.0
 
 
@@ -81,8 +81,8 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
     """Compare logits; a block of one model is in memory at a time.
 
     Raises:
-        CannotVerify: too little memory, or the model needs code of its own.
-        CheckFailed: the files do not hold what was computed.
+        CannotVerify: too little memory, or the model needs remote code.
+        CheckFailed: the files do not contain the computed weights.
     """
     began = time.perf_counter()
     _require_memory(plan)
@@ -90,7 +90,7 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             progress(_DOING, 0, 2)
-            adapted, base = _ask_adapter(plan, ids, in_one_batch=_can_share_a_batch(plan))
+            adapted, base = _logits_with_adapter(plan, ids, in_one_batch=_can_share_a_batch(plan))
             progress(_DOING, 1, 2)
             exact, rounded = _ask_merged(plan, merged, ids)
     except NotInFp32 as error:
@@ -110,9 +110,9 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
 
 
 def _scale(base: torch.Tensor, adapted: torch.Tensor) -> float:
-    """What rounding errors are relative to: how large the terms of a logit are.
+    """The scale of rounding errors: the magnitude of a logit's terms.
 
-    One score of a reward model may be close to 0 because its terms cancel out; those of another model do not as well.
+    One score of a reward model may be close to 0 because its terms cancel out; not those of the other model as well.
 
     Args:
         base: (1, tokens, known) logits, or (1, scores).
@@ -127,11 +127,11 @@ def _require_memory(plan: MergePlan) -> None:
     for name, tensor in tensors:
         layer = found.group() if (found := _LAYER.match(name)) else name
         layers[layer] = layers.get(layer, 0) + torch.Size(tensor.shape).numel()
-    # One tensor at a time is computed again and compared: it, its change and what lies between.
+    # One tensor at a time is computed again and compared: memory for it, its change and intermediate results.
     largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
     needed = 4 * (max(layers.values(), default=0) + 5 * largest)
     needed += sum(tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values())
-    # What these replace is copied, in fp32 at most.
+    # The tensors that these replace are copied, in fp32 at most.
     replacing = [each.file.tensors[key] for each in plan.adapters for key in each.whole.values()]
     needed += sum(4 * torch.Size(tensor.shape).numel() for tensor in replacing)
     needed += sum(tensor.size for name, tensor in tensors if _ONE_EXPERT.search(name))
@@ -151,7 +151,9 @@ def _has_experts(base: Base) -> bool:
     return any(".experts." in name for file in base.files.values() for name in file.tensors)
 
 
-def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _logits_with_adapter(
+    plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of base with adapters, and of the base alone."""
     files = MappedFiles(plan.base.files.values())
     model = _load(plan, plan.base.directory, files)
@@ -170,9 +172,9 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
         if base is not None:
             raise
         # The model calls a module of the adapter with another number of rows, and PEFT's hooks stay on it.
-        return _ask_adapter(plan, ids, in_one_batch=False)
+        return _logits_with_adapter(plan, ids, in_one_batch=False)
     except (AttributeError, TypeError) as error:
-        # PEFT's all-linear takes routers, too, of which some answer with several tensors.
+        # PEFT's all-linear includes routers, some of which return several tensors.
         raise CannotVerify(f"PEFT's model does not compute: {first_line(error)}") from error
 
 
@@ -180,7 +182,7 @@ def _with_adapters(model: Any, adapters: list[Adapter]) -> Any:
     from peft import PeftModel
 
     # PEFT writes the adapter's numbers into these, or into copies of their dtype, which may be narrower than the
-    # adapter's; what is written into a mapped page would be lost.
+    # adapter's; numbers written into a mapped page would be lost.
     overwritten = {name: each.file.tensors[key] for each in adapters for name, key in each.whole.items()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in overwritten:
@@ -201,15 +203,15 @@ def _with_adapters(model: Any, adapters: list[Adapter]) -> Any:
 
 
 def _peft_name(number: int) -> str:
-    """A number alone would be taken for that of a layer where PEFT removes the adapter's name from a weight's."""
+    """A bare number would be taken for that of a layer when PEFT removes the adapter's name from a weight's."""
     return f"adapter_{number}"
 
 
 def _require_loaded(tuned: Any, name: str, adapter: Adapter) -> None:
-    """PEFT drops weights of a further adapter where ensure_weight_tying asks for a head that another one has wrapped.
+    """PEFT drops weights of a further adapter if ensure_weight_tying needs a head that another one has wrapped.
 
     Raises:
-        CannotVerify: it has.
+        CannotVerify: it has dropped weights.
     """
     from peft import get_peft_model_state_dict, load_peft_weights
     from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
@@ -224,8 +226,8 @@ def _require_loaded(tuned: Any, name: str, adapter: Adapter) -> None:
 def _can_share_a_batch(plan: MergePlan) -> bool:
     """Whether PEFT computes base and adapter for two rows of one batch, so that weights are converted once for both.
 
-    It does for one LoRA that only adds to linear modules and embeddings, and does not scale it as a whole; not in
-    experts, which get some of the batch's tokens, without their rows; nor for MPT, where it drops the rows' adapters.
+    It does for one LoRA that only adds to linear modules and embeddings, and is not scaled as a whole; not in experts,
+    which receive some of the batch's tokens without their rows; nor for MPT, where it drops the rows' adapters.
     """
     first, *others = plan.adapters
     adds_only = not (first.expert_loras or first.rotations or first.whole or first.uses_dora)
@@ -255,11 +257,11 @@ def _logits(
 
     Args:
         ids: (rows, tokens) int64.
-        changes: as `in_fp32` takes them.
-        options: for the model.
+        changes: as for `in_fp32`.
+        options: arguments of the model.
 
     Raises:
-        CannotVerify: the model uses a weight outside the module that holds it.
+        CannotVerify: the model uses a weight outside its module.
     """
     try:
         with in_fp32(model, files, changes):
@@ -287,7 +289,7 @@ def _rows(plan: MergePlan) -> int | None:
 
 
 def _load(plan: MergePlan, directory: Path, files: MappedFiles) -> Any:
-    """The model in `directory`, its weights those of `files`, mapped, in their own dtypes."""
+    """The model in `directory` with the weights of `files`, mapped, in their own dtypes."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.utils import logging
 
@@ -297,7 +299,7 @@ def _load(plan: MergePlan, directory: Path, files: MappedFiles) -> Any:
     architectures = plan.config.get("architectures") or [""]
     is_classifier = architectures[0].endswith("ForSequenceClassification")
     kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
-    # A config that says nothing means transformers' own number, two; the base of a new head has no labels yet.
+    # Without labels a config has transformers' default, two; the base of a new head has no labels yet.
     options = {"num_labels": len(plan.config["id2label"])} if is_classifier and "id2label" in plan.config else {}
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **options)

@@ -1,4 +1,4 @@
-"""The merged model, file by file and tensor by tensor, in a directory that gets its name when it is whole."""
+"""Writes the merged model, file by file and tensor by tensor, in a directory that gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def copy_bytes(source: IO[bytes], begin: int, size: int, target: IO[bytes]) -> N
                 raise EOFError(f"{size - done} bytes are missing")
             done += copied
     except OSError:
-        # Other file systems, old kernels. A full disk is told by the write below.
+        # Other file systems, old kernels. The write below raises for a full disk.
         source.seek(begin + done)
         target.seek(0, os.SEEK_END)
         while done < size:
@@ -84,9 +84,9 @@ def require_writable_target(target: Path, size: int) -> None:
     """
     require_absent(target)
     require_writable(target)
-    there = next(parent for parent in target.absolute().parents if parent.exists())
+    existing = next(parent for parent in target.absolute().parents if parent.exists())
     what, remedy = f"the merged model needs {format_bytes(size)}", "free space, or put --to on another disk"
-    require_free_space(there, size, what, remedy=remedy)
+    require_free_space(existing, size, what, remedy=remedy)
 
 
 def require_absent(target: Path) -> None:
@@ -104,11 +104,11 @@ def require_absent(target: Path) -> None:
 
 @contextmanager
 def claimed_target(target: Path) -> Iterator[Path]:
-    """A directory beside `target` that takes its name at the end; killed at any moment, `target` is absent or whole.
+    """A directory beside `target` that is renamed at the end; if killed, `target` is absent or complete.
 
     Raises:
         InputError: another process is writing the same target.
-        MachineError: the disk is full or may not be written.
+        MachineError: the disk is full or cannot be written.
     """
     target = target.absolute()
     temporary = target.with_name(f".{target.name}.merging")
@@ -123,7 +123,7 @@ def claimed_target(target: Path) -> Iterator[Path]:
                 remedy="wait for it, or choose another --to",
                 where=target,
             )
-        # Another process may have finished it since it was asked.
+        # Another process may have finished it since the check.
         require_absent(target)
         try:
             with appearing(target, temporary):
@@ -134,7 +134,7 @@ def claimed_target(target: Path) -> Iterator[Path]:
 
 
 def write_model(plan: MergePlan, directory: Path, progress: Progress) -> None:
-    """Weights, index and config into `directory`, and what else belongs to a model."""
+    """Write weights, index and config, and the other files of a model, into `directory`."""
     # Imported here: a target that cannot be written is reported before torch is imported.
     from ascendtune.merge.arithmetic import Merger
 
@@ -179,7 +179,7 @@ def _write(outputs: list[Output], file: IO[bytes], merger: Merger) -> None:
 
 
 def _runs(outputs: list[Output]) -> Iterator[tuple[int, int]]:
-    """Slices: each changed tensor alone, neighbours that are copied together."""
+    """Slices: each changed tensor by itself, adjacent copied ones together."""
     begin = 0
     for at in range(1, len(outputs) + 1):
         if at == len(outputs) or not _follows(outputs[at - 1], outputs[at]):
@@ -195,7 +195,7 @@ def _follows(first: Output, second: Output) -> bool:
 
 
 def _copy_companions(plan: MergePlan, directory: Path) -> None:
-    """Tokenizer and template from one place, the adapter's when it has them; everything else from the base."""
+    """Tokenizer and template from one place, the adapter's if it has them; everything else from the base."""
     base = plan.base.directory
     speakers = (each.directory for each in plan.adapters if (each.directory / "tokenizer_config.json").is_file())
     speaker = next(filter(has_vocabulary, speakers), base)
@@ -204,7 +204,7 @@ def _copy_companions(plan: MergePlan, directory: Path) -> None:
     for path in found:
         if path.is_file():
             shutil.copyfile(path, directory / path.name)
-    # Of a folder that leads elsewhere nothing is copied: it could be any of this machine.
+    # A folder that is a link is not copied: it could lead to any one of this machine.
     if not (speaker / _TEMPLATES).is_symlink() and (named := sorted((speaker / _TEMPLATES).glob("*.jinja"))):
         (directory / _TEMPLATES).mkdir()
         for path in named:

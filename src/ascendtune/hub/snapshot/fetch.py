@@ -1,4 +1,5 @@
-"""A repository of a hub into a directory: which files, is there room, which mirror, all at once, all checked."""
+"""Fetches a repository of a hub into a directory: selects files, checks disk space, chooses mirrors, verifies
+hashes."""
 
 from __future__ import annotations
 
@@ -26,20 +27,20 @@ from ascendtune.hub.snapshot.transfer import STATE, Cancelled, TooSlow, WrongCon
 
 AT_ONCE = 4
 _TRIES = 5
-"""Requests in a row of one file that bring nothing new, over all mirrors, before it is given up."""
+"""Consecutive requests of one file without progress, over all mirrors, before it is given up."""
 _LONGEST_WAIT_SECONDS = 30.0
-# Pickled weights are never loaded, and copies in other layouts are for other programs: `--include` brings them.
+# Pickled weights are never loaded, and copies in other formats are for other programs: `--include` fetches them.
 UNWANTED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.ot", "*.tflite")
 Progress = Callable[[str, int, int, str], None]
-"""Told what is done, how many MiB, of how many, and the files that are under way."""
+"""Called with the current work, the MiB done and in all, and the files in transfer."""
 
 
 @dataclass(frozen=True)
 class SnapshotRequest:
-    """What is asked for.
+    """The repository and files to fetch.
 
     Attributes:
-        include, exclude: patterns of paths as the shell has them; without `include` everything that training reads.
+        include, exclude: patterns of paths as in a shell; without `include` every file that training reads.
     """
 
     name: str
@@ -60,7 +61,7 @@ class SnapshotRequest:
 
 @dataclass
 class Mirrors:
-    """The hubs in the order in which they are tried. Threads share it: all leave a mirror that fails."""
+    """The hubs in the order in which they are tried. Threads share it: all stop using a mirror that fails."""
 
     hubs: Sequence[HubClient]
     _current: int = 0
@@ -72,12 +73,12 @@ class Mirrors:
 
     @property
     def is_last(self) -> bool:
-        """Whether every mirror was tried: then a slow one is better than none."""
+        """Whether every mirror was tried: then even a slow one is used."""
         with self._lock:
             return self._current >= len(self.hubs) - 1
 
     def leave(self, hub: HubClient, why: str) -> None:
-        """Go on with the next mirror, unless another thread has gone on already."""
+        """Switch to the next mirror, unless another thread has switched already."""
         with self._lock:
             if len(self.hubs) == 1 or self.hubs[self._current % len(self.hubs)] is not hub:
                 return
@@ -88,7 +89,7 @@ class Mirrors:
 
 @dataclass(frozen=True)
 class FetchResult:
-    """What a fetch did; bytes that came in this call, and files that were here already."""
+    """The result of a fetch: bytes that this call received, and files that existed already."""
 
     manifest: Manifest
     arrived_bytes: int
@@ -106,7 +107,7 @@ class _Count:
     arrived: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files whose bytes come just now, and not of all: a data set may have tens of thousands."""
+    """Sizes of the files in transfer, not of all: a data set may have tens of thousands."""
 
     def __post_init__(self) -> None:
         self.done = sum(self.parts.values())
@@ -131,7 +132,7 @@ def list_files(request: SnapshotRequest, mirrors: Mirrors) -> Listing:
     """The files of the repository at the revision, from the first mirror that answers.
 
     Raises:
-        RecipeError, DataError: there is no such repository or revision, or no access to it.
+        RecipeError, DataError: the repository or revision does not exist, or access is denied.
         MachineError: no mirror answers.
     """
     for number in range(_TRIES):
@@ -152,7 +153,7 @@ def list_files(request: SnapshotRequest, mirrors: Mirrors) -> Listing:
 
 
 def _pause(fault: Fault, failures: int) -> float:
-    """Seconds to wait after so many failures in a row: what the server asks for, else more each time."""
+    """Seconds to wait after consecutive failures: the server's request, else an increasing time."""
     return fault.wait_seconds if fault.wait_seconds is not None else min(2.0**failures / 4, _LONGEST_WAIT_SECONDS)
 
 
@@ -164,15 +165,15 @@ def fetch(
     progress: Progress,
     pinned: Manifest | None = None,
 ) -> FetchResult:
-    """Bring the wanted files of a repository into `request.directory`; what is there and right is not read again.
+    """Fetch the selected files of a repository into `request.directory`; correct files are not read again.
 
     Args:
         least_speed: bytes per second below which another mirror is tried, while there is one.
-        pinned: what an earlier fetch brought: the same commit is fetched, and the hashes must be those.
+        pinned: the manifest of an earlier fetch: the same commit is fetched, and the hashes must be equal.
 
     Raises:
-        RecipeError, DataError: no such repository; a file is in the way that differs; no file is wanted.
-        MachineError: no mirror answers, no room on the disk, or a file did not come.
+        RecipeError, DataError: no such repository; an existing file differs; no file is selected.
+        MachineError: no mirror answers, the disk has too little space, or a file was not received.
     """
     require_writable(request.directory)
     listing = Listing(pinned.commit, pinned.files) if pinned else list_files(request, mirrors)
@@ -207,13 +208,13 @@ def fetch(
 
 
 def _left_out(request: SnapshotRequest, listing: Listing) -> str:
-    """How many files are not wanted, and the first three."""
+    """A note with the number of files that are not selected, and the first three of them."""
     names = [each.path for each in listing.files if not request.wants(each.path)]
     return f"; {len(names)} left out: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}" if names else ""
 
 
 def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]:
-    """Read all fetched files again; a line for each that is missing or holds something else."""
+    """Read all fetched files again; a line for each that is missing or has other content."""
     wrong = []
     total = max(sum(each.size for each in manifest.files) >> 20, 1)
     done = 0
@@ -231,7 +232,7 @@ def _unlisted(request: SnapshotRequest, faults: Sequence[tuple[HubClient, Fault]
     tried = "; ".join(f"{hub.endpoint}: {fault.what}" for hub, fault in faults)
     statuses = {fault.status for _, fault in faults}
     refused = input_error(request.kind)
-    # A mirror that is down says nothing about the repository; one that answers does.
+    # The fault of a mirror that is down implies nothing about the repository; the answer of another does.
     if statuses & {401, 403}:
         return refused(
             f"access to the {noun(request.kind)} {request.name} is refused, or it does not exist ({tried})",
@@ -254,7 +255,7 @@ def _unlisted(request: SnapshotRequest, faults: Sequence[tuple[HubClient, Fault]
 
 
 def _missing(request: SnapshotRequest, wanted: Sequence[RemoteFile]) -> list[RemoteFile]:
-    """The files that are not here yet; what is in the way and differs is never overwritten."""
+    """The selected files that do not exist yet; an existing file that differs is never overwritten."""
     missing, differing = [], []
     for file in wanted:
         path = request.directory / file.path
@@ -274,7 +275,7 @@ def _missing(request: SnapshotRequest, wanted: Sequence[RemoteFile]) -> list[Rem
 
 
 def _count_of(request: SnapshotRequest, missing: Sequence[RemoteFile], progress: Progress) -> _Count:
-    """What earlier tries have brought of the missing files; raises where the disk has no room for the rest."""
+    """Bytes that earlier tries have received of the missing files; raises if the disk has no space for the rest."""
     parts = {file.path: _size_of(part_of(request.directory, file)) for file in missing}
     total, here = sum(file.size for file in missing), sum(parts.values())
     require_free_space(
@@ -300,7 +301,7 @@ class _Download:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def fetch_all(self, files: Sequence[RemoteFile]) -> None:
-        # The largest first: what is left at the end is small, and many connections share it.
+        # The largest first, so that the last ones are small, and many connections share the work.
         queue = sorted(files, key=lambda file: -file.size)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             tasks = [pool.submit(self._fetch, file) for file in queue]
@@ -315,7 +316,7 @@ class _Download:
                 raise error
 
     def _fetch(self, file: RemoteFile) -> None:
-        """Try until the file is whole or nothing new came _TRIES times in a row."""
+        """Retry until the file is complete, or _TRIES consecutive requests received nothing new."""
         part, hubs = part_of(self.request.directory, file), len(self.mirrors.hubs)
         failures, wrong, is_refused = 0, 0, False
         while True:
@@ -347,7 +348,7 @@ class _Download:
 
 
 def _refused(file: RemoteFile, request: SnapshotRequest, hub: HubClient, fault: Fault) -> AscendtuneError:
-    """The files of a gated repository are listed for everybody."""
+    """The error for a file that is listed but refused: the files of a gated repository are listed for everybody."""
     return input_error(request.kind)(
         f"{request.name} lists {file.path}, but access to it is refused ({hub.endpoint}: {fault.what})",
         code="hub-access-denied",
@@ -374,6 +375,6 @@ def _size_of(path: Path) -> int:
 
 
 def _remove_old_parts(directory: Path) -> None:
-    """Everything is whole: parts of other revisions would only take disk space."""
+    """Remove parts of other revisions, which only take disk space once everything is complete."""
     for part in (directory / STATE).glob("*.part"):
         part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A file that lists models and data sets to fetch, and the lock file that pins what they were."""
+"""A file that lists models and data sets to fetch, and the lock file that pins their commits and hashes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RepositorySection(Section):
     id: Annotated[str, AfterValidator(checked_id)]
     """Its name on the hub: OWNER/NAME."""
     revision: Annotated[str, AfterValidator(checked_revision)] | None = None
-    """Branch, tag or commit; the lock file pins the commit that it was."""
+    """Branch, tag or commit; the lock file pins the commit."""
     to: str | None = None
     """Directory; by default models/NAME or datasets/NAME."""
     include: tuple[str, ...] = ()
@@ -53,15 +53,15 @@ class FetchList(Section):
 
 
 def default_directory(name: str, kind: RepoType) -> Path:
-    """Where a repository goes that no directory was named for, below the working directory."""
+    """The default directory of a repository, below the working directory."""
     return Path(f"{kind}s") / name.rpartition("/")[2]
 
 
 def read_fetch_list(path: Path) -> list[SnapshotRequest]:
-    """What the file asks for; directories are relative to the working directory.
+    """The requests in the file; directories are relative to the working directory.
 
     Raises:
-        InputError: the file is missing, damaged, or has a key or a value that is not possible; it names nothing.
+        InputError: the file is missing, damaged or empty, or has an invalid key or value.
     """
     content = validate(FetchList, read_document(path, "list of supplies"))
     listed: list[tuple[RepoType, RepositorySection]] = [
@@ -85,7 +85,7 @@ def read_fetch_list(path: Path) -> list[SnapshotRequest]:
 
 
 class LockFile:
-    """Beside a fetch list: the commit and the hashes that each of them had when it was fetched first."""
+    """The lock file of a fetch list: the commit and the hashes of each repository at its first fetch."""
 
     def __init__(self, fetch_list: Path) -> None:
         self.path = fetch_list.with_name(f"{fetch_list.stem}.lock.json")
@@ -97,7 +97,7 @@ class LockFile:
             self._entries = {}
 
     def pinned(self, request: SnapshotRequest) -> Manifest | None:
-        """What was fetched before for this entry; None where it is new, or asks for another revision now.
+        """The manifest of the earlier fetch of this entry; None if it is new, or has another revision now.
 
         Raises:
             MachineError: the entry is damaged.
@@ -108,10 +108,10 @@ class LockFile:
         return Manifest.of_record(entry.get("fetched"), self.path)
 
     def pin(self, request: SnapshotRequest, manifest: Manifest) -> None:
-        """Keep what was fetched; written at once.
+        """Record a fetch; written at once.
 
         Raises:
-            MachineError: the disk is full or refuses to be written.
+            MachineError: the disk is full or cannot be written.
         """
         self._entries[_key(request)] = {"revision": request.revision, "fetched": manifest.as_record()}
         write_json(self.path, dict(sorted(self._entries.items())))

@@ -1,4 +1,4 @@
-"""Which files a repository has, and where each can be read: Hugging Face's protocol and ModelScope's."""
+"""Lists the files of a repository and their URLs: Hugging Face's protocol and ModelScope's."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RemoteFile:
 
     Attributes:
         size: bytes.
-        sha256: of the content, in hexadecimal; None where the hub names only `git_sha1`.
-        git_sha1: the name of git's object of this content: SHA-1 of `blob SIZE\\0CONTENT`.
+        sha256: hash of the content, in hexadecimal; None if the hub lists only `git_sha1`.
+        git_sha1: git's hash of this content: SHA-1 of `blob SIZE\\0CONTENT`.
     """
 
     path: str
@@ -45,7 +45,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of one revision; `commit` names it for ever where the hub has such names."""
+    """The files of one revision; `commit` identifies it permanently if the hub has commits."""
 
     commit: str
     files: tuple[RemoteFile, ...]
@@ -104,7 +104,7 @@ class HuggingFace(_Hub):
 
 
 class ModelScope(_Hub):
-    """A revision is a branch or a tag there: what was read is named by the hashes of the files."""
+    """Revisions are branches or tags there: the state of a download is identified by the hashes of its files."""
 
     def listing(self, name: str, kind: RepoType, revision: str | None) -> Listing:
         revision = revision or "master"
@@ -123,7 +123,7 @@ class ModelScope(_Hub):
                 if each.path not in known
             ]
             files += new
-            # Models come on one page whatever is asked for.
+            # Models are listed on one page, whatever page size is requested.
             if len(entries) < _MODELSCOPE_PAGE or not new:
                 return Listing(revision, tuple(files))
             if len(files) > _MOST_FILES:
@@ -139,11 +139,11 @@ def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[Hu
     """The hubs to try, in this order.
 
     Args:
-        names: `hf`, `hf-mirror`, `modelscope` or a URL of a mirror of Hugging Face; none: HF_ENDPOINT where it is set,
+        names: `hf`, `hf-mirror`, `modelscope` or a URL of a mirror of Hugging Face; empty: HF_ENDPOINT if it is set,
             then Hugging Face, then hf-mirror.
 
     Raises:
-        InputError: an unknown name, or ModelScope beside another hub: their repositories differ.
+        InputError: an unknown name, or ModelScope with another hub: their repositories differ.
     """
     if "modelscope" in names:
         if set(names) != {"modelscope"}:
@@ -162,7 +162,7 @@ def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[Hu
     remedy = f"choose {', '.join((*_MIRRORS, 'modelscope'))}, or give the URL of a mirror of Hugging Face"
     for each in endpoints:
         _require_hub(each, "--from", remedy)
-    # A token opens private repositories: it goes to the hub that gave it and to the one that the user set, no further.
+    # A token opens private repositories: it is sent only to the hub that issued it and to the one that the user set.
     token = _hugging_face_token(environment)
     return [HuggingFace(each, token if each in (HUGGING_FACE, own) else None) for each in endpoints]
 
@@ -182,7 +182,7 @@ def _require_hub(address: str, source: str, remedy: str) -> None:
 def _is_http_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        # A port that is not a number, or too large, is found when it is read.
+        # A port that is not a number, or too large, is detected when it is read.
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
@@ -199,9 +199,9 @@ def _hugging_face_token(environment: Mapping[str, str]) -> str | None:
 
 
 def _next_cursor(link: str) -> str | None:
-    """The place in the list at which the next page begins; None on the last page.
+    """The cursor of the next page; None on the last page.
 
-    Mirrors name the next page on the hub that they mirror, so only the place is taken.
+    Mirrors link to the next page on the hub that they mirror, so only the cursor is used.
     """
     following = re.search(r'<([^<>]*)>;\s*rel="next"', link)
     if following is None:
@@ -255,10 +255,10 @@ def checked_revision(revision: str) -> str:
 
 
 def is_safe_path(path: str) -> bool:
-    """Whether a path of a stranger's repository stays inside the directory that it is written into.
+    """Whether a path in an untrusted repository stays inside the directory that it is written into.
 
-    Not a path with `.`, `//` or a slash at its end, which no pattern expects, nor one in `.git`, where git looks for
-    programs to run.
+    Paths with `.`, `//` or a trailing slash are refused, because no pattern expects them, and those in `.git`, where
+    git looks for programs to run.
     """
     parts = PurePosixPath(path).parts
     return (

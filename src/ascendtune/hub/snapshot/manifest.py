@@ -1,4 +1,4 @@
-"""What was fetched, kept beside it: source, revision, sizes and hashes, to look again later without a network."""
+"""The record of a fetch, in its directory: source, revision, sizes and hashes, for later checks without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEDY = "remove it and fetch again: files that fit stay"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of one repository that were asked for, at one commit."""
+    """The selected files of one repository, at one commit."""
 
     name: str
     kind: RepoType
@@ -37,7 +37,7 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: Path) -> Manifest | None:
-        """The one of `directory`; None where nothing was fetched into it.
+        """The manifest of `directory`; None if nothing was fetched into it.
 
         Raises:
             MachineError: it is damaged.
@@ -50,7 +50,7 @@ class Manifest:
 
     @classmethod
     def of_record(cls, record: Any, where: Path) -> Manifest:
-        """The one that `as_record` gave.
+        """The manifest from the result of `as_record`.
 
         Raises:
             MachineError: it is damaged.

@@ -46,7 +46,7 @@ _TOKEN = """[ -z "${HF_TOKEN:-}" ] || printf 'header = "Authorization: Bearer %s
 
 
 def shell_script(request: SnapshotRequest, listing: Listing, hub: HubClient) -> str:
-    """The script that brings the wanted files into `request.directory`."""
+    """The script that fetches the selected files into `request.directory`."""
     wanted: Sequence[RemoteFile] = [file for file in listing.files if request.wants(file.path)]
     head = _HEAD.format(
         name=request.name, commit=listing.commit, directory=shlex.quote(str(request.directory)),
@@ -56,7 +56,7 @@ def shell_script(request: SnapshotRequest, listing: Listing, hub: HubClient) -> 
     for file in wanted:
         url = hub.url(request.name, request.kind, listing.commit, file.path)
         kind, value = ("sha256", file.sha256) if file.sha256 else ("git", file.git_sha1 or "")
-        # ./ as a name may begin with '-'.
+        # ./ because a name may begin with '-'.
         lines.append(
             f"get {shlex.quote(f'./{file.path}')} {shlex.quote(url)} {kind if value else 'none'} {value}".rstrip()
         )

@@ -1,4 +1,4 @@
-"""One file from a hub onto the disk: continued where an earlier try ended, checked before it gets its name."""
+"""Transfers one file from a hub to the disk: resumed where an earlier try ended, verified before it gets its name."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ascendtune.hub.snapshot.hub_client import RemoteFile
 
 _CHUNK = 1 << 18
 STATE = ".ascendtune-fetch"
-"""Directory inside the target: unfinished parts, the list of what was fetched, the lock."""
+"""Directory inside the target: unfinished parts, the manifest, the lock."""
 PACE_SECONDS = 20.0
 """The time over which a speed is judged."""
 
 
 class TooSlow(Fault):
-    """The mirror sends less than the least speed that is accepted; another may be faster."""
+    """The mirror sends less than the minimum speed; another one may be faster."""
 
 
 class WrongContent(Fault):
-    """All bytes came, and they are not those that the hub lists."""
+    """All bytes arrived, and their hash is not the one that the hub lists."""
 
 
 class Cancelled(Exception):
-    """The fetch ends; what came so far stays for the next one."""
+    """The fetch was cancelled; the received part is kept for the next one."""
 
 
 class Pace:
@@ -48,10 +48,10 @@ class Pace:
         self._total = 0
 
     def add(self, count: int) -> None:
-        """Count bytes that came.
+        """Count received bytes.
 
         Raises:
-            TooSlow: the connection is older than PACE_SECONDS and slower than the least speed.
+            TooSlow: the connection is older than PACE_SECONDS and slower than the minimum speed.
         """
         now = time.monotonic()
         self._total += count
@@ -65,14 +65,14 @@ class Pace:
 
 
 def hash_of(file: RemoteFile) -> Any:
-    """A running hash of the kind that the hub lists; SHA-256 where it lists none."""
+    """A hash object of the type that the hub lists; SHA-256 if it lists none."""
     if file.sha256 is None and file.git_sha1 is not None:
         return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
     return hashlib.sha256()
 
 
 def listed_hash(file: RemoteFile) -> str | None:
-    """What `hash_of` must give for the whole content."""
+    """The expected result of `hash_of` for the whole content."""
     return file.sha256 or file.git_sha1
 
 
@@ -88,7 +88,7 @@ def holds(path: Path, file: RemoteFile) -> bool:
 
 
 def part_of(directory: Path, file: RemoteFile) -> Path:
-    """Where the unfinished file is kept: another content of the same path has another part."""
+    """Path of the unfinished file: another content of the same path has another part."""
     identity = hashlib.sha256(f"{file.path}\0{file.size}\0{listed_hash(file)}".encode()).hexdigest()[:32]
     return directory / STATE / f"{identity}.part"
 
@@ -103,16 +103,16 @@ def transfer(
     arrived: Callable[[int], None],
     cancelled: threading.Event,
 ) -> None:
-    """Fetch what is missing of `file` into `directory`, check it, and give it its name.
+    """Fetch the missing part of `file` into `directory`, verify it, and rename it to its final name.
 
     Args:
         least_speed: bytes per second below which the connection is given up; 0 accepts any.
-        arrived: told the number of bytes that came; a negative one takes back what was counted and is lost.
+        arrived: called with the number of received bytes; a negative number subtracts counted bytes that were lost.
 
     Raises:
-        Fault: the connection failed, is too slow, or brought something else. The part stays, unless it is wrong.
+        Fault: the connection failed, is too slow, or delivered wrong content. The part is kept, unless it is wrong.
         Cancelled: `cancelled` was set.
-        MachineError: the disk is full or refuses to be written.
+        MachineError: the disk is full or cannot be written.
     """
     part, target = part_of(directory, file), directory / file.path
     with translated_disk_errors(target, "downloading"):
@@ -137,9 +137,9 @@ def transfer(
 
 
 def _open_part(part: Path, size: int) -> BinaryIO:
-    """The part, to be read from its beginning.
+    """Open the part, to be read from its beginning.
 
-    It is empty if another program left something there that cannot be the beginning of a file of this size.
+    It is emptied if another program left something there that cannot be the beginning of a file of this size.
     """
     with suppress(FileNotFoundError):
         found = part.lstat()
@@ -153,7 +153,7 @@ def _open_part(part: Path, size: int) -> BinaryIO:
 def _received(
     file: RemoteFile, url: str, headers: dict[str, str], offset: int, pace: Pace, cancelled: threading.Event
 ) -> Iterator[bytes]:
-    """The bytes of the file from `offset` on, as they come."""
+    """The bytes of the file from `offset` on, as they arrive."""
     if offset == file.size:
         return
     with _translated_connection_errors(), open_url(url, headers, offset=offset) as answer:
@@ -171,7 +171,7 @@ def _received(
 
 
 def _bytes_before(answer: http.client.HTTPResponse, offset: int, size: int) -> int:
-    """How many bytes that are here already the answer repeats: none, or all where the server knows no ranges."""
+    """Number of bytes that the answer repeats: 0, or all if the server does not support ranges."""
     if answer.status == 200:
         return offset
     wanted = f"bytes {offset}-{size - 1}/{size}"
