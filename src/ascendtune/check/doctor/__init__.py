@@ -38,7 +38,7 @@ CHECKS = {
         "tracker": "tracker",
     }.items()
 }
-"""The table of checks: code -> where it is. The more decisive come first."""
+"""The table of checks: code -> module and object. The more decisive come first."""
 
 DEEP_CHECKS = {
     code: f"ascendtune.check.doctor.deep:{code.upper()}_CHECK" for code in ("compute", "transfer_to_npu", "all_reduce")
@@ -47,4 +47,4 @@ DEEP_CHECKS = {
 
 _OF_NODES = ("nodes_answer", "nodes_alike", "clock_skew")
 NODE_CHECKS = {code: f"ascendtune.check.doctor.nodes:{code.upper()}_CHECK" for code in _OF_NODES}
-"""Checks that compare the machines of `--nodes`, made on this machine."""
+"""Checks that compare the machines of `--nodes`, run on this machine."""

@@ -1,4 +1,4 @@
-"""Which devices are plugged in, can be opened, and are visible to a process."""
+"""Checks which devices are plugged in, can be opened, and are visible to a process."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _cuda(value: str, gpus: Sequence[Accelerator]) -> Iterator[Finding]:
 
 
 def _unique_names(names: list[str], gpus: Sequence[Accelerator]) -> Iterator[Finding]:
-    """Names of parts of a GPU (MIG-…) are not known here."""
+    """Check names of whole GPUs; those of parts of a GPU (MIG-…) are not known here."""
     known = [gpu.uuid for gpu in gpus if gpu.uuid]
     unique = [name for name in names if not name.startswith("MIG-")]
     absent = [name for name in unique if sum(each.startswith(name) for each in known) != 1]
@@ -263,9 +263,9 @@ def _repaired(names: list[str], count: int) -> str:
 
 
 def _named(value: str, count: int) -> str:
-    """The ids that a variable of another program names, as the runtime reads them; empty where it names none.
+    """The ids in a variable of another program, as the runtime reads them; empty if there are none.
 
-    ASCEND_VISIBLE_DEVICES may also hold ranges ("0-3") and types ("Ascend910-0").
+    ASCEND_VISIBLE_DEVICES may also contain ranges ("0-3") and types ("Ascend910-0").
     """
     ids: set[int] = set()
     for name in value.split(","):
@@ -295,7 +295,7 @@ def _confused(outside: Outside) -> Iterator[Finding]:
             expected=say("{npu} to choose cards for a process", npu=_NPU),
             remedy=_instead_of(_CONTAINER, _named(outside.env[_CONTAINER], count)),
         )
-    # Empty or -1: it hides GPUs, and says nothing about NPUs.
+    # Empty or -1: it hides GPUs, and does not refer to NPUs.
     if _NPU not in outside.env and (ids := _named(outside.env.get(_CUDA, ""), count)):
         yield warning(
             VISIBLE_DEVICES,

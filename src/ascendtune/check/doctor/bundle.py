@@ -98,7 +98,7 @@ def _versions(outside: Outside) -> dict[str, object]:
 
 
 def _newest_logs(outside: Outside) -> list[Path]:
-    # In a directory that others may write a link could lead to any file of this user's.
+    # In a directory that other users may write a link could lead to any file of this user.
     names = (directory / name for directory, _, others in walk(outside.cann_logs) for name in others)
     found = (path for path in names if fnmatchcase(path.name, "plog-*.log") and not path.is_symlink())
     logs = [(path.stat().st_mtime, path) for path in islice(found, _MOST_LOGS) if path.is_file()]
@@ -106,7 +106,7 @@ def _newest_logs(outside: Outside) -> list[Path]:
 
 
 def _tail(path: Path) -> str | None:
-    """None if it cannot be read: it was removed meanwhile, or belongs to another user."""
+    """The end of a file; None if it cannot be read: it was removed meanwhile, or belongs to another user."""
     try:
         with open_regular(path, follow_links=False) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))

@@ -16,7 +16,7 @@ from ascendtune.machine.npu.versions import Toolkit, ascend_homes, read_values, 
 CANN = "cann"
 
 _KERNELS = "opp/built-in/op_impl/ai_core/tbe/kernel"
-"""Where CANN looks for compiled operators, one directory per chip (ascend910b); the kernels package installs them."""
+"""CANN's directory of compiled operators, with one subdirectory per chip (ascend910b), from the kernels package."""
 
 
 def loaded_toolkit(outside: Outside) -> Toolkit | None:

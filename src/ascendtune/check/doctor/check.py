@@ -65,7 +65,7 @@ def examine(
     Args:
         codes: the checks to run (default: all of `CHECKS`).
         limit_seconds: a check that takes longer is abandoned; its finding is unknown.
-        show: called twice a second with the codes whose answer is missing.
+        show: called twice a second with the codes whose answers are missing.
     """
     chosen = [code for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS) if code in (codes or CHECKS)]
     checks = [get_check(code) for code in chosen]
@@ -101,7 +101,7 @@ def _made(check: Check, outside: Outside) -> list[Finding]:
 
 
 def verdict(examination: Examination, outside: Outside) -> str:
-    """One sentence: the devices that this machine trains on, or what keeps it from training."""
+    """One sentence: the devices that this machine trains on, or the problem that prevents training."""
     failures = [each for each in examination.findings if each.status == "failure"]
     warnings = sum(each.status == "warning" for each in examination.findings)
     vital = [each for each in failures if get_check(each.code).vital]
@@ -126,12 +126,12 @@ def verdict(examination: Examination, outside: Outside) -> str:
 
 
 def _is_blind(outside: Outside) -> bool:
-    """Whether NPUs are here, and npu-smi lists none of them."""
+    """Whether there are NPUs, and npu-smi lists none of them."""
     return bool(outside.npu_nodes and outside.package("torch-npu") and not outside.npu_smi[0].devices)
 
 
 def trains_on(outside: Outside) -> str | None:
-    """The devices that a job on this machine would use, in words; None if every one is out of use."""
+    """The devices that a job on this machine would use, in words; None if none is usable."""
     if outside.npu_nodes and outside.package("torch-npu"):
         return _npus(outside)
     devices = outside.gpus[0]

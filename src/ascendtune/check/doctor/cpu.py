@@ -83,7 +83,7 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
 
 
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
-    """Those that the kind's variable leaves; all where it is not set, or leaves none."""
+    """The devices that the kind's variable selects; all if it is not set, or selects none."""
     vendor = vendor_of(kind)
     value = outside.env.get(vendor.visible_variable)
     return devices if value is None else visible_among(devices, vendor, value) or devices

@@ -1,4 +1,4 @@
-"""State of the devices from npu-smi and NVML: number, health, and processes that hold memory."""
+"""State of the devices from npu-smi and NVML: number, health, and processes that use memory."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _look_at_health(outside: Outside) -> Iterator[Finding]:
     if sick:
         return
     chips = len(outside.npu_nodes)
-    # Without device files, as in a recorded answer, a cut table leaves open how many there are.
+    # Without device files, as in a recorded answer, the number of devices in a table that was cut off is unknown.
     if len(devices) < chips or (not chips and any(each.code == "npu_smi_cut_off" for each in outside.npu_smi[1])):
         why = say("the {count} chips that npu-smi lists report OK; it does not list all", count=len(devices))
         yield unknown(HEALTH, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
@@ -150,7 +150,7 @@ def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
         "the alarm returns, have the card replaced",
         npu=device.npu_id,
     )
-    # Cards that the user has left out may be another user's.
+    # Cards that the user has hidden may be another user's.
     visible = attached(vendor_of(device.kind), outside.env, outside.path("/dev"))
     ids = [str(each.logical_id) for each in outside.npu_smi[0].devices if not each.is_sick]
     well = [each for each in visible if each in ids]
@@ -189,7 +189,7 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         if outside.has_npus:
             yield _without_npu_smi(outside)
         return
-    # Desktop programs hold a little memory of every GPU.
+    # Desktop programs use a little memory of every GPU.
     held = [
         device
         for device in devices
@@ -259,7 +259,7 @@ def _held(devices: list[Accelerator], outside: Outside) -> Finding:
         for process in device.processes
     ]
     processes = [process for device in devices for process in device.processes]
-    # The host's number of a process is the number of another one in a container.
+    # In a container the host's pid of a process is the pid of another one.
     has_host_pids = outside.is_first_pid_namespace()
     pids = {each.pid if has_host_pids else each.container_pid for each in processes}
     labels = ", ".join(device.label for device in devices)

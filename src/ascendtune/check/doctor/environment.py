@@ -194,8 +194,8 @@ def _lines(outside: Outside) -> Iterator[Line]:
 
 
 def _twice(lines: list[Line]) -> Iterator[Finding]:
-    """Values that contain `$NAME` extend the old one and are allowed; indented lines, such as branches of an `if`, are
-    skipped."""
+    """Report repeated exports. Values that contain `$NAME` extend the old one and are allowed; indented lines, such as
+    branches of an `if`, are skipped."""
     places: dict[str, list[tuple[str, int, str]]] = {}
     for file, number, text in lines:
         found = None if text[:1].isspace() else _EXPORT.match(text)

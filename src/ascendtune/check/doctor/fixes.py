@@ -1,4 +1,4 @@
-"""`doctor --fix`: which findings can be repaired safely, which need the user's shell, and which are left to the user.
+"""`doctor --fix`: decides which findings can be repaired safely, need the user's shell, or are left to the user.
 
 It only removes files in ascendtune's own cache and job registry, and creates cache directories. It never changes the
 system or packages.
@@ -76,7 +76,7 @@ def _missing_directories(outside: Outside) -> Iterator[FixAction]:
 
 
 def _may_be_made(directory: Path) -> bool:
-    """Whether the parent exists: a directory must not be created in the place of a disk that is not mounted."""
+    """Whether the parent exists: a directory must not be created in place of a disk that is not mounted."""
     there = directory.parent if directory.parent.is_dir() else directory.parent.parent
     return there.is_dir() and os.access(there, os.W_OK) and there != Path("/")
 

@@ -173,7 +173,7 @@ def _listening(outside: Outside) -> dict[int, str]:
 
 
 def _hccl_ports(env: Mapping[str, str]) -> set[int]:
-    """HCCL's ports on the host; HCCL_HOST_SOCKET_PORT_RANGE goes before HCCL_IF_BASE_PORT (vendor's documentation)."""
+    """HCCL's ports on the host; HCCL_HOST_SOCKET_PORT_RANGE overrides HCCL_IF_BASE_PORT (vendor's documentation)."""
     given = env.get("HCCL_HOST_SOCKET_PORT_RANGE", "")
     if given == "auto":
         return set()
@@ -186,7 +186,7 @@ def _hccl_ports(env: Mapping[str, str]) -> set[int]:
 
 
 def _holder(outside: Outside, inode: str) -> str | None:
-    """pid and name of the process with a socket, if this user may see it."""
+    """Pid and name of the process with a socket, if this user may see it."""
     holders = (f"pid {pid} ({name})" for pid, name, targets in outside.open_files() if f"socket:[{inode}]" in targets)
     return next(holders, None)
 

@@ -26,7 +26,7 @@ from ascendtune.machine.compatibility import find_wheel, release_key
 
 @dataclass(frozen=True)
 class PlannedPackage:
-    """`bounds`: "==2.6.0" or a range; `installed`: the version now, None where it is missing."""
+    """`bounds`: "==2.6.0" or a range; `installed`: the current version, None if it is missing."""
 
     name: str
     bounds: str
@@ -40,7 +40,7 @@ class PlannedPackage:
 
 @dataclass(frozen=True)
 class InstallPlan:
-    """`before`: what pip cannot install and comes first. `is_possible`: whether any published torch_npu fits."""
+    """`before`: steps before pip that pip cannot do. `is_possible`: whether a published torch_npu matches."""
 
     python: str
     driver: str | None
@@ -61,9 +61,9 @@ class InstallPlan:
 
 
 def make_install_plan(outside: Outside) -> InstallPlan:
-    """The packages that are missing or wrong for training on this machine, with this Python, CANN and driver.
+    """The missing or wrong packages for training on this machine, with its Python, CANN and driver.
 
-    Where no toolkit is loaded the plan is for the newest that is installed: the one that `env export` loads.
+    If no toolkit is loaded, the plan is for the newest installed one, which `env export` loads.
     """
     kit = loaded_toolkit(outside)
     if kit is None and outside.versions.toolkits:

@@ -17,6 +17,6 @@ _COUNTED = {
 
 
 def counted(number: int, noun: Literal["NPU", "GPU", "NVIDIA device", "chip"]) -> str:
-    """`counted(8, "chip")` -> "8 chips", to stand in another sentence."""
+    """`counted(8, "chip")` -> "8 chips", as a part of another sentence."""
     one, several = _COUNTED[noun]
     return say(one) if number == 1 else say(several, count=number)

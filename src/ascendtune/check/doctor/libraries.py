@@ -1,4 +1,4 @@
-"""The libraries below torch_npu, and those that LD_LIBRARY_PATH leads to."""
+"""Checks the libraries that torch_npu needs, and those that LD_LIBRARY_PATH leads to."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
 
 
 def _installed_again(outside: Outside) -> str:
-    """The advice where it replaces torch_npu; else pip would leave the installed release as it is."""
+    """The advice if it replaces torch_npu; otherwise the command is extended, because pip would skip the release."""
     advice, version = advice_for(outside), outside.package("torch-npu")
     if not advice.is_possible or "torch-npu" in advice.packages:
         return advice.text
@@ -98,7 +98,7 @@ def _is_torchs(name: str, outside: Outside) -> bool:
 
 
 def _where_from(missing: list[str], outside: Outside) -> str:
-    """How to add the directory, of CANN or of the driver, in which the first missing library lies."""
+    """The remedy that adds the directory, of CANN or of the driver, that contains the first missing library."""
     kits = outside.versions.toolkits
     for kit in sorted(kits, key=lambda kit: release_key(kit.version or ""), reverse=True):
         directories = (Path(kit.path) / "lib64", *Path(kit.path).glob("*-linux/lib64"))

@@ -17,7 +17,7 @@ from ascendtune.machine.host_memory import memory_limit
 LIMITS = "limits"
 
 _WANTED = {"open files": ("-n", resource.RLIMIT_NOFILE, 4096), "processes": ("-u", resource.RLIMIT_NPROC, 4096)}
-"""Enough for torchrun with 8 ranks, their data loaders and threads."""
+"""Sufficient for torchrun with 8 ranks, their data loaders and threads."""
 
 
 def _look_at_limits(outside: Outside) -> Iterator[Finding]:

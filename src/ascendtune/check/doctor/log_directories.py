@@ -1,4 +1,4 @@
-"""Room, size and quota where CANN writes its logs and compilers keep their kernels."""
+"""Checks disk space, size and quota of the directories for CANN's logs and compilers' kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENOUGH_BYTES = 2 << 30
 _ENOUGH_INODES = 20_000
 _LARGE_BYTES = 20 << 30
 _MOST_FILES, _MOST_SECONDS = 50_000, 1.5
-"""A walk ends there; what it has seen is a lower bound."""
+"""Limits of a walk; its result is then a lower bound."""
 _NEAR_QUOTA = 0.95
 _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)(\*?)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
@@ -52,7 +52,8 @@ def _places(outside: Outside) -> dict[str, Path]:
     if outside.has_npus:
         cache, work = env.get("ASCEND_CACHE_PATH"), env.get("ASCEND_WORK_PATH")
         found[_LOG] = outside.cann_logs
-        # Not the directories of the variables: other files may be there, and a remedy removes what is named here.
+        # Not the directories of the variables: they may contain other files, and a remedy removes the paths listed
+        # here.
         found["CANN"] = Path(cache) / "kernel_cache" if cache else home / "atc_data"
         found["kernel_meta"] = (Path(work) if work else outside.cwd) / "kernel_meta"
     found["Triton"] = Path(env.get("TRITON_CACHE_DIR") or home / ".triton")
@@ -62,7 +63,7 @@ def _places(outside: Outside) -> dict[str, Path]:
 
 
 def _size(path: Path, deadline: float) -> tuple[int, bool]:
-    """Bytes of the files below `path`, links not followed, and whether all were seen."""
+    """Bytes of the files below `path`, links not followed, and whether all were counted."""
     total, count = 0, 0
     for directory, _, names in walk(path):
         for name in names:

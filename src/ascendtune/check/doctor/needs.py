@@ -16,7 +16,7 @@ _STATES = {"sgd": 0, "adafactor": 0, "muon": 1}
 _WEIGHT_FACTOR = 2
 """Bytes of the fp32 weights of a checkpoint over bytes of the bf16 weights."""
 _ADAPTER_SHARE = 0.033
-"""Adapters' weights over those of the model: with AdamW a checkpoint of them is a fifth of the bf16 weights."""
+"""Adapters' weights relative to those of the model: with AdamW their checkpoint is a fifth of the bf16 weights."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Needs:
     checkpoint_factor: float
     """Bytes of a checkpoint over bytes of the model's weights in bf16."""
     export_factor: float
-    """Bytes of what is exported over the same."""
+    """Bytes of the export relative to the same."""
 
 
 def needs_of(recipe: Recipe, path: Path) -> Needs:

@@ -67,7 +67,7 @@ def _modelscope(env: Mapping[str, str]) -> str:
 
 
 def _value(env: Mapping[str, str], name: str) -> str | None:
-    """The lower-case variable takes precedence, as in Python's HTTP libraries."""
+    """Value of a variable; the lower-case name takes precedence, as in Python's HTTP libraries."""
     return env.get(name) or env.get(name.upper()) or None
 
 

@@ -34,7 +34,7 @@ NPU_NETWORK = "npu_network"
 _PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
 _AT_ONCE = 8
 _BUSY_PAUSES = (0.1, 0.3, 1.0)
-"""Seconds before a question is repeated to which the tool said that it is busy: it serves one call at a time."""
+"""Seconds before a query is repeated for which the tool was busy: it serves one call at a time."""
 _MANY_DOWNS = 3
 """A link goes down once or twice while a card starts, and all links do when a switch restarts."""
 
@@ -47,7 +47,7 @@ class Port:
     link: str | None
     address: str | None
     has_no_address: bool
-    """The tool says so; without this, an address that is None is unknown."""
+    """Whether the tool reports that there is none; otherwise an address that is None is unknown."""
     gateway: str | None
     has_no_gateway: bool
     health: str | None
@@ -68,13 +68,13 @@ def _look(outside: Outside) -> Iterator[Finding]:
         )
         return
     devices = [int(node.name[7:]) for node in outside.npu_nodes]
-    # The first device alone: a tool that hangs, or that this user may not run, is called once.
+    # Only the first device: a tool that hangs, or that this user may not run, is called once.
     first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
-    said = f"{first.error}\n{first.output}"
-    if first.timed_out or first.exit_code in (126, 127) or "permission denied" in said:
+    output = f"{first.error}\n{first.output}"
+    if first.timed_out or first.exit_code in (126, 127) or "permission denied" in output:
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool does not answer: {error}", error=" ".join(said.split())[:200]),
+            say("hccn_tool does not answer: {error}", error=" ".join(output.split())[:200]),
             remedy=say("run it as root on the host"),
         )
         return
@@ -85,7 +85,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _ask(outside: Outside, tool: str, device: int, alone: Lock) -> Port:
-    """`alone`: held while a question is repeated, so that repetitions don't keep the tool busy for each other."""
+    """`alone`: lock for repeated queries, so that these do not keep the tool busy for each other."""
 
     def asked(question: str) -> Finished:
         return outside.run([tool, "-i", str(device), question, "-g"])

@@ -70,7 +70,7 @@ def package_directory(module: str) -> Path | None:
 
 
 def user_name() -> str | None:
-    """The name of this process's user; None if the system knows none for the number."""
+    """The name of this process's user; None if the system has no name for the number."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -104,23 +104,23 @@ def owner(path: Path) -> str:
 
 
 def file_speed(directory: Path) -> tuple[float, float]:
-    """Bytes per second of writing, with fsync, and of reading: a file without a name.
+    """Bytes per second of writing, with fsync, and of reading, with an unnamed file.
 
-    It gets 4 MiB, and up to 32 MiB as far as a second suffices for writing and a second for reading.
+    Its size is 4 MiB, and up to 32 MiB if a second suffices for writing and a second for reading.
 
     Raises OSError.
     """
     piece = os.urandom(_PIECE_BYTES)
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         began, written = time.monotonic(), file.write(piece)
-        # Written pieces may only be in memory: the first one shows how many of them a second can hold.
+        # Written pieces may only be in memory: the first one shows how many of them a second suffices for.
         os.fsync(file.fileno())
         allowed = _SPEED_SECONDS / max(time.monotonic() - began, _SHORTEST_SECONDS) * written
         while written < min(_SPEED_BYTES, allowed):
             written += file.write(piece)
         os.fsync(file.fileno())
         write_seconds = time.monotonic() - began
-        # Else the read would only copy what the write left in memory.
+        # Otherwise the read would only copy the data that the write left in memory.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(0)
         began, read = time.monotonic(), 0
@@ -188,20 +188,20 @@ class Outside:
     interfaces: Callable[[], Mapping[str, Interface]] = host_interfaces
     user_name: Callable[[], str | None] = user_name
     is_first_pid_namespace: Callable[[], bool] = is_first_pid_namespace
-    """Whether processes have the host's numbers here."""
+    """Whether pids here are the host's."""
     limits: Callable[[int], tuple[int, int]] = resource.getrlimit
     space: Callable[[Path], tuple[int, int]] = space
     inodes: Callable[[Path], tuple[int, int]] = inodes
     owner: Callable[[Path], str] = owner
     file_speed: Callable[[Path], tuple[float, float]] = file_speed
     site: Path = field(default_factory=lambda: Path(sysconfig.get_path("purelib")))
-    """Where pip installs."""
+    """Directory into which pip installs."""
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
     ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
     needs: Needs | None = None
     """The requirements of the recipe; None without a recipe."""
     nodes: NodeReports | None = None
-    """What other machines have answered, where they were asked."""
+    """Answers of other machines, if they were queried."""
     program: str = sys.executable
     """The Python whose torch is checked."""
     timeout_seconds: float = VENDOR_TOOL_SECONDS
@@ -221,7 +221,7 @@ class Outside:
         return run(argv, timeout_seconds=timeout_seconds or self.timeout_seconds, env=env)
 
     def open_files(self) -> Iterator[tuple[int, str, list[str]]]:
-        """pid, name and targets of the open files of each process; only of this user's, unless run by root."""
+        """Pid, name and targets of the open files of each process; only of this user's, unless run by root."""
         for process in self.path("/proc").glob("[0-9]*"):
             found = []
             with suppress(OSError), os.scandir(process / "fd") as entries:
@@ -290,7 +290,7 @@ class Outside:
         return Path(place) if place else None
 
     def mount(self, path: Path) -> MountedFilesystem:
-        """The longest mount point above `path`, and of these the last one mounted."""
+        """The longest mount point above `path`, and of equal ones the last one mounted."""
         best = MountedFilesystem("", None, ())
         for line in self.text("/proc/self/mountinfo").splitlines():
             left, dash, right = line.partition(" - ")
@@ -330,7 +330,7 @@ class Outside:
 
     @property
     def in_container(self) -> bool:
-        # Docker, podman, Apptainer; Kubernetes' pods have no file of their own.
+        # Docker, podman, Apptainer; Kubernetes' pods have no such file.
         files = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
         if not self.is_first_pid_namespace() or any(self.path(each).exists() for each in files):
             return True

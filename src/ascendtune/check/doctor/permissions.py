@@ -1,4 +1,4 @@
-"""Whether this user may read what a job reads and write what it writes: CANN, the Python environment, data, caches."""
+"""Checks whether this user may read and write the files of a job: CANN, the Python environment, data, caches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _vendor(outside: Outside) -> Iterator[Finding]:
 
 
 def _environment(outside: Outside) -> Iterator[Finding]:
-    """A part of the packages belongs to another user: the next pip fails half-way."""
+    """Whether a part of the packages belongs to another user: then the next pip fails half-way."""
     site = outside.site
     if not outside.may_access(site, os.R_OK | os.X_OK):
         yield failure(
@@ -96,7 +96,7 @@ def _written(outside: Outside) -> Iterator[Finding]:
     places = {"~/ascend": Path(home) / "ascend"} if home and outside.has_npus else {}
     places |= {say("working directory"): outside.cwd, say("cache"): outside.cache, say("job registry"): outside.state}
     if outside.needs and existing_parent(run := outside.cwd / outside.needs.run_dir).is_dir():
-        # Else a file is in the way: the run gets another name, or the check of the recipe fails.
+        # Otherwise a file is in the way: the run gets another name, or the check of the recipe fails.
         places[say("run directory")] = run
     for name, path in places.items():
         there = existing_parent(path)
@@ -118,7 +118,7 @@ def _written(outside: Outside) -> Iterator[Finding]:
 
 
 def _remedy(path: Path, there: Path, outside: Outside) -> str:
-    """Never the owner of all that is below a directory above `path`: that may be a home, or `/data` of many users."""
+    """Never changes the owner of a whole directory above `path`, which may be a home, or `/data` of many users."""
     if path == outside.cwd:
         return say("change to a directory of your own")
     place = shlex.quote(str(path))
@@ -135,7 +135,7 @@ def _repair(path: Path, there: Path, outside: Outside) -> tuple[str, ...]:
 
 
 def join_vendor_group(outside: Outside) -> tuple[str, ...]:
-    """The command that adds this user to HwHiAiUser; empty where the system knows no name for the user."""
+    """The command that adds this user to HwHiAiUser; empty if the system has no name for the user."""
     return _as_user(outside, "sudo", "usermod", "-aG", "HwHiAiUser", "{user}")
 
 

@@ -1,10 +1,10 @@
 """The programs that `doctor --deep` starts. Each computes with torch and prints one line of JSON.
 
-They are processes of their own because a broken driver ends a process without an exception. Started as
+They are separate processes because a broken driver ends a process without an exception. Started as
 `python -m ascendtune.check.doctor.probe` with one of
 
     compute KIND INDEX                  compute, copy and allocate on one device
-    all_reduce KIND RANK RANKS STORE    one of RANKS processes that add up a vector; they meet in the file STORE
+    all_reduce KIND RANK RANKS STORE    one of RANKS processes that add up a vector; their rendezvous is the file STORE
     transfer_to_npu                     a script for CUDA, with TORCH_TRANSFER_TO_NPU=1; it does not import torch_npu
 
 KIND and INDEX (or RANK) name a device as this process sees it.
@@ -34,7 +34,7 @@ _MOST_BYTES = 2 << 30
 _ELEMENTS = 4 << 20
 _REPEATS = 4
 _LIMIT = timedelta(seconds=90)
-"""How long a rank waits for another: less than the time limit of the program, so that it can report the time-out."""
+"""Time that a rank waits for another: less than the time limit of the program, so that it can report the time-out."""
 
 _SQUARE = 256
 
@@ -107,7 +107,7 @@ def _relative_error(seen: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _errors(device: Device) -> dict[str, float]:
-    """For each dtype that the device computes in: the error of a product of (256, 512) and (512, 128)."""
+    """Dtype -> error of a product of (256, 512) and (512, 128), for each dtype that the device computes in."""
     import torch
 
     dtypes = {"fp32": torch.float32}

@@ -1,4 +1,4 @@
-"""Whether this machine has what a recipe needs: `ascendtune doctor recipe.yaml`."""
+"""Checks whether this machine meets the needs of a recipe: `ascendtune doctor recipe.yaml`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
     path = outside.cwd / needs.run_dir
     there = existing_parent(path)
     if there == path and not path.is_dir():
-        there = path.parent  # the name is taken: the run gets another one beside it
+        there = path.parent  # the name exists: the run gets another one beside it
     try:
         require_writable(there)
     except MachineError as error:
@@ -130,7 +130,7 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
 def _weights_bytes(model: str) -> int | None:
     """Bytes of the weights of a model on disk; None for a hub id."""
     try:
-        # Of a hub id, which is not a directory, none are found.
+        # A hub id is not a directory, so no files are found.
         return sum(path.stat().st_size for path in Path(model).expanduser().glob("*.safetensors")) or None
     except OSError:
         return None

@@ -59,8 +59,8 @@ def known_combinations() -> tuple[Combination, ...]:
 class RequiredVersions:
     """Packages, CANN and driver to install.
 
-    `packages`: name -> range, only those that are wrong or missing. `cann`: the release to install before, None where
-    the loaded one stays; `driver` likewise.
+    `packages`: name -> range, only those that are wrong or missing. `cann`: the release to install before, None if the
+    loaded one is kept; `driver` likewise.
     """
 
     packages: dict[str, str]
@@ -75,7 +75,7 @@ class RequiredVersions:
 
     @property
     def text(self) -> str:
-        """The advice as one command, with what to install before it."""
+        """The advice as one command, preceded by other software to install."""
         words = [f"{name}{bounds}" for name, bounds in self.packages.items()]
         command = " ".join(("pip install", *(f"'{each}'" if _SHELL.search(each) else each for each in words)))
         if not self.is_possible:
@@ -142,7 +142,7 @@ def _seen_working() -> dict[str, Any]:
 
 
 def seen_pair(torch_npu: str | None, cann: str | None) -> str | None:
-    """The user of a pair of torch_npu and CANN that is seen working; None where none is known."""
+    """The user of a pair of torch_npu and CANN that is known to work; None if none is known."""
     public = (torch_npu or "").partition("+")[0]
     rows = _seen_working()["pair"] if cann else ()
     return next(
@@ -179,7 +179,7 @@ def _advise(outside: Outside) -> RequiredVersions:
 
 
 def _avoid_combinations(outside: Outside, packages: dict[str, str]) -> None:
-    """Add what avoids combinations that are known to fail; avoiding one may make another."""
+    """Add versions that avoid combinations that are known to fail; avoiding one may cause another."""
     for _ in known_combinations():
         versions = {name: _lowest(outside, packages, name) for each in known_combinations() for name in each.when}
         broken = next((each for each in known_combinations() if each.applies(versions)), None)
@@ -190,21 +190,21 @@ def _avoid_combinations(outside: Outside, packages: dict[str, str]) -> None:
 
 
 def _works(outside: Outside, cann: str | None) -> bool:
-    """Whether the installed pair of torch and torch_npu is seen working with the loaded CANN."""
+    """Whether the installed pair of torch and torch_npu is known to work with the loaded CANN."""
     torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
     is_one = torch is not None and torch_npu is not None and base_version(torch) == base_version(torch_npu)
     return is_one and seen_pair(torch_npu, cann) is not None
 
 
 def _wheel(outside: Outside, cann: str | None) -> Wheel | None:
-    """The torch_npu to use: the installed one if it fits, then one for the installed torch, then the newest."""
+    """The torch_npu to use: the installed one if it matches, then one for the installed torch, then the newest."""
     torch, torch_npu = outside.package("torch"), (outside.package("torch-npu") or "").partition("+")[0]
     keep = base_version(torch) if torch else None
     able = [each for each in fitting_wheels(outside.python, cann) if release_key(each.torch) >= _OLDEST_TORCH]
     if not able:
         able = [each for each in fitting_wheels(outside.python, None) if release_key(each.torch) >= _OLDEST_TORCH]
         driver = outside.driver_version
-        # Another CANN is needed anyway: preferably one that the installed driver serves.
+        # Another CANN is needed anyway: preferably one that the installed driver supports.
         able.sort(key=lambda each: driver is not None and not _serves(driver, each.cann))
     installed = [
         each
@@ -243,7 +243,7 @@ def _out_of_range(outside: Outside, is_pair: bool) -> Iterator[tuple[str, str]]:
 
 
 def _lowest(outside: Outside, packages: dict[str, str], name: str) -> str | None:
-    """The version of a package after the advice was followed; the lowest one where a range is advised."""
+    """The version of a package after the advice was followed; the lowest one if a range is advised."""
     bounds = packages.get(name)
     return outside.package(name) if bounds is None else next(want for sign, want in _BOUND.findall(bounds))
 
@@ -255,7 +255,7 @@ def _split(requirement: str) -> tuple[str, str]:
 
 
 def _upper(name: str) -> str:
-    """The upper bound that ascendtune declares for a package; empty where there is none."""
+    """The upper bound that ascendtune declares for a package; empty if there is none."""
     try:
         bounds = supported_ranges().get(name, "")
     except PackageNotFoundError:

@@ -40,7 +40,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Finding]:
-    """Findings for the given directories, and what was measured; the check itself looks at those of a job."""
+    """Findings for the given directories, with measurements; the check itself uses those of a job."""
     places = [_Directory(say("directory"), path, written=True) for path in directories]
     return _findings(outside, places, are_given=True)
 
@@ -56,7 +56,7 @@ def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool
         if key not in measured:
             measured[key] = _speed(outside, there)
         speed = measured[key]
-        # Model and data sets are often on one mount: a line for both.
+        # Model and data sets are often on one mount: one line for both.
         told[_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed)] = speed is not None
         if speed is not None:
             found += _slow(place, there, mount, *speed)

@@ -68,7 +68,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _is_used(outside: Outside, service: _Service) -> bool:
-    """The package is installed, this user has logged in, and runs are not kept here by its mode."""
+    """Whether the package is installed, this user has logged in, and the mode does not disable uploads."""
     env = outside.env
     if outside.package(service.package) is None or env.get(service.mode_variable, "").lower() in service.silent_modes:
         return False

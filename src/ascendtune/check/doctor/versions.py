@@ -29,7 +29,7 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     cann = kit.version if kit else None
     if not outside.has_npus and not torch_npu:
         return
-    # One advice for all findings: a version that one of them names must not contradict another.
+    # One advice for all findings: a version in one of them must not contradict another.
     advice = advice_for(outside)
     found = [
         *_torch_pair(outside, torch, torch_npu, advice),
@@ -84,7 +84,7 @@ def _cann(torch_npu: str | None, cann: str | None, advice: RequiredVersions) -> 
         )
         yield unknown(VERSIONS, why, remedy=advice.text)
     elif not wheel.is_made_for(cann) and not (wheel.takes_cann(cann) and advice.keeps_pair):
-        # The table lists what the vendor tested; other pairs often work, and `doctor --deep` tries them.
+        # The table lists the pairs that the vendor tested; others often work, and `doctor --deep` tries them.
         accepted = wheel.takes_cann(cann)
         yield warning(
             VERSIONS,

@@ -1,1 +1,1 @@
-"""In what do machines differ that are to work together?"""
+"""How do machines differ that will be used together?"""

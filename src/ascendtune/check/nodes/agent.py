@@ -1,4 +1,4 @@
-"""Runs on each machine of `doctor --nodes`: looks at it, and answers in lines of JSON.
+"""The agent on each machine of `doctor --nodes`: examines it, and answers with lines of JSON.
 
     python -m ascendtune.check.nodes.agent        (started by ascendtune.check.nodes.query)
 
@@ -9,7 +9,7 @@
     {"towards": address}        {"mtu": text or null}
                                 (null: towards the asking host)
 
-When the connection ends it ends, and with it the processes that it has started.
+It ends when the connection ends, and with it the processes that it has started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ascendtune.job.nodes.handshake_reply import client_address, server_address
 from ascendtune.job.nodes.message import BEGIN, decode, encode
 
 _FACTS_SECONDS = 2.0
-"""How long facts may take after the checks are done: a driver that hangs delays only its own facts."""
+"""Time for facts after the checks are done: a driver that hangs delays only its own facts."""
 
 
 def serve(received: IO[bytes], sent: IO[bytes]) -> None:
@@ -57,28 +57,28 @@ def serve(received: IO[bytes], sent: IO[bytes]) -> None:
         sent.flush()
 
 
-def look(outside: Outside, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the checks `codes` find here, and the facts where they are asked for."""
-    told: dict[str, str] = {}
-    telling = threading.Thread(target=lambda: [told.update([fact]) for fact in facts(outside)], daemon=True)
-    if asked["facts"]:
-        telling.start()
-    examination = examine(outside, asked["codes"]) if asked["codes"] else Examination((), ())
-    if asked["facts"]:
-        telling.join(_FACTS_SECONDS)
+def look(outside: Outside, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The findings of the checks `codes` here, and the facts if they are requested."""
+    collected: dict[str, str] = {}
+    collector = threading.Thread(target=lambda: [collected.update([fact]) for fact in facts(outside)], daemon=True)
+    if request["facts"]:
+        collector.start()
+    examination = examine(outside, request["codes"]) if request["codes"] else Examination((), ())
+    if request["facts"]:
+        collector.join(_FACTS_SECONDS)
     return {
         "verdict": verdict(examination, outside),
         "trains_on": trains_on(outside) or say("no device"),
         "findings": [finding.as_json() for finding in examination.findings],
         "not_applicable": examination.not_applicable,
-        "facts": dict(told),
+        "facts": dict(collected),
     }
 
 
-def _outside(asked: Mapping[str, Any]) -> Outside:
-    """This machine as a job would find it that is started from the directory and with the environment of the asker."""
-    os.environ.update(asked["env"])
-    directory = Path(asked["directory"])
+def _outside(request: Mapping[str, Any]) -> Outside:
+    """This machine as a job would use it that is started with the asking host's directory and environment."""
+    os.environ.update(request["env"])
+    directory = Path(request["directory"])
     if directory.is_dir():
         os.chdir(directory)
     return Outside(cwd=directory)
@@ -88,13 +88,13 @@ def _listen(received: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | No
     for line in received:
         if (message := decode(line)) is not None:
             messages.put(message)
-    # At once, whatever is being looked at.
+    # At once, whatever check is running.
     send(below(os.getpid()), signal.SIGKILL)
     os._exit(0)
 
 
 def main() -> None:
-    # Output of libraries goes to stderr, so that it does not mix with the answers.
+    # Output of libraries goes to stderr, so that it is not mixed with the answers.
     sent = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, sent)

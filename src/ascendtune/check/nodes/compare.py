@@ -1,4 +1,4 @@
-"""Compares the answers of machines, and names those that differ."""
+"""Compares the answers of machines, and lists their differences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ascendtune.job.nodes.host_comparison import HostGroup, differ, groups_of, i
 
 @dataclass(frozen=True)
 class Difference:
-    """In a fact or in what a check found; the odd ones come first."""
+    """A difference in a fact or in the findings of a check; odd groups come first."""
 
     name: str
     status: Status
     groups: tuple[HostGroup, ...]
     is_fact: bool
     remedies: Mapping[str, str] = field(default_factory=dict)
-    """Of the value of a group."""
+    """Value of a group -> remedy."""
 
     def in_words(self) -> str:
         return in_words(say(self.name) if self.is_fact else f"{self.name}:", self.groups)
@@ -40,8 +40,7 @@ class NodeComparison:
 def compare_nodes(answers: Mapping[str, NodeReport]) -> NodeComparison:
     """Fact by fact, check by check; the worst difference first.
 
-    Checks that found nothing wrong are equal, whatever figures they name (free disk, load); what is wrong is compared
-    word by word.
+    Checks without problems are equal, whatever figures they have (free disk, load); problems are compared word by word.
     """
     facts = _by_name({node: answer.facts for node, answer in answers.items()}, say("absent"))
     found = _by_name({node: _in_words(answer.findings) for node, answer in answers.items()}, say("ok"))
@@ -64,26 +63,26 @@ def compare_nodes(answers: Mapping[str, NodeReport]) -> NodeComparison:
 
 
 def all_nodes(names: Collection[str]) -> str:
-    """ "all 4 nodes", "both nodes"; of one alone the name."""
+    """ "all 4 nodes", "both nodes"; the name of a single one."""
     if len(names) > 1:
         return say("all {count} nodes", count=len(names)) if len(names) > 2 else say("both nodes")
     return next(iter(names))
 
 
-def _by_name(told: Mapping[str, Mapping[str, str]], missing: str) -> dict[str, dict[str, str]]:
+def _by_name(problems: Mapping[str, Mapping[str, str]], missing: str) -> dict[str, dict[str, str]]:
     """Name -> machine -> value."""
-    names = dict.fromkeys(name for values in told.values() for name in values)
-    return {name: {node: values.get(name, missing) for node, values in told.items()} for name in names}
+    names = dict.fromkeys(name for values in problems.values() for name in values)
+    return {name: {node: values.get(name, missing) for node, values in problems.items()} for name in names}
 
 
 def _in_words(findings: Iterable[Finding]) -> dict[str, str]:
-    """Code -> what is wrong; of a check that has found several things all that are not ok."""
-    told: dict[str, list[str]] = {}
+    """Code -> the problems; if a check has several findings, all that are not ok."""
+    problems: dict[str, list[str]] = {}
     for each in worst_first(findings):
-        wrong = told.setdefault(each.code, [])
+        wrong = problems.setdefault(each.code, [])
         if each.status != "ok":
             wrong.append(f"{say(each.status)}: {each.measured}")
-    return {code: say("; ").join(wrong) or say("ok") for code, wrong in told.items()}
+    return {code: say("; ").join(wrong) or say("ok") for code, wrong in problems.items()}
 
 
 def _check(code: str, values: Mapping[str, str], answers: Mapping[str, NodeReport]) -> Difference:

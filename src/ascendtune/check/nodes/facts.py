@@ -35,13 +35,13 @@ _OF_ONE_NODE = ("HCCL_IF_IP",)
 
 
 def facts(outside: Outside) -> Iterator[tuple[str, str]]:
-    """(name, value), what is quick to tell first; nothing for what is not there."""
-    told = chain(_software(outside), _variables(outside), _limits(outside), _computer(outside), _devices(outside))
-    yield from ((name, value) for name, value in told if value)
+    """Pairs (name, value), fast ones first; missing values are skipped."""
+    pairs = chain(_software(outside), _variables(outside), _limits(outside), _computer(outside), _devices(outside))
+    yield from ((name, value) for name, value in pairs if value)
 
 
 def mtu_towards(outside: Outside, address: str) -> str | None:
-    """The largest packet, in bytes, that leaves for `address`; None where no way is known."""
+    """The largest packet, in bytes, that can be sent to `address`; None if no route is known."""
     try:
         name = interface_of(source_address(address))
     except MachineError:
@@ -79,7 +79,7 @@ def _computer(outside: Outside) -> Iterator[tuple[str, str | None]]:
     yield "architecture", host.architecture
     yield "CPU", host.cpu_name
     yield "usable cores", str(host.cores_usable)
-    # The kernel takes a few MiB more or less for itself at each start.
+    # The kernel reserves a slightly different amount at each start.
     yield "memory", f"{outside.memory_total_bytes / (1 << 30):.0f} GiB"
     yield "working directory", _directory(outside.cwd)
 

@@ -12,7 +12,7 @@ from ascendtune.core.errors import AscendtuneError
 
 @dataclass(frozen=True)
 class Clock:
-    """How far a clock is ahead of ours, in seconds; the truth lies within `within_seconds` of it to both sides."""
+    """Difference of a clock to ours, in seconds, with an error of at most `within_seconds`."""
 
     ahead_seconds: float
     within_seconds: float
@@ -24,7 +24,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """Of one machine. `facts` are name -> value; what is not there has no value."""
+    """The report of one machine. `facts` are name -> value; missing ones are absent."""
 
     verdict: str
     trains_on: str
@@ -39,7 +39,7 @@ class NodeReport:
 
 
 def report_of_json(content: Mapping[str, Any]) -> NodeReport:
-    """Raises KeyError, TypeError or ValueError for the answer of a version that says other things."""
+    """The report in an answer; raises KeyError, TypeError or ValueError for that of another version."""
     findings = [Finding(**{**each, "evidence": tuple(each["evidence"])}) for each in content["findings"]]
     return NodeReport(
         content["verdict"],
@@ -53,7 +53,7 @@ def report_of_json(content: Mapping[str, Any]) -> NodeReport:
 
 @dataclass(frozen=True)
 class NodeReports:
-    """Machines by name, in the order in which they were named: those that answered, and what kept the others."""
+    """Machines by name, in their order: the answers, and the errors of the others."""
 
     answers: Mapping[str, NodeReport]
     silent: Mapping[str, AscendtuneError]

@@ -1,4 +1,4 @@
-"""Ask several machines at once how they are, each within a time limit."""
+"""Examines several machines at once, each within a time limit."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def query_nodes(
     agent: str = AGENT,
     show: Show = lambda done, total: None,
 ) -> NodeReports:
-    """Let every host examine itself. Never raises for what hosts do; see `silent`.
+    """Let every host examine itself. Errors of hosts are not raised; see `silent`.
 
     Args:
-        look: what the agent needs to know: env, directory, codes, facts, language.
-        limit_seconds: from now; a host that has not answered by then counts as silent.
-        agent: the module that runs there.
+        look: information for the agent: env, directory, codes, facts, language.
+        limit_seconds: time limit from now; a host that has not answered by then counts as silent.
+        agent: the module to run there.
     """
     exams = [_HostExam(host, agent) for host in hosts]
     try:
@@ -103,7 +103,7 @@ class _HostExam:
         )
 
     def _clock(self) -> dict[str, float]:
-        """The host read its clock in the middle between question and answer, give or take half of that time."""
+        """The host's clock at the midpoint between question and answer, with an error of at most half of that time."""
         tried = []
         for _ in range(_CLOCK_QUESTIONS):
             sent, began = time.time(), time.monotonic()
@@ -135,7 +135,7 @@ def _together(
 
 
 def _mtu_questions(exams: Sequence[_HostExam]) -> Callable[[_HostExam], None]:
-    """Ask each host about its way to the first one; the first about its way to the second."""
+    """Query each host about its route to the first one; the first about its route to the second."""
     reached = [(exam, exam.reply.get("address")) for exam in exams if exam.reply]
 
     def ask_one(exam: _HostExam) -> None:

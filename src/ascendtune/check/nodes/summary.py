@@ -24,11 +24,11 @@ def as_text(
     columns: int | None,
     paint: Paint,
 ) -> str:
-    """What was found from here, the table of differences, what is wrong on every machine, and how much is equal.
+    """The findings from here, the table of differences, problems of every machine, and the number of equal results.
 
     Args:
-        ours: those that the table of differences does not show.
-        columns: width of the terminal, None where there is none.
+        ours: findings that the table of differences does not show.
+        columns: width of the terminal, None without a terminal.
     """
     limit, everywhere = columns or WIDE, all_nodes(nodes.answers)
     lines = [*headline(sentence, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
@@ -48,7 +48,7 @@ def as_text(
 
 
 def as_json(sentence: str, code: int, nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Finding]) -> str:
-    """Everything of every machine, and what of it differs. `code` is the exit code."""
+    """All results of every machine, and their differences. `code` is the exit code."""
     content = {
         "verdict": sentence,
         "exit_code": code,
@@ -84,10 +84,10 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
 
 
 def summary(nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Finding]) -> str:
-    """The machines that do not answer, the worst difference, what is wrong everywhere; or what they train on.
+    """The machines that do not answer, the worst difference, problems of all machines; or the devices for training.
 
     Args:
-        ours: what was found by looking at all of them from here.
+        ours: findings from here about all of them.
     """
     parts = []
     if nodes.silent:
