@@ -105,13 +105,11 @@ def _has_what_it_needs(first: Event, scans: Sequence[Scan]) -> bool:
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if (first.is_quoted and not is_of_script(first)) or first.weak:
         followed = [echo for echo in found.echoes if first.entry.id in echo.entry.echo_of]
-        if any(echo.is_raised and _comes_after(first, echo) for echo in followed):
-            return _of_causes(first)
-        if followed:
+        if not followed:
+            is_alone = "likely: no other line of the log says why it failed"
+            return say("likely: the line is quoted or logged, not raised" if found.echoes else is_alone)
+        if not any(echo.is_raised and _comes_after(first, echo) for echo in followed):
             return say("likely: it was said as a warning, and the failure after it is what follows from it")
-        if found.echoes:
-            return say("likely: the line is quoted or logged, not raised")
-        return say("likely: no other line of the log says why it failed")
     return _of_causes(first)
 
 

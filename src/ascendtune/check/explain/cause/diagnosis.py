@@ -62,8 +62,8 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     if missing is not None and first.trace is not None and not first.trace.type:
         first = waits_among(fatal)[0]
     # One reading of a line is enough: the first cause's for its own, the best for every other.
-    readings = {(event.source, event.number): event for event in reversed(fatal)}
-    others = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
+    readings = {event.source_line: event for event in reversed(fatal)}
+    others = tuple(event for place, event in reversed(readings.items()) if place != first.source_line)
     rival = _rival(first, own, scans) or (ends.later(first) if missing is None and first.weight == 0 else None)
     if rival is not None and is_of_many_alone(rival, fatal):
         rival = None

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ascendtune.check.explain.event.caller_and_library import name_mismatch
 from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.package_mismatch import name_mismatch
 from ascendtune.check.explain.event.posted import asks_about_failure, went_on_after
 from ascendtune.check.explain.event.scan import Scan, texts_of
 from ascendtune.check.explain.facts.facts import Facts, satisfied
@@ -123,8 +123,8 @@ def _whole_lines(match: re.Match[str]) -> str:
 
 def _without_unmatched(events: list[Event]) -> list[Event]:
     """Drops a line's own words where an entry explains the line."""
-    known = {(event.source, event.number) for event in events if event.is_known}
-    return [event for event in events if event.is_known or (event.source, event.number) not in known]
+    known = {event.source_line for event in events if event.is_known}
+    return [event for event in events if event.is_known or event.source_line not in known]
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 
 from ascendtune.check.explain.cause.failures import MESSAGE_LINES
 from ascendtune.check.explain.event.event import CODE, Event
@@ -36,32 +37,33 @@ _CHECK_OF_RESULT = re.compile(
 
 def first_cause(fatal: list[Event], ends: Ends) -> Event:
     """The earliest of those that explain most; an exception that led to a known one gives way to it."""
-    known = (event.trace for event in fatal if event.trace and not event.says_little and event.weight == 0)
-    overruled = {id(parent) for trace in known for parent in trace.parents}
+    telling = (event.trace for event in fatal if event.trace and not event.says_little and event.weight == 0)
+    overruled = {id(parent) for trace in telling for parent in trace.parents}
     own = without_echoes(fatal)
-    candidates = [
-        event
-        for event in own
-        if not (
+    is_only_clean_up = all(event.is_of_clean_up for event in fatal)
+
+    def is_explained(event: Event) -> bool:
+        return (
             _follows(event, fatal)
             or is_of_many_alone(event, fatal)
             or _ends(event, fatal, ends)
             or gives_way(event, own)
+            or _was_not_installed(event, fatal)
+            or _is_told_better(event, fatal)
+            or ends.overrule(event)
+            or (event.says_little and id(event.trace) in overruled)
+            or (event.is_of_clean_up and not is_only_clean_up)
         )
-        and not _was_not_installed(event, fatal)
-        and not _is_told_better(event, fatal)
-        and not ends.overrule(event)
-        and not (event.says_little and id(event.trace) in overruled)
-        and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
-    ] or fatal
+
+    candidates = [event for event in own if not is_explained(event)] or fatal
     first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.entry.family == CODE))
     if first.is_quoted:
-        raised = next((event for event in candidates if event.entry is first.entry and event.is_raised), first)
-        if raised is first:
-            # What is only quoted was caught, if something else is known to have ended the job.
-            raised = next((event for event in candidates if event.is_cause and not event.says_little), first)
+        same = (event for event in candidates if event.entry is first.entry and event.is_raised)
+        # What is only quoted was caught, if something else is known to have ended the job.
+        known = (event for event in candidates if event.is_cause and not event.says_little)
+        raised = next(chain(same, known), first)
         # Another entry may know the raised line better: its best reading stands first.
-        first = next(event for event in candidates if (event.source, event.number) == (raised.source, raised.number))
+        first = next(event for event in candidates if event.source_line == raised.source_line)
     if first.says_little:
         return _better_known(first, candidates)
     if first.entry.general:
@@ -72,9 +74,9 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
 
 def without_echoes(fatal: list[Event]) -> list[Event]:
     """Without the lines whose best reading is an echo of another failure: their other readings are so, too."""
-    best = {(event.source, event.number): event for event in reversed(fatal)}
+    best = {event.source_line: event for event in reversed(fatal)}
     echoes = {place for place, event in best.items() if _follows(event, fatal)}
-    return [event for event in fatal if (event.source, event.number) not in echoes] or fatal
+    return [event for event in fatal if event.source_line not in echoes] or fatal
 
 
 def _follows(event: Event, fatal: list[Event]) -> bool:

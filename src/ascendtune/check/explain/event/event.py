@@ -131,6 +131,11 @@ class Event:
         return self.hit.entry
 
     @property
+    def source_line(self) -> tuple[str, int]:
+        """The log and the number of its line; of a line with several readings each is an event."""
+        return self.source, self.number
+
+    @property
     def where(self) -> str:
         file, number = self.place or (self.source, self.number)
         return f"{file}:{number}"
