@@ -19,6 +19,7 @@ from ascendtune.check.explain.log.line import InnerPrefixes, Line
 from ascendtune.check.explain.log.line_times import LineTimes
 from ascendtune.check.explain.log.long_line import failure_at_end, without_endless_words
 from ascendtune.check.explain.log.message_lines import LONGEST_TEXT, text_of
+from ascendtune.check.explain.log.neighbours import Neighbours
 from ascendtune.check.explain.log.report_of_tests import failed_test
 from ascendtune.check.explain.log.rotation import Parts
 from ascendtune.check.explain.log.source import lines_before
@@ -193,19 +194,16 @@ class Scan:
         if inside and trace is None:
             return
         self._noted.time = self._times.time_of(lines, index)
-        trace = trace or Traces.bare(said, number)
-        above = text_of(lines[index - 1]) if index else ""
-        if trace is not None:
-            below = message_lines.below(lines, index, line, _BELOW_BLOCK)
+        neighbours, above = Neighbours(lines, index, line), text_of(lines[index - 1]) if index else ""
+        if (trace := trace or Traces.bare(said, number)) is not None:
+            below = neighbours.below(_BELOW_BLOCK)
             trace.read_below(below, above)
-            trace.read_above(message_lines.code_above(lines, index, line))
+            trace.read_above(neighbours.code_above)
             self._noted.note_exception(line, said, trace, below)
         elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
             warned = message_lines.begins_warning(above) and not level.is_error(text, said)
             count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else BELOW
-            self._noted.note_line(
-                line, text, said, number, message_lines.below(lines, index, line, count), warned=warned
-            )
+            self._noted.note_line(line, text, said, number, neighbours.below(count), warned=warned)
 
     def _read_in_one_line(self, lines: list[bytes], index: int) -> bool:
         """Read the traceback that a line holds; False if it holds none, or nothing in it is a failure."""
@@ -238,7 +236,8 @@ class Scan:
         return whole
 
     def _begin_trace(self, line: Line, text: str, said: str, lines: list[bytes], index: int) -> None:
-        number, above = self.lines + index + 1, message_lines.above(lines, index, line)
+        number, neighbours = self.lines + index + 1, Neighbours(lines, index, line)
+        above, (up, words) = neighbours.above, neighbours.failure_above
         heading = said[: said.index(HEADER)]
         named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
@@ -254,7 +253,6 @@ class Scan:
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._noted.note_exception(line, unfinished.text, unfinished)
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
-        up, words = message_lines.failure_above(lines, index, line)
         trace.failure_above = number - up, words
         trace.ignored = level.is_ignored_below(above)
         trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)

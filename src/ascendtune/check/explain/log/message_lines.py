@@ -6,7 +6,6 @@ import re
 from itertools import takewhile
 
 from ascendtune.check.explain.log import go_panic, level
-from ascendtune.check.explain.log.line import Line
 
 LONGEST_TEXT = 2000
 """Bytes of a line that are read."""
@@ -44,70 +43,14 @@ _LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
 _LONGEST_BOX = 8
-_FAILURES_ABOVE = 10
 _RULE_OF_MPI = "-" * 74
 _EXCERPT = 20
 """Lines of a log that somebody cut out: what a program in it refused is what its reader asks about."""
-_SPEAKERS = 64
-"""Speakers whose lines may alternate, so that those below a line of one stand further down."""
 
 
 def text_of(line: bytes) -> str:
     """What is read of a line."""
     return line[:LONGEST_TEXT].decode(errors="replace")
-
-
-def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
-    """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
-    found = lines[index + 1 : index + 1 + count]
-    said = line.said.encode()
-    if line.speaker and lines[index].endswith(said):
-        prefix = lines[index].removesuffix(said)
-        of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
-        found = [each.removeprefix(prefix) for each in of_speaker[:count]] or found
-    return [text_of(each) for each in found]
-
-
-def above(lines: list[bytes], index: int, line: Line) -> str:
-    """The line above the one at `index`; where a prefix names its speaker, the speaker's. Empty if there is none."""
-    before, _ = _lines_above(lines, index, line)
-    return text_of(before[-1]) if before else ""
-
-
-def code_above(lines: list[bytes], index: int, line: Line) -> list[str]:
-    """The two lines above the one at `index` that are not empty, those of its speaker, without the prefix."""
-    before, prefix = _lines_above(lines, index, line)
-    said = [text_of(each.removeprefix(prefix)) for each in before]
-    return [each for each in said if each.strip()][-2:]
-
-
-def failure_above(lines: list[bytes], index: int, line: Line) -> tuple[int, str]:
-    """The first of the lines with words of failure that stand, with none of other words in between, above a line.
-
-    Returns:
-        How many lines above the one at `index` it stands, and its words; 0 and none if there is none.
-    """
-    found, prefix = (0, ""), _prefix(lines, index, line)
-    for up in range(1, min(index, _FAILURES_ABOVE) + 1):
-        row = lines[index - up]
-        said = text_of(row.removeprefix(prefix)).strip()
-        if said and row.startswith(prefix):
-            if not level.are_last_words(said, said):
-                break
-            found = up, said
-    return found
-
-
-def _lines_above(lines: list[bytes], index: int, line: Line) -> tuple[list[bytes], bytes]:
-    """The lines above the one at `index`, and the prefix of its speaker, with which each of them begins."""
-    prefix = _prefix(lines, index, line)
-    return [each for each in lines[max(0, index - _SPEAKERS) : index] if each.startswith(prefix)], prefix
-
-
-def _prefix(lines: list[bytes], index: int, line: Line) -> bytes:
-    """What stands before the words of the line at `index`; empty where no prefix names its speaker."""
-    said = line.said.encode()
-    return lines[index].removesuffix(said) if line.speaker and lines[index].endswith(said) else b""
 
 
 def boxed_error(lines: list[bytes], index: int) -> str:

@@ -1,0 +1,62 @@
+"""The lines above and below one of a block; where a prefix names its speaker, those of this speaker."""
+
+from __future__ import annotations
+
+from ascendtune.check.explain.log import level
+from ascendtune.check.explain.log.line import Line
+from ascendtune.check.explain.log.message_lines import text_of
+
+_FAILURES_ABOVE = 10
+_SPEAKERS = 64
+"""Speakers whose lines may alternate, so that those of one stand further away."""
+
+
+class Neighbours:
+    """Of the line at `index`, which was read as `line`."""
+
+    def __init__(self, lines: list[bytes], index: int, line: Line) -> None:
+        said = line.said.encode()
+        is_prefixed = line.speaker and lines[index].endswith(said)
+        self._prefix = lines[index].removesuffix(said) if is_prefixed else b""
+        self._lines, self._index = lines, index
+
+    def below(self, count: int) -> list[str]:
+        """At most so many lines below it, without the prefix; any speaker's where its own says no more."""
+        first, prefix = self._index + 1, self._prefix
+        far = self._lines[first : first + count * _SPEAKERS] if prefix else []
+        own = [each.removeprefix(prefix) for each in far if each.startswith(prefix)]
+        return list(map(text_of, own[:count] or self._lines[first : first + count]))
+
+    @property
+    def above(self) -> str:
+        """The line above it; empty if there is none."""
+        before = self._all_above
+        return text_of(before[-1]) if before else ""
+
+    @property
+    def code_above(self) -> list[str]:
+        """The two lines above it that are not empty, without the prefix."""
+        said = [text_of(each.removeprefix(self._prefix)) for each in self._all_above]
+        return [each for each in said if each.strip()][-2:]
+
+    @property
+    def failure_above(self) -> tuple[int, str]:
+        """The first of the lines with words of failure that stand, with none of other words in between, above it.
+
+        Returns:
+            How many lines above it stands, and its words; 0 and none if there is none.
+        """
+        found = 0, ""
+        for up in range(1, min(self._index, _FAILURES_ABOVE) + 1):
+            row = self._lines[self._index - up]
+            said = text_of(row.removeprefix(self._prefix)).strip()
+            if said and row.startswith(self._prefix):
+                if not level.are_last_words(said, said):
+                    break
+                found = up, said
+        return found
+
+    @property
+    def _all_above(self) -> list[bytes]:
+        rows = self._lines[max(0, self._index - _SPEAKERS) : self._index]
+        return [each for each in rows if each.startswith(self._prefix)]
