@@ -18,7 +18,7 @@ from ascendtune.check.explain.answer.json_form import as_json
 from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation, explain
 from ascendtune.check.explain.log.source import BLOCK_BYTES
-from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.exit_cause import CauseKind, exit_cause
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.record import Job
@@ -276,6 +276,38 @@ def test_a_log_that_says_why_outranks_a_cause_seen_from_outside(run: RunDir, kin
 
     assert explanation.verdict.first is not None and explanation.run_cause is not None
     assert (explanation.run_cause["kind"], explanation.run_cause["rank"]) == (kind, 3)
+
+
+_FAILED = (
+    "E1130 03:04:23.5 75 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) {rank}\n"
+)
+_SUMMARY = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \nRoot Cause (first observed failure):\n[0]:\n"
+    "  host      : {host}\n  rank      : {rank} (local_rank: 0)\n  exitcode  : {code} (pid: 7)\n"
+)
+
+
+def test_torchrun_that_was_killed_outranks_how_the_ranks_of_another_host_ended(run: RunDir) -> None:
+    error = CheckFailed("torchrun on nodeb was killed (SIGKILL)", code="process-killed", remedy="look at dmesg")
+    run.end_attempt("failed", exit_cause("signal", error, host="nodeb", signal_name="SIGKILL"))
+    ended = _FAILED.format(code=143, rank="local_rank: 0 (pid: 7)") + _SUMMARY.format(host="nodea", rank=0, code=143)
+    (run.logs / "launcher.log").write_text(ended)
+    assert explain([str(run)]).headline() == error.what
+
+
+def test_rank_that_was_killed_outranks_the_rank_that_lost_it_and_is_named_as_its_own_launcher_does(run: RunDir) -> None:
+    error = CheckFailed("rank 1 on nodeb was killed (SIGKILL)", code="process-killed", remedy="look at dmesg")
+    run.end_attempt("failed", exit_cause("signal", error, rank=1, host="nodeb", signal_name="SIGKILL"))
+    lost = MachineError("the connection to another rank broke: Read error", code="connection-lost", remedy="look")
+    (run.logs / "rank_0.log").write_text(f"error: {lost}\n")
+    for log, host, rank, code in (("launcher", "nodea", 0, 3), ("launcher_node_1", "nodeb", 1, -9)):
+        ended = _FAILED.format(code=code, rank="local_rank: 0 (pid: 7)") + _SUMMARY.format(
+            host=host, rank=rank, code=code
+        )
+        (run.logs / f"{log}.log").write_text(ended)
+    explanation = explain([str(run)])
+    assert explanation.headline().startswith("a process was killed with SIGKILL")
+    assert explanation.headline().endswith("(rank 1, host nodeb)")
 
 
 @pytest.mark.parametrize(

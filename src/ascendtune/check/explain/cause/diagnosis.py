@@ -71,12 +71,15 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
 
 
 def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
-    """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
+    """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about. That a
+    signal ended a process was seen from outside: it outdoes echoes alone."""
     first = found.first
-    if cause is None or first is None or cause.get("kind") in SEEN_FROM_OUTSIDE:
+    if cause is None or first is None:
         return found
-    is_echo = first.entry.kind in ("detail", "wrapper", "consequence")
-    if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
+    is_echo = first.entry.kind in ("wrapper", "consequence")
+    if cause.get("kind") in SEEN_FROM_OUTSIDE and not (cause.get("kind") == "signal" and is_echo):
+        return found
+    if is_echo or first.entry.kind == "detail" or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
         return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
     return found
 
@@ -118,7 +121,8 @@ def _named_place(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str |
     names = first.hit.names
     if first.entry.family == _LAUNCHER:
         # Its own lines count ranks per machine; its summary counts all of them.
-        for launcher in filter(None, (scan.launcher for scan in scans)):
+        own = sorted(scans, key=lambda scan: scan.name != first.source)
+        for launcher in filter(None, (scan.launcher for scan in own)):
             return launcher.rank, launcher.host
     host = names.get("host") or first.host
     said = names.get("guilty_rank") or names.get("rank")
