@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -41,10 +41,14 @@ class PatientBarrier:
     Args:
         store: shared by all ranks; None if the job has one node, whose ranks work equally fast.
         phases: this rank's phases; they show that it waits.
+        needs_store: whether a lost store is an error.
     """
 
-    def __init__(self, store: dist.Store | None, rank: int, ranks: int, phases: Phases) -> None:
+    def __init__(
+        self, store: dist.Store | None, rank: int, ranks: int, phases: Phases, *, needs_store: bool = True
+    ) -> None:
         self._store, self._rank, self._ranks, self._phases = store, rank, ranks, phases
+        self._needs_store = needs_store
         self._heartbeat: dict[str, object] = {}
         self._meetings = 0
         """Number of times that the ranks have met here."""
@@ -61,9 +65,13 @@ class PatientBarrier:
         return cls(dist.PrefixStore(f"patient_barrier_{start}", store), rank, ranks, phases)
 
     def beside(self, name: str) -> PatientBarrier:
-        """Another barrier, for a thread that works while the training goes on."""
+        """Another barrier, for a thread that works while the training goes on; the process group exists already.
+
+        If the store is lost, because the torchrun that holds it was killed, its ranks do not wait for each other: their
+        collectives do not need the store.
+        """
         store = None if self._store is None else dist.PrefixStore(name, self._store)
-        return PatientBarrier(store, self._rank, self._ranks, Phases(None))
+        return PatientBarrier(store, self._rank, self._ranks, Phases(None), needs_store=False)
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:
@@ -74,7 +82,8 @@ class PatientBarrier:
 
         Raises:
             MachineError: a rank has stopped sending heartbeats.
-            RuntimeError: the store cannot be reached: the node of the main rank is lost.
+            RuntimeError: the store cannot be reached: the node of the main rank is lost. Not raised by a barrier that
+                `beside` returned.
         """
         if self._store is None:
             yield
@@ -87,7 +96,8 @@ class PatientBarrier:
         thread.start()
         try:
             yield
-            self._wait(self._store)
+            with nullcontext() if self._needs_store else suppress(RuntimeError):
+                self._wait(self._store)
         finally:
             finished.set()
             # The thread may hang for long in a store that does not answer.

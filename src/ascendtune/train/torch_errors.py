@@ -132,4 +132,4 @@ def _is_of_collectives(error: BaseException) -> bool:
 
 def _one_line(error: BaseException) -> str:
     """The whole message on one line: these libraries name the cause in the last of several lines."""
-    return " ".join(str(error).split())
+    return " ".join((error.what if isinstance(error, AscendtuneError) else str(error)).split())

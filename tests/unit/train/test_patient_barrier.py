@@ -69,6 +69,26 @@ def test_rank_that_waits_has_heartbeats_and_goes_back_to_its_phase(tmp_path: Pat
     phases.close()
 
 
+class _Gone(dist.Store):
+    """As the store of a torchrun that was killed."""
+
+    def set(self, key: str, value: str) -> None:
+        raise dist.DistNetworkError("Connection reset by peer")
+
+    add = set  # type: ignore[assignment]
+
+
+def test_store_that_is_gone_ends_the_training_and_not_its_last_checkpoint() -> None:
+    barrier, written = PatientBarrier(_Gone(), 0, 2, Phases(None)), []
+    with pytest.raises(dist.DistNetworkError):
+        meet(barrier)
+    with barrier.beside("checkpoint").work("writes a checkpoint"):
+        written.append("step_5")
+    assert written == ["step_5"]
+    with pytest.raises(RuntimeError, match="of the work"), barrier.beside("checkpoint").work("writes a checkpoint"):
+        raise RuntimeError("of the work itself")
+
+
 def test_thread_beside_the_training_waits_by_itself() -> None:
     ranks = barriers(dist.HashStore(), 2)
     with ThreadPoolExecutor(2) as pool, ranks[1].beside("checkpoint").work("writes a checkpoint"):

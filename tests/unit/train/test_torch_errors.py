@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.train.torch_errors import is_lost_connection, translated
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.torch_errors import is_lost_connection, lost_connection, translated
 
 
 @pytest.mark.parametrize(
@@ -212,6 +214,13 @@ def test_a_lost_rank_behind_another_error_is_not_the_cause(monkeypatch: pytest.M
     except ValueError as error:
         assert is_lost_connection(error)
     assert not is_lost_connection(RuntimeError("size mismatch"))
+
+
+def test_connection_that_broke_while_a_checkpoint_was_written_is_told_in_one_sentence(tmp_path: Path) -> None:
+    what = "the checkpoint of step 6 could not be written: Connection reset by peer"
+    error = MachineError(what, code="checkpoint-not-written", remedy="check the file system")
+    told = lost_connection(error, RunDir(tmp_path)).what
+    assert told == f"the connection to another rank broke: {what}"
 
 
 def test_a_full_disk_is_told_with_its_place() -> None:
