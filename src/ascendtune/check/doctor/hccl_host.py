@@ -14,10 +14,12 @@ HCCL_HOST = "hccl_host"
 
 _SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SOCKET_TABLES, _LISTENS = ("/proc/net/tcp", "/proc/net/tcp6"), "0A"
-_TORCHRUN_PORT, _HCCL_PORT, _HCCL_PORTS = 29500, 60000, 16
-"""Ports of torchrun's store and, from HCCL_IF_BASE_PORT on, of HCCL's ranks on the host (vendor's documentation)."""
-_CONNECT_SECONDS, _EXEC_SECONDS, _EVENT_SECONDS = 120, 1836, 1868
-"""Defaults of HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT, HCCL_EVENT_TIMEOUT (vendor's documentation)."""
+_TORCHRUN_PORT, _HCCL_PORT, _HCCL_PORTS = 29500, 60000, 32
+"""Ports of torchrun's store and, from HCCL_IF_BASE_PORT on, of HCCL's ranks on the host (vendor's documentation; before
+servers with 16 chips 16)."""
+_CONNECT_SECONDS, _EXEC_SECONDS, _NEVER = 120, 1836, 0
+"""Defaults of HCCL_CONNECT_TIMEOUT and HCCL_EXEC_TIMEOUT (vendor's documentation). Where HCCL_EVENT_TIMEOUT is not set,
+torch_npu waits 30 s longer than HCCL_EXEC_TIMEOUT says (ProcessGroupHCCL.cpp, 2.6 to 2.12), so the order is right."""
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -50,9 +52,16 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
         value = env.get(variable, "")
         if not value or value.startswith("^"):
             continue
-        exact = value.startswith("=") or variable.startswith(("GLOO", "TP"))
-        for name in value.removeprefix("=").split(","):
-            fitting = [each for each in interfaces if each == name or (not exact and each.startswith(name))]
+        of_gloo = variable.startswith(("GLOO", "TP"))
+        exact = value.startswith("=") or of_gloo
+        names = value.removeprefix("=").split(",")
+        # HCCL and NCCL take the first interface that one of the names fits, Gloo each of them.
+        for choice in [[name] for name in names] if of_gloo else [names]:
+            fitting = [
+                each
+                for each in interfaces
+                if any(each == name or (not exact and each.startswith(name)) for name in choice)
+            ]
             up = [each for each in fitting if interfaces[each].is_up]
             if not up:
                 yield _without_interface(variable, value, fitting, interfaces)
@@ -101,7 +110,7 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
 def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     connect = _seconds(env, "HCCL_CONNECT_TIMEOUT", _CONNECT_SECONDS)
     running = _seconds(env, "HCCL_EXEC_TIMEOUT", _EXEC_SECONDS)
-    event = _seconds(env, "HCCL_EVENT_TIMEOUT", _EVENT_SECONDS)
+    event = _seconds(env, "HCCL_EVENT_TIMEOUT", _NEVER)
     if connect is None or not 120 <= connect <= 7200:
         yield failure(
             HCCL_HOST,
@@ -117,7 +126,7 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
             expected=say("whole seconds"),
             remedy=say("unset {name}", name=name),
         )
-    elif event and (running >= event or running == 0):
+    elif event != _NEVER and (running >= event or running == _NEVER):
         yield warning(
             HCCL_HOST,
             say(
@@ -127,7 +136,7 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
                 event=event,
             ),
             expected=say("HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both"),
-            remedy=say("export HCCL_EVENT_TIMEOUT={value}", value=running + 32 if running else 0),
+            remedy=say("unset HCCL_EVENT_TIMEOUT: torch_npu then waits longer than HCCL_EXEC_TIMEOUT"),
         )
 
 
@@ -202,7 +211,7 @@ HCCL_HOST_CHECK = Check(
     HCCL_HOST,
     what="Compares HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP with the interfaces of this machine, and the "
     "time-outs with each other; checks whether MASTER_PORT and the ports of torchrun (29500) and HCCL "
-    "(60000 to 60015, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE say) are free.",
+    "(60000 to 60031, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE say) are free.",
     why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script copied "
     "from another node has that node's name. Time-outs in the wrong order hide which rank was late.",
     fix="Set the interface that reaches the other nodes, on each node with its own name. Keep HCCL_CONNECT_TIMEOUT "

@@ -301,7 +301,12 @@ def test_harmful_environment_variable_is_a_warning(lay: Lay, env: dict[str, str]
         ({"HCCL_IF_IP": "10.9.9.9"}, "failure", "not an address of this machine"),
         ({"HCCL_IF_IP": "192.168.7.2"}, "ok", "eth0"),
         ({"HCCL_CONNECT_TIMEOUT": "60"}, "failure", "EI0001"),
-        ({"HCCL_EXEC_TIMEOUT": "3600"}, "warning", "not below HCCL_EVENT_TIMEOUT"),
+        ({"HCCL_SOCKET_IFNAME": "bond,eth"}, "ok", "eth0"),
+        ({"HCCL_SOCKET_IFNAME": "=bond0,enp1"}, "failure", "no such interface"),
+        ({"GLOO_SOCKET_IFNAME": "eth0,bond0"}, "failure", "no such interface"),
+        ({"HCCL_EXEC_TIMEOUT": "3600", "HCCL_EVENT_TIMEOUT": "1868"}, "warning", "not below HCCL_EVENT_TIMEOUT"),
+        ({"HCCL_EXEC_TIMEOUT": "7200", "HCCL_CONNECT_TIMEOUT": "7200"}, "ok", "eth0"),
+        ({"HCCL_EXEC_TIMEOUT": "0"}, "ok", "eth0"),
         ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is not a number"),
     ],
 )
