@@ -99,7 +99,6 @@ def _train(
     stack: ExitStack,
     callbacks: Sequence[Callback],
 ) -> None:
-    _set_deterministic(recipe, stack)
     attempt = len(record["attempts"]) + 1
     phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
     stack.callback(phases.close)
@@ -111,6 +110,7 @@ def _train(
         prepared = _open_data(recipe, record["data_hash"], model_directory, phases, barrier.show)
     phases.enter("rendezvous")
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
+    _set_deterministic(recipe, device, stack)
     device.activate()
     _set_torch_defaults(device, stack)
     strategy = make_strategy(recipe, device, model_directory)
@@ -172,10 +172,10 @@ def _draw(run: RunDir) -> None:
         draw(run)
 
 
-def _set_deterministic(recipe: Recipe, stack: ExitStack) -> None:
+def _set_deterministic(recipe: Recipe, device: Device, stack: ExitStack) -> None:
     if recipe.deterministic:
-        # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        for name, value in device.deterministic_variables.items():
+            os.environ.setdefault(name, value)
         stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         torch.use_deterministic_algorithms(True)
 

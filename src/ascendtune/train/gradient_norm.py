@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 _NORMS_AT_ONCE = 24
-"""torch_npu passes as many to one operator (op-plugin, ForeachNormKernelNpuOpApi.cpp)."""
+"""torch_npu passes as many to one operator (op-plugin, ForeachNormKernelOpApi.cpp)."""
 
 
 @torch.no_grad()

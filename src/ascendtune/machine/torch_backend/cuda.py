@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import weakref
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ _REGISTER_PORTABLE = 1
 class CudaDevice(Device):
     kind = "cuda"
     collective_backend = "nccl"
+    # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
+    deterministic_variables = MappingProxyType({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
 
     def __init__(self, index: int = 0) -> None:
         super().__init__(index)

@@ -6,9 +6,10 @@ import gzip
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -112,6 +113,8 @@ class Device(ABC):
         """Whether it knows 8-bit floats at all; where not, an operator on one can spoil the whole process."""
         return True
 
+    deterministic_variables: Mapping[str, str] = MappingProxyType({})
+    """Environment variables by which the libraries below torch give the same bits every time."""
     supports_fp64 = True
     batches_messages = True
     """Whether torch.distributed can start messages in both directions as one (batch_isend_irecv)."""

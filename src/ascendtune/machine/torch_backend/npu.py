@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ def npu_is_usable() -> bool:
 class NpuDevice(Device):
     kind = "npu"
     collective_backend = "hccl"
+    # On the 910B sums over ranks are not deterministic otherwise (hccl, HCCL_DETERMINISTIC.md). torch_npu tells HCCL of
+    # torch's switch with the next operator, which may come after the first communicator is made.
+    deterministic_variables = MappingProxyType({"HCCL_DETERMINISTIC": "true"})
     supports_fp64 = False
     # torch_npu 2.13 asks libhcomm.so for HcclGroupStart; where CANN does not have it, the process is spoiled.
     batches_messages = False

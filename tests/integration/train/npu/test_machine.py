@@ -93,6 +93,24 @@ def test_a_chip_has_bf16_from_the_910b1_on_and_the_peak_of_the_plan(node: Node, 
     assert best == ("bf16" if has_bf16 else "fp16")
 
 
+def trained_with(path: Path) -> tuple[int, str | None]:
+    """On the node: exit code of a rank, and the variable by which HCCL sums in one order."""
+    from ascendtune.train.worker import main
+
+    return main([str(path)]), os.environ.get("HCCL_DETERMINISTIC")
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "given", "expected"),
+    [(True, {}, "true"), (True, {"HCCL_DETERMINISTIC": "strict"}, "strict"), (False, {}, None)],
+)
+def test_deterministic_holds_for_sums_over_ranks(
+    node: Node, prepared: Prepared, *, deterministic: bool, given: dict[str, str], expected: str | None
+) -> None:
+    run = prepared(optim=STEPS, deterministic=deterministic)
+    assert node.call(trained_with, run.path, **given) == (0, expected)
+
+
 def memory() -> int:
     """On the node."""
     from ascendtune.machine.torch_backend.find import open_device
