@@ -125,12 +125,14 @@ def _overflow(env: Env) -> Iterator[Finding]:
 
 
 def _logs(env: Env) -> Iterator[Finding]:
-    if env.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1":
-        yield _warning(
-            say("ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which are needed for diagnosis"),
-            "unset",
-            say("unset ASCEND_SLOG_PRINT_TO_STDOUT"),
-        )
+    # The second is the name from CANN 9.2 on.
+    for name in ("ASCEND_SLOG_PRINT_TO_STDOUT", "ASCEND_LOG_PRINT_TO_STDOUT"):
+        if env.get(name) == "1":
+            yield _warning(
+                say("{name}=1: CANN writes no log files (plog), which are needed for diagnosis", name=name),
+                "unset",
+                say("unset {name}", name=name),
+            )
 
 
 def _ignored(env: Env) -> Iterator[Finding]:

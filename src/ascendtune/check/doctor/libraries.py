@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import release_key
-from ascendtune.machine.npu.versions import set_env_script
+from ascendtune.machine.npu.versions import Toolkit, set_env_script
 
 LIBRARIES = "libraries"
 
@@ -26,7 +27,7 @@ def _look_at_libraries(outside: Outside) -> Iterator[Finding]:
     path = outside.env.get("LD_LIBRARY_PATH", "")
     parts = [part for part in path.split(":") if part]
     yield from _stubs(parts)
-    yield from _several(parts)
+    yield from _several(parts, loaded_toolkit(outside))
     yield from _unresolved(outside)
 
 
@@ -41,16 +42,25 @@ def _stubs(parts: list[str]) -> Iterator[Finding]:
         )
 
 
-def _several(parts: list[str]) -> Iterator[Finding]:
+def _several(parts: list[str], loaded: Toolkit | None) -> Iterator[Finding]:
     releases = dict.fromkeys(found[1] for part in parts if (found := _RELEASE.search(part)))
+    version = loaded.version if loaded else None
+    # Of one release several names are in use: 8.2.RC1 and 8.2.RC1.alpha002, 9.1.0 and 9.1.0-beta.3.
+    is_other = version is not None and any(release_key(each)[:2] != release_key(version)[:2] for each in releases)
     if len(releases) > 1:
-        yield warning(
-            LIBRARIES,
-            say("LD_LIBRARY_PATH mixes CANN {names}; the first one is used, file by file", names=", ".join(releases)),
-            expected=say("one release"),
-            remedy=say("open a new shell and source only one set_env.sh"),
-            evidence=tuple(part for part in parts if _RELEASE.search(part)),
-        )
+        what = say("LD_LIBRARY_PATH mixes CANN {names}; the first one is used, file by file", names=", ".join(releases))
+    elif is_other:
+        names = ", ".join(releases)
+        what = say("LD_LIBRARY_PATH has CANN {names}, ASCEND_HOME_PATH CANN {version}", names=names, version=version)
+    else:
+        return
+    yield warning(
+        LIBRARIES,
+        what,
+        expected=say("one release"),
+        remedy=say("open a new shell and source only one set_env.sh"),
+        evidence=tuple(part for part in parts if _RELEASE.search(part)),
+    )
 
 
 def _unresolved(outside: Outside) -> Iterator[Finding]:

@@ -216,6 +216,8 @@ def test_torch_npu_that_no_table_lists_is_unknown(lay: Lay) -> None:
             "warning",
             "mixes CANN 8.2.RC1, 8.5.0",
         ),
+        ("/usr/local/Ascend/cann-8.5.0/lib64", "warning", "has CANN 8.5.0, ASCEND_HOME_PATH CANN 8.2.RC1"),
+        ("/usr/local/Ascend/ascend-toolkit/8.2.RC1.alpha002/lib64", "ok", "every library"),
     ],
 )
 def test_library_path_with_stubs_or_two_canns_is_found(lay: Lay, path: str, status: str, said: str) -> None:
@@ -281,6 +283,7 @@ def test_remedy_names_ids_that_the_runtime_reads(lay: Lay, name: str, value: str
         {"HCCL_INTRA_ROCE_ENABLE": "1", "HCCL_INTRA_PCIE_ENABLE": "1"},
         {"INF_NAN_MODE_ENABLE": "0"},
         {"ASCEND_SLOG_PRINT_TO_STDOUT": "1"},
+        {"ASCEND_LOG_PRINT_TO_STDOUT": "1"},
         {"NCCL_DEBUG": "INFO"},
     ],
     ids=lambda env: next(iter(env)),
