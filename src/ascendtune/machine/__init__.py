@@ -1,1 +1,1 @@
-"""What is here? Devices, drivers, software stacks, and what each of them can do."""
+"""What does this machine have? Devices, drivers, software stacks, and what each of them can do."""

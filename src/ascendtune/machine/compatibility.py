@@ -1,6 +1,6 @@
-"""Which releases of Python, torch, torch_npu, CANN and driver go together, by the vendor's tables.
+"""Releases of Python, torch, torch_npu, CANN and driver that are compatible, by the vendor's tables.
 
-The tables are in compatibility.toml with their sources. Names of releases are compared as the vendor counts:
+The tables are in compatibility.toml with their sources. Names of releases are ordered as by the vendor:
 8.0.RC3 < 8.0.0 < 8.1.RC1; `9.1.X` stands for every 9.1 release.
 """
 
@@ -19,7 +19,7 @@ _END = (0.5, 0)
 
 @dataclass(frozen=True)
 class Wheel:
-    """A published torch_npu, and what it was made for."""
+    """A published torch_npu, and the versions that it was built for."""
 
     version: str
     torch: str
@@ -42,7 +42,7 @@ class Wheel:
 
 @dataclass(frozen=True)
 class DriverRange:
-    """The drivers named for a CANN release; `cann` may be an older one when the release itself is not listed."""
+    """The drivers named for a CANN release; `cann` may be an older release if the release itself is not listed."""
 
     cann: str
     versions: tuple[str, ...]
@@ -67,7 +67,7 @@ def is_release(version: str, wanted: str) -> bool:
 
 
 def base_version(version: str) -> str:
-    """ "2.7.1+cpu", "2.7.1.post2", "2.7.1.dev20250724" -> "2.7.1": what torch_npu and torch must share."""
+    """ "2.7.1+cpu", "2.7.1.post2", "2.7.1.dev20250724" -> "2.7.1": the part that torch_npu and torch must share."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return found[0] if found else version
 
@@ -78,19 +78,20 @@ def wheels() -> tuple[Wheel, ...]:
 
 
 def find_wheel(version: str) -> Wheel | None:
-    """The row of an installed torch_npu; a local part (+git4c901a4) makes no difference."""
+    """The row of an installed torch_npu; a local part (+git4c901a4) is ignored."""
     public = version.partition("+")[0]
     return next((wheel for wheel in wheels() if wheel.version == public), None)
 
 
 def fitting_wheels(python: str, cann: str | None) -> list[Wheel]:
-    """What could be installed for this Python and CANN (None: any), newest torch first, exact pairs before others."""
+    """Wheels that can be installed for this Python and CANN (None: any), newest torch first, exact pairs before
+    others."""
     able = [wheel for wheel in wheels() if wheel.takes_python(python) and (cann is None or wheel.takes_cann(cann))]
     return sorted(able, key=lambda wheel: cann is not None and not wheel.is_made_for(cann))
 
 
 def drivers_for(cann: str) -> DriverRange | None:
-    """The drivers named for a CANN release, else those of the newest release before it; None when there is none."""
+    """The drivers named for a CANN release, else those of the newest earlier release; None if there is none."""
     rows = _tables()[1]
     exact = [row for row in rows if is_release(cann, row.cann)]
     if not exact:

@@ -15,7 +15,7 @@ _DEV = Path("/dev")
 
 
 def gpus() -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
-    """The GPUs, the driver's version, and what went wrong."""
+    """The GPUs, the driver's version, and the errors."""
     try:
         import pynvml
     except ImportError:
@@ -42,49 +42,49 @@ def _without_library() -> tuple[Trouble, ...]:
 
 
 def _read(nvml: Any) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
-    def told(question: Callable[..., Any], *arguments: Any) -> Any:
-        """The answer, or None where this GPU or this user gets none."""
+    def answer_of(question: Callable[..., Any], *arguments: Any) -> Any:
+        """The answer; None if this GPU or this user receives none."""
         try:
             return question(*arguments)
         except nvml.NVMLError:
             return None
 
     found, troubles = [], []
-    for index in range(told(nvml.nvmlDeviceGetCount) or 0):
-        handle = told(nvml.nvmlDeviceGetHandleByIndex, index)
+    for index in range(answer_of(nvml.nvmlDeviceGetCount) or 0):
+        handle = answer_of(nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
             what = say("GPU {index} does not answer", index=index)
             troubles.append(Trouble("gpu_lost", what, say("look at the kernel log for Xid; restart the machine")))
         else:
-            found.append(_gpu(nvml, index, handle, told))
-    return tuple(found), _text(told(nvml.nvmlSystemGetDriverVersion)), tuple(troubles)
+            found.append(_gpu(nvml, index, handle, answer_of))
+    return tuple(found), _text(answer_of(nvml.nvmlSystemGetDriverVersion)), tuple(troubles)
 
 
-def _gpu(nvml: Any, index: int, handle: Any, told: Callable[..., Any]) -> Accelerator:
-    memory = told(nvml.nvmlDeviceGetMemoryInfo, handle)
-    load = told(nvml.nvmlDeviceGetUtilizationRates, handle)
-    milliwatts = told(nvml.nvmlDeviceGetPowerUsage, handle)
-    bus = told(nvml.nvmlDeviceGetPciInfo, handle)
+def _gpu(nvml: Any, index: int, handle: Any, answer_of: Callable[..., Any]) -> Accelerator:
+    memory = answer_of(nvml.nvmlDeviceGetMemoryInfo, handle)
+    load = answer_of(nvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = answer_of(nvml.nvmlDeviceGetPowerUsage, handle)
+    bus = answer_of(nvml.nvmlDeviceGetPciInfo, handle)
     return Accelerator(
         "cuda",
         phy_id=index,
         logical_id=index,
-        uuid=_text(told(nvml.nvmlDeviceGetUUID, handle)),
-        name=_text(told(nvml.nvmlDeviceGetName, handle)),
+        uuid=_text(answer_of(nvml.nvmlDeviceGetUUID, handle)),
+        name=_text(answer_of(nvml.nvmlDeviceGetName, handle)),
         bus_id=_text(bus.busId) if bus else None,
         utilization_ratio=load.gpu / 100 if load else None,
         memory_used_bytes=memory.used if memory else None,
         memory_total_bytes=memory.total if memory else None,
         power_watts=milliwatts / 1000 if milliwatts is not None else None,
-        temperature_celsius=told(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        processes=_processes(nvml, handle, told),
+        temperature_celsius=answer_of(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        processes=_processes(nvml, handle, answer_of),
     )
 
 
-def _processes(nvml: Any, handle: Any, told: Callable[..., Any]) -> tuple[DeviceProcess, ...]:
+def _processes(nvml: Any, handle: Any, answer_of: Callable[..., Any]) -> tuple[DeviceProcess, ...]:
     found: dict[int, DeviceProcess] = {}
     for question in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-        for each in told(question, handle) or ():
+        for each in answer_of(question, handle) or ():
             found.setdefault(each.pid, DeviceProcess(each.pid, None, _name(each.pid), each.usedGpuMemory))
     return tuple(found.values())
 

@@ -12,17 +12,17 @@ from ascendtune.machine.vendor.base import Vendor
 from ascendtune.machine.vendor.find import ACCELERATORS, vendor_of
 
 # Idle 910B cards show 2.6 to 4.2 GB of 32 or 64 GB (transcripts of drivers 23.0 to 26.1): the driver's own share. In a
-# container processes of others are not listed, so that memory is the only sign of them.
+# container, processes of others are not listed: only their memory indicates them.
 IDLE_RATIO = 0.15
 
 
 def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]) -> tuple[Accelerator, ...]:
-    """`count` devices without processes and with next to nothing in their memory, in the order of their logical ids.
+    """`count` devices without processes and with almost no used memory, in the order of their logical ids.
 
-    NPUs are looked at before GPUs, and only those that the kind's visibility variable in `env` leaves.
+    NPUs are considered before GPUs, and only those that the kind's visibility variable in `env` selects.
 
     Raises:
-        MachineError: there are not as many; the message names the processes on the others.
+        MachineError: there are not enough; the message lists the processes on the others.
     """
     kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
     if not kinds:
@@ -39,16 +39,16 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
 
 
 def _rank(device: Accelerator) -> tuple[int, float, int]:
-    """Less memory first. Differences below a twentieth are the driver's: there neighbours are worth more."""
+    """Less memory first. Differences below a twentieth are the driver's: adjacent devices then matter more."""
     used, total = device.memory_used_bytes or 0, device.memory_total_bytes or 1
     return 20 * used // total, device.utilization_ratio or 0, device.logical_id or 0
 
 
 def _visible(devices: Sequence[Accelerator], vendor: Vendor, env: Mapping[str, str]) -> Sequence[Accelerator]:
-    """Those of one kind that the kind's visibility variable leaves.
+    """Devices of one kind that the kind's visibility variable selects.
 
     Raises:
-        MachineError: it leaves none.
+        MachineError: it selects none.
     """
     value = env.get(vendor.visible_variable)
     if value is None:
@@ -64,7 +64,7 @@ def _visible(devices: Sequence[Accelerator], vendor: Vendor, env: Mapping[str, s
 
 
 def why_not_free(device: Accelerator) -> str | None:
-    """Why a device is not free, or None when it is."""
+    """The reason why a device is not free, or None if it is free."""
     if device.logical_id is None:
         return say("its logical id is unknown, npu-smi's answer has gaps")
     if device.is_sick:

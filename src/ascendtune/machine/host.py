@@ -33,7 +33,7 @@ class HostInfo:
 
 
 def look_at_host(root: Path = Path("/")) -> HostInfo:
-    """What the computer is; `root` is where its files lie."""
+    """Facts about the computer; `root` is the root of its files' paths."""
     memory = psutil.virtual_memory()
     return HostInfo(
         hostname=socket.gethostname(),
@@ -52,7 +52,7 @@ def look_at_host(root: Path = Path("/")) -> HostInfo:
 
 
 def numa_nodes(root: Path = Path("/")) -> dict[str, str]:
-    """Node -> its cores, as the kernel writes them; empty where the kernel does not report them."""
+    """Node -> its cores, as the kernel writes them; empty if the kernel does not report them."""
     nodes = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
     found = {path.parent.name.removeprefix("node"): text_of(path).strip() for path in nodes}
     return dict(sorted(found.items(), key=lambda node: int(node[0])))
@@ -64,7 +64,7 @@ def _operating_system(root: Path) -> str | None:
 
 
 def _cpu_name(root: Path) -> str | None:
-    """x86 calls it "model name", aarch64 kernels of openEuler and Ubuntu give no name at all."""
+    """The name of the CPU; x86 has it as "model name", aarch64 kernels of openEuler and Ubuntu have no name."""
     name = re.search(r"^(?:model name|Hardware)\s*:\s*(.*?)\s*$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return name[1] if name else None
 

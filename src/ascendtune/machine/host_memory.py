@@ -20,19 +20,19 @@ def memory_limit(read: Callable[[str], str]) -> int | None:
     """The lowest limit in bytes of this process's control group and its parents; None if there is none.
 
     Args:
-        read: returns the content of a file; empty where it cannot be read.
+        read: returns the content of a file; empty if it cannot be read.
     """
     groups = dict.fromkeys(_FILES, "/")
     for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         groups |= {name: path for name in controllers.split(",") if name in _FILES}
-    told = [
+    limits = [
         read(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
         for name, path in groups.items()
         # In a container the path may be that of the host, and the root the container's own group.
         for each in (PurePath(path), *PurePath(path).parents)
     ]
-    return min((int(number) for number in told if number.isdecimal() and int(number) < 1 << 60), default=None)
+    return min((int(number) for number in limits if number.isdecimal() and int(number) < 1 << 60), default=None)
 
 
 def usable_memory_bytes() -> int:

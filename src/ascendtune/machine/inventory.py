@@ -17,9 +17,9 @@ _WELL = ("ok", "warning")
 
 @dataclass(frozen=True)
 class DeviceProcess:
-    """A process that holds memory on a device.
+    """A process that uses memory on a device.
 
-    `pid` is the host's; `container_pid` is the same process as its container numbers it, where the vendor tells both.
+    `pid` is the host's; `container_pid` is the pid in its container, if the vendor reports both.
     """
 
     pid: int
@@ -27,14 +27,14 @@ class DeviceProcess:
     name: str | None = None
     memory_used_bytes: int | None = None
     user: str | None = None
-    """This and what follows are of /proc; None where it does not show the process."""
+    """This and the following fields are from /proc; None if it does not show the process."""
     age_seconds: float | None = None
     command: str | None = None
 
     def described(self) -> DeviceProcess:
-        """With its user, age and command, if it is visible here."""
+        """The process with its user, age and command, if it is visible here."""
         if self.container_pid is None and not is_first_pid_namespace():
-            # The number of another process in this container.
+            # In this container the pid belongs to another process.
             return self
         pid = pid_here(self)
         stat = stat_of(pid)
@@ -56,13 +56,13 @@ class Accelerator:
 
     kind: Literal["npu", "cuda"]
     npu_id: int | None = None
-    """The card, as npu-smi numbers it; not consecutive on inference servers."""
+    """The card's number in npu-smi; not consecutive on inference servers."""
     chip_id: int | None = None
     phy_id: int | None = None
     """Physical id; for CUDA the index that NVML counts by."""
     name: str | None = None
     health: str | None = None
-    """The vendor's word: OK, Warning, Alarm, Critical."""
+    """The vendor's term: OK, Warning, Alarm, Critical."""
     bus_id: str | None = None
     utilization_ratio: float | None = None
     memory_used_bytes: int | None = None
@@ -76,9 +76,9 @@ class Accelerator:
     processes_known: bool = field(default=True, compare=False)
     """False where the tool's list of processes was cut off; not part of the JSON."""
     logical_id: int | None = field(default=None, compare=False)
-    """What the kind's visibility variable takes; not part of the JSON."""
+    """Its value in the kind's visibility variable; not part of the JSON."""
     uuid: str | None = field(default=None, compare=False)
-    """The vendor's unique name, where the variable takes that, too: GPU-8f1a…; not part of the JSON."""
+    """The vendor's unique name, if the variable accepts it, too: GPU-8f1a…; not part of the JSON."""
 
     def as_json(self) -> dict[str, Any]:
         content = asdict(self)
@@ -86,7 +86,8 @@ class Accelerator:
         return {**content, "processes": list(content["processes"])}
 
     def is_named(self, name: str) -> bool:
-        """Whether `name`, a name in the kind's visibility variable, may mean it; the beginning of a uuid does."""
+        """Whether `name`, a value of the kind's visibility variable, may mean it, for example as a prefix of its
+        uuid."""
         return name == str(self.logical_id) or (self.uuid is not None and bool(name) and self.uuid.startswith(name))
 
     @property
@@ -96,27 +97,27 @@ class Accelerator:
 
     @property
     def is_sick(self) -> bool:
-        """Whether it reports an alarm, or what is no word for being well, so that no job should count on it."""
+        """Whether it reports an alarm, or any other state than a healthy one, so that no job should use it."""
         return self.health is not None and self.health.lower() not in _WELL and not self.alarm_is_normal
 
     @property
     def label(self) -> str:
-        """How messages call it: "NPU 4", "NPU 4 chip 1", "GPU 0"."""
+        """Its name in messages: "NPU 4", "NPU 4 chip 1", "GPU 0"."""
         return vendor_of(self.kind).label(self)
 
 
 def visible_among(devices: Sequence[Accelerator], vendor: Vendor, value: str) -> list[Accelerator]:
-    """Those of the machine's `devices`, all of one vendor, that a process sees whose visibility variable is `value`."""
+    """The devices among `devices`, all of one vendor, that a process sees whose visibility variable is `value`."""
     found: list[Accelerator] = []
-    # One that the vendor's tool does not list, or without an id, still has its number.
+    # A device that the vendor's tool does not list, or without an id, still has its number.
     count = max(len(devices), *(1 + (device.logical_id or 0) for device in devices))
     for name in vendor.visible([str(number) for number in range(count)], value):
         meant = [device for device in devices if device.is_named(name)]
         if len(meant) == 1:
             found += meant
         elif not name.isdecimal():
-            break  # as the runtime does at a unique name that means no device, or several
-    # Two unique names of one device leave none.
+            break  # like the runtime at a unique name that means no device, or several
+    # If two unique names mean one device, no device is visible.
     return found if len({id(device) for device in found}) == len(found) else []
 
 
@@ -130,4 +131,4 @@ class Trouble:
     evidence: str = ""
     """The line with the message."""
     blinding: bool = False
-    """No fact about the devices is known."""
+    """Whether nothing is known about the devices."""

@@ -1,4 +1,4 @@
-"""The sentences about what is here, in English or Chinese."""
+"""The sentences about this machine, in English or Chinese."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How the ranks of a job meet, and which processes are connected to the ports of this one.
+"""The rendezvous of a job's ranks, and checks of the processes that are connected to ports of this one.
 
-Gloo knows a rank by the number that a connection sends first, so that any process which reaches its port can take the
-place of a rank. On one machine the kernel tells whose process is at the other end of a connection.
+Gloo identifies a rank by the number that a connection sends first, so that any process that reaches its port can take
+the place of a rank. On one machine the kernel knows the owner of the process at the other end of a connection.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ INIT_METHOD = "ASCENDTUNE_INIT_METHOD"
 """A URL for torch's `init_method`, set by `ascendtune.job.torchrun` for ranks of ours on one host."""
 _LISTENS, _ESTABLISHED = "0A", "01"
 _LEAVES_WITHIN_SECONDS = 5.0
-"""A program that looks which ports are open connects and leaves at once."""
+"""A port scanner connects and disconnects at once."""
 
 
 def init_method() -> str:
-    """What the ranks of this job give to torch as `init_method`; torchrun's variables where none is set."""
+    """The `init_method` that the ranks of this job pass to torch; torchrun's variables if none is set."""
     return os.environ.get(INIT_METHOD, "env://")
 
 
 def require_own_peers() -> None:
-    """Raise when processes of other users are connected to ports of this process, and the job is on one host.
+    """Raise if processes of other users are connected to ports of this process, and the job is on one host.
 
-    To be called when a process group has been made: what is connected then stays connected.
+    Must be called when a process group has been created: its connections stay from then on.
 
     Raises:
-        MachineError: a process of another user is connected, other than root.
+        MachineError: a process of another user, other than root, is connected.
     """
     if INIT_METHOD not in os.environ:
         # Not set: the job has several hosts.
@@ -51,13 +51,11 @@ def require_own_peers() -> None:
 
 
 def _strangers() -> Iterator[tuple[int, int]]:
-    """Port of ours, uid of the process that is connected to it."""
-    mine = {name[len("socket:[") : -1] for name in open_files(os.getpid()) if name.startswith("socket:[")}
+    """Pairs of a port of ours and the uid of a process connected to it, for other users."""
+    own = {name[len("socket:[") : -1] for name in open_files(os.getpid()) if name.startswith("socket:[")}
     for table in ("tcp", "tcp6"):
         sockets = _table(table)
-        ports = {
-            local.partition(":")[2] for local, _, state, _, inode in sockets if state == _LISTENS and inode in mine
-        }
+        ports = {local.partition(":")[2] for local, _, state, _, inode in sockets if state == _LISTENS and inode in own}
         owners = {(local, remote): int(uid) for local, remote, state, uid, _ in sockets if state == _ESTABLISHED}
         for local, remote in owners:
             uid = owners.get((remote, local))

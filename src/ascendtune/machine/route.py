@@ -1,4 +1,4 @@
-"""Which way the network goes from here to another host: the kernel's routing table answers, nothing is sent."""
+"""The network route from here to another host, from the kernel's routing table: nothing is sent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def source_address(target: str) -> str:
-    """The address of this machine that packets to `target`, a name or an address, would carry.
+    """The source address of packets from this machine to `target`, a name or an address.
 
     Raises:
-        MachineError: the name does not resolve, or no route leads there.
+        MachineError: the name does not resolve, or there is no route.
     """
     try:
         family, _, _, _, place = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # Connecting a datagram socket only asks for the route.
+            # Connecting a datagram socket only looks up the route.
             probe.connect(place)
             return str(probe.getsockname()[0])
     except OSError as error:
@@ -34,7 +34,7 @@ def source_address(target: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has `address`, as "eth0"; None when none here has."""
+    """The network interface that has `address`, as "eth0"; None if none here has it."""
     wanted = ipaddress.ip_address(address)
     for name, entries in psutil.net_if_addrs().items():
         # An IPv6 address is written with its zone, "fe80::1%eth0".

@@ -14,7 +14,7 @@ from ascendtune.machine.npu.versions import Versions, installed_versions
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`driver_version` is that of the NPUs, else that of the GPUs. `troubles` say why something is missing."""
+    """`driver_version` is that of the NPUs, else that of the GPUs. `troubles` explain missing values."""
 
     npu_smi_version: str | None
     driver_version: str | None
@@ -29,7 +29,8 @@ class Snapshot:
         return not self.devices and any(trouble.blinding for trouble in self.troubles)
 
     def as_json(self) -> dict[str, Any]:
-        """The form of `ascendtune devices --json`: units in the names, ratios 0 to 1, None where no vendor says it."""
+        """The form of `ascendtune devices --json`: units in the names, ratios 0 to 1, None for values that no vendor
+        reports."""
         return {
             "npu_smi_version": self.npu_smi_version,
             "driver_version": self.driver_version,

@@ -1,4 +1,4 @@
-"""Which devices a new process could use, told without importing torch."""
+"""The devices that a new process could use, determined without importing torch."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NOTHING = ("", "-1", "NoDevFiles")
 
 @dataclass(frozen=True)
 class VisibleDevices:
-    """The devices of one kind, by the names that the kind's visibility variable takes: "0", "1", "GPU-8f1…"."""
+    """The devices of one kind, as values of the kind's visibility variable: "0", "1", "GPU-8f1…"."""
 
     kind: Kind
     ids: tuple[str, ...]
     note: str | None = None
-    """Why devices that are in the machine are not among them."""
+    """The reason why devices of the machine are not among them."""
 
     @property
     def vendor(self) -> Vendor:
         return vendor_of(self.kind)
 
     def label(self, index: int) -> str:
-        """How messages call one of them: "NPU 3"."""
+        """Name of one of them in messages: "NPU 3"."""
         return f"{self.vendor.noun} {self.ids[index]}" if self.vendor.is_accelerator else say("the CPU")
 
 
@@ -40,8 +40,8 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
     """NPUs, else GPUs, else the CPU; only those that the installed torch can compute on.
 
     Args:
-        env: the environment to look at (default: this process's).
-        dev: where device files are.
+        env: the environment to use (default: this process's).
+        dev: directory of device files.
     """
     notes = []
     for vendor in ACCELERATORS:
@@ -58,7 +58,7 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
 
 
 def _left_out(vendor: Vendor, ids: Sequence[str], env: Mapping[str, str] | None, dev: Path) -> str | None:
-    """That the visibility variable names more devices than the runtime shows; None where it does not."""
+    """A note that the visibility variable names more devices than the runtime shows; None if it does not."""
     value = (os.environ if env is None else env).get(vendor.visible_variable)
     if value is None or value.strip() in _NOTHING or len(ids) == len(value.split(",")) or not vendor.device_ids(dev):
         return None
@@ -70,7 +70,7 @@ def _left_out(vendor: Vendor, ids: Sequence[str], env: Mapping[str, str] | None,
 
 
 def attached(vendor: Vendor, env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> tuple[str, ...]:
-    """The accelerators of `vendor` that are here and visible, whether or not the installed torch can use them."""
+    """The accelerators of `vendor` that are present and visible, whether or not the installed torch can use them."""
     env = os.environ if env is None else env
     ids, value = vendor.device_ids(dev), env.get(vendor.visible_variable)
     return ids if value is None or not ids else vendor.existing(vendor.visible(ids, value))

@@ -1,6 +1,6 @@
-"""The caches that training leaves on a machine: where they are, how large and how old, and removing their entries.
+"""The caches that training leaves on a machine: their places, sizes and ages, and the removal of their entries.
 
-Only entries of a known layout are listed and removed, and none of a home directory or a directory above it, which a
+Only entries of a known layout are listed and removed, and never a home directory or a directory above it, which a
 variable may name by mistake. Links of other users are never followed, nor links below an entry, and entries of other
 users are never removed.
 """
@@ -23,7 +23,7 @@ from ascendtune.core.files import walk
 
 @dataclass(frozen=True)
 class _Layout:
-    """A kind of cache. `entry`: the names of its entries; other names in the directory are left alone."""
+    """A kind of cache. `entry`: pattern of its entries' names; other names in the directory are ignored."""
 
     name: str
     entry: re.Pattern[str]
@@ -47,10 +47,10 @@ class CacheEntry:
     """A directory of a cache.
 
     Attributes:
-        size_bytes: occupied on the disk; a file with several names counts once.
+        size_bytes: size on the disk; a file with several names counts once.
         age_seconds: since the newest change below it.
         is_own: whether it belongs to this user.
-        identity: device and inode, by which `remove` knows the directory again.
+        identity: device and inode, by which `remove` verifies that the directory is the same.
     """
 
     cache: str
@@ -72,12 +72,12 @@ def find_entries(env: Mapping[str, str], cwd: Path, names: Sequence[str] = NAMES
 
 
 def describe(name: str) -> str:
-    """One line on what a cache holds."""
+    """One line on the content of a cache."""
     return next(layout.what for layout in _LAYOUTS if layout.name == name)
 
 
 def remove(entry: CacheEntry) -> None:
-    """Remove an entry of `find_entries`. Links below it are removed, not what they lead to.
+    """Remove an entry of `find_entries`. Links below it are removed, not their targets.
 
     Raises:
         MachineError: it cannot be removed, or it is no longer a directory of this user.
@@ -102,7 +102,7 @@ def _may_be_listed(directory: Path, env: Mapping[str, str], *, is_cwd: bool) -> 
     except (OSError, RuntimeError):
         return False
     if stat.S_ISLNK(facts.st_mode) and facts.st_uid not in (0, os.geteuid()):
-        # In /tmp anybody can make a link to a directory of this user.
+        # In /tmp every user can create a link to a directory of this user.
         return False
     return is_cwd or not home.is_relative_to(real)
 
@@ -136,7 +136,7 @@ def _entries(layout: _Layout, directory: Path) -> Iterator[CacheEntry]:
 
 
 def _measured(cache: str, path: Path) -> CacheEntry | None:
-    """The entry; None where another program removed it meanwhile."""
+    """The entry; None if another program removed it meanwhile."""
     size, newest, counted = 0, 0.0, set[tuple[int, int]]()
     for place, _, others in walk(path):
         for name in ("", *others):

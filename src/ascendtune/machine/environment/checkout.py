@@ -1,7 +1,7 @@
-"""A git checkout for `ascendtune code`: merges of upstream or of a pull request, on a branch of their own.
+"""A git checkout for `ascendtune code`: merges of upstream or of a pull request, on their own branches.
 
-Nothing is pushed, and a tree with changes that are not committed is never touched. A merge with conflicts stays as git
-leaves it; the same command continues it once the conflicts are resolved.
+Nothing is pushed, and a tree with uncommitted changes is never modified. A merge with conflicts stays as git leaves it;
+the same command continues it once the conflicts are resolved.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _REF = re.compile(r"(?!-)(?!.*\.\.)(?!.*@\{)[\w./+@-]{1,200}")
 _PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
 """GitHub and Gitee; GitLab."""
 _REMOTES = "refs/remotes"
-"""In full: a tag of somebody else, called origin/main, wins over the short name."""
+"""Written in full: a tag named origin/main would take precedence over the short name."""
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-"""Where core.hooksPath lies in the tree, a merge brings in hooks of the request, and git runs them."""
+"""If core.hooksPath is in the tree, a merge brings in hooks of the request, and git would run them."""
 _UPSTREAMS = ("upstream", "online")
 _LOCKED = "if no git is running there (one was killed), remove that file, and run this again"
 _MOST_BYTES, _MOST_HUNKS = 4 << 20, 20
@@ -59,7 +59,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """`was_at`: branch or commit before. `commits`: how many came in; 0 where everything was there already."""
+    """`was_at`: branch or commit before. `commits`: number of merged commits; 0 if all were merged already."""
 
     branch: str
     was_at: str
@@ -67,7 +67,7 @@ class MergeResult:
 
 
 class MergeConflicts(CheckFailed):
-    """The merge stopped; `conflicts` are to be resolved."""
+    """The merge stopped; `conflicts` must be resolved."""
 
     conflicts: tuple[Conflict, ...] = ()
 
@@ -81,10 +81,10 @@ class GitCheckout:
 
     @classmethod
     def find(cls, directory: Path) -> GitCheckout:
-        """The checkout that `directory` lies in.
+        """The checkout that contains `directory`.
 
         Raises:
-            InputError: it lies in none.
+            InputError: no checkout contains it.
         """
         done = start_git(["git", "-C", str(directory), "rev-parse", "--show-toplevel"], QUICK_SECONDS)
         if done.exit_code != 0:
@@ -106,7 +106,7 @@ class GitCheckout:
         Raises:
             InputError: no such remote or branch, or another merge is in progress.
             MachineError: git failed.
-            MergeConflicts: to be resolved; the same call continues.
+            MergeConflicts: they must be resolved; the same call continues.
         """
         before = self._remotes()
         remote = self._upstream(upstream)
@@ -132,7 +132,7 @@ class GitCheckout:
         """Merge the head of a pull request into the work branch `merge/pr-NUMBER`, made from `base`.
 
         Args:
-            remote: default: upstream or online where there is one, else origin.
+            remote: default: upstream or online if one exists, else origin.
             base: default: the branch or commit that is checked out.
 
         Raises:
@@ -165,7 +165,7 @@ class GitCheckout:
         )
 
     def abort(self) -> str:
-        """Give up a merge that this program began, and return to where the checkout was; returns that place.
+        """Abort a merge that this program began, and return to the previous branch or commit, which is returned.
 
         Raises:
             InputError: no such merge is in progress.
@@ -236,9 +236,9 @@ class GitCheckout:
         return MergeResult(work, was_at, count)
 
     def _switch(self, work: str, base: str) -> None:
-        """To the work branch; one of an earlier time that adds nothing to `base` begins again at `base`."""
-        there = self._run(["rev-parse", "--verify", "--quiet", f"refs/heads/{work}"]).exit_code == 0
-        if not there:
+        """Switch to the work branch; one of an earlier time that adds nothing to `base` is reset to `base`."""
+        exists = self._run(["rev-parse", "--verify", "--quiet", f"refs/heads/{work}"]).exit_code == 0
+        if not exists:
             self.git("switch", "--quiet", "--no-track", "-c", work, base)
         elif self._run(["merge-base", "--is-ancestor", f"refs/heads/{work}", base]).exit_code == 0:
             self.git("switch", "--quiet", "--no-track", "-C", work, base)

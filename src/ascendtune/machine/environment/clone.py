@@ -1,4 +1,4 @@
-"""Cloning a repository, through a proxy where its own address does not answer."""
+"""Cloning a repository, through a proxy if its own address does not answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascendtune.machine.environment.git import (
 from ascendtune.machine.environment.mirrors import proxied
 
 PROXIES = ("https://gh-proxy.com",)
-"""Services that fetch the address that is appended to theirs."""
+"""Services that fetch the address that is appended to their own."""
 _COMPARE_SECONDS = 20.0
 
 
@@ -39,7 +39,7 @@ def clone(
         progress: called with git's phase, and the objects done and in all.
 
     Returns:
-        The address that worked, and whether HEAD is what `url` itself names; None where it does not answer.
+        The address that worked, and whether HEAD is the same as at `url` itself; None if `url` does not answer.
 
     Raises:
         InputError: the URL, or a directory with content.

@@ -1,4 +1,4 @@
-"""Copying and renaming conda environments: clone, compare the package lists, and only then remove the old one."""
+"""Copies and renames conda environments: clone, compare the package lists, and only then remove the old one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascendtune.core.units import count_of
 _CLONE_SECONDS = 4 * 3600.0
 _LIST_SECONDS = 300.0
 _REFUSED_IN_PATHS = re.compile("[ :#]")
-"""conda creates no environment at such a path."""
+"""conda does not create environments at such paths."""
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,127}")
 
 
@@ -33,7 +33,7 @@ class Conda:
 
     @classmethod
     def find(cls, env: Mapping[str, str]) -> Conda:
-        """CONDA_EXE, or conda or mamba on the PATH.
+        """The program in CONDA_EXE, or conda or mamba on the PATH.
 
         Raises:
             MachineError: there is none.
@@ -51,8 +51,8 @@ class Conda:
         return cls(program, env)
 
     def environments(self) -> dict[str, Path]:
-        """Name -> directory of each environment; one outside of conda's own directories, or whose name conda finds
-        elsewhere first, has its path as its name.
+        """Name -> directory of each environment; for one outside of conda's own directories, or with the name of one
+        that conda finds first, its path replaces the name.
         """
         answer = self._json(["env", "list", "--json"])
         found: dict[str, Path] = {}
@@ -66,7 +66,7 @@ class Conda:
         """The directory of an environment, which is given by its name or its path.
 
         Raises:
-            InputError: there is none.
+            InputError: it does not exist.
         """
         there = self.environments()
         if (prefix := _find(there, environment)) is None:
@@ -85,7 +85,7 @@ class Conda:
         return {tuple(str(row.get(key, "")) for key in keys) for row in rows if isinstance(row, dict)}  # type: ignore[misc]
 
     def commands(self, old: str, new: str, *, then_remove: bool) -> list[list[str]]:
-        """What `clone` and `remove` run, to be shown before.
+        """The commands that `clone` and `remove` run, to be shown before.
 
         Raises:
             InputError: a name is not valid, the old environment does not exist or is in use, or the new one exists.
@@ -129,7 +129,7 @@ class Conda:
 
         Raises:
             MachineError: conda failed.
-            CheckFailed: the copy has other packages; both environments stay.
+            CheckFailed: the copy has other packages; both environments are kept.
         """
         source = self.prefix_of(old)
         done = self._run(self.commands(old, new, then_remove=False)[0][1:], _CLONE_SECONDS)
@@ -162,7 +162,7 @@ class Conda:
         _require_success(self._run(_removal(prefix), _CLONE_SECONDS), "remove", remedy="look at `conda env list`")
 
     def _exists(self, old: str, source: Path, new: str, copy: Path, *, then_remove: bool) -> InputError:
-        """What the environment that is there already holds: an earlier clone may have ended, or been interrupted."""
+        """The error for an existing environment: an earlier clone may have completed, or been interrupted."""
         choose = f"choose another name, or, if an interrupted clone left it: conda remove {_select(new)} --all"
         try:
             wanted, there = self.packages(source), self.packages(copy)
@@ -218,9 +218,9 @@ def _find(environments: Mapping[str, Path], name: str) -> Path | None:
 
 
 def _cloning_into(new: str) -> list[int]:
-    """Processes of conda that clone into an environment of this name or path.
+    """Processes of conda that clone into an environment with this name or path.
 
-    A name is looked up in the directories of a user: those of other users name other environments.
+    A name refers to the directories of the process's user: for other users it means other environments.
     """
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -257,16 +257,16 @@ def _require_success(done: Finished, what: str, *, remedy: str) -> None:
 
 
 def _reason(done: Finished) -> str:
-    """The messages of conda's JSON; the last lines of its output where there is none."""
+    """The messages in conda's JSON; the last lines of its output if there is none."""
     try:
-        # Before it come the progress of downloads, each piece with a NUL behind it.
+        # The progress of downloads precedes it, each part followed by a NUL.
         answer = json.loads(done.output.rpartition("\0")[2])
     except (ValueError, RecursionError):
         answer = None
     errors = answer.get("errors") if isinstance(answer, dict) else []
     found = errors if isinstance(errors, list) else [answer]
     # An error of conda itself has no message, but its exception in `error`.
-    told = [str(each.get("message") or each.get("error") or "") for each in found if isinstance(each, dict)]
-    told = [" ".join(each.split()) for each in told if each not in ("", "()")]
+    messages = [str(each.get("message") or each.get("error") or "") for each in found if isinstance(each, dict)]
+    messages = [" ".join(each.split()) for each in messages if each not in ("", "()")]
     lines = [line for line in (done.error or done.output).splitlines() if line.strip()]
-    return "; ".join(told) or " ".join(lines[-3:])
+    return "; ".join(messages) or " ".join(lines[-3:])

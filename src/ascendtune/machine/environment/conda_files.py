@@ -1,4 +1,4 @@
-"""conda's configuration files: which it reads, which channels they name, and changing those in the user's."""
+"""conda's configuration files: those that it reads, the channels in them, and changes of the user's file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _KEYS = ("channels", "default_channels", "custom_channels")
 
 
 def all_settings(env: Mapping[str, str], root: Path = Path("/")) -> dict[Path, dict[str, Any]]:
-    """File -> what it sets, of those with channels, the first that conda asks first.
+    """File -> its settings, for files with channels, by decreasing precedence.
 
     Args:
-        root: where /etc and /var are.
+        root: root of the paths /etc and /var.
 
     Raises:
         MachineError: a file cannot be read as conda's configuration.
@@ -29,7 +29,7 @@ def all_settings(env: Mapping[str, str], root: Path = Path("/")) -> dict[Path, d
 
 
 def merged(settings: Mapping[Path, dict[str, Any]]) -> dict[str, Any]:
-    """The channels of all files together: conda joins lists, and of a name the file that it asks first decides."""
+    """The channels of all files: conda joins lists, and for a name the file with the highest precedence decides."""
     lists = {key: [each for one in settings.values() for each in listed(one, key)] for key in _KEYS[:2]}
     custom = {
         name: address
@@ -41,13 +41,13 @@ def merged(settings: Mapping[Path, dict[str, Any]]) -> dict[str, Any]:
 
 
 def listed(settings: Mapping[str, Any], key: str) -> list[str]:
-    """The names below `key`; none where there is no list."""
+    """The names below `key`; empty if it is not a list."""
     found = settings.get(key)
     return [str(each) for each in found] if isinstance(found, list) else []
 
 
 def _files(env: Mapping[str, str], root: Path) -> Iterator[Path]:
-    """In conda's order (conda/base/constants.py, SEARCH_PATH), the last goes first."""
+    """In conda's order (conda/base/constants.py, SEARCH_PATH), the last one has the highest precedence."""
     places = [root / "etc/conda", root / "var/lib/conda"]
     program = Path(env.get("CONDA_EXE", ""))
     # ROOT/bin/conda
@@ -74,7 +74,7 @@ def conda_file(env: Mapping[str, str]) -> Path:
 
 
 def conda_settings(path: Path, *, own: bool = True) -> dict[str, Any]:
-    """What a file sets; `own`: it is the one that is changed here, and has to be readable.
+    """The settings in a file; `own`: whether it is the file that is changed here, and must be readable.
 
     Raises:
         MachineError: it cannot be read as conda's configuration.
@@ -94,7 +94,7 @@ def conda_settings(path: Path, *, own: bool = True) -> dict[str, Any]:
 
 
 def conda_channels(settings: Mapping[str, Any]) -> list[str]:
-    """The addresses of the channels that conda searches; `default_channels` stands for `defaults` alone."""
+    """The addresses of the channels that conda searches; `default_channels` replaces only `defaults`."""
     named, defaults, custom = (settings.get(key) for key in ("channels", "default_channels", "custom_channels"))
     found: list[str] = []
     for channel in map(str, named if isinstance(named, list) and named else ["defaults"]):

@@ -1,4 +1,4 @@
-"""Running git: without questions, without the helpers that an address could name, and its errors in one line."""
+"""Runs git: without questions, without the helpers that an address could name, and with its errors in one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascendtune.core.process import Child, Finished, run
 
 NETWORK_SECONDS, QUICK_SECONDS = 3600.0, 60.0
 GIVE_UP_SLOW = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
-"""A server that sends less than 1000 bytes a second for 30 s is given up."""
+"""Give up on a server that sends less than 1000 bytes a second for 30 s."""
 _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 """A hook of git has these variables in its environment: they win over the directory that a command names."""
 _PROGRESS = re.compile(r"(Receiving objects|Resolving deltas|Updating files): +\d+% \((\d+)/(\d+)\)")
@@ -28,10 +28,10 @@ _URL = re.compile(
 
 
 def checked_url(url: str) -> str:
-    """The URL, if it is one that git fetches without running a program of its choice.
+    """The URL, if git fetches it without running a program that the URL chooses.
 
     Raises:
-        InputError: an option, a helper such as ext::, or something else.
+        InputError: it is an option, names a helper such as ext::, or is not a URL.
     """
     if not _URL.fullmatch(url) or "::" in url.partition("/")[0] or re.search("(://|@)-", url):
         raise InputError(
@@ -68,7 +68,7 @@ def start_git_with_progress(argv: Sequence[str], seconds: float, progress: Calla
                     phase, done, total = found[-1]
                     progress(phase.lower(), int(done), int(total))
         finally:
-            # After a time-out or Ctrl-C: git removes what it has made.
+            # After a time-out or Ctrl-C: git removes the files that it has created.
             child.signal(signal.SIGTERM)
             if child.wait(_END_SECONDS) is None:
                 child.signal(signal.SIGKILL)

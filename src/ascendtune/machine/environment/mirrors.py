@@ -1,8 +1,8 @@
-"""Mirrors of package indexes and hubs: what pip, conda, huggingface_hub and git are configured to use, and changing it.
+"""Mirrors of package indexes and hubs: the configuration of pip, conda, huggingface_hub and git, and its changes.
 
-pip and conda get the mirror in their own configuration files. huggingface_hub reads HF_ENDPOINT from the environment
-only: it is noted in the state directory, and `ascendtune env export` prints it. git gets `url.….insteadOf` for
-fetches; pushes keep going to github.com itself, so that no password reaches a proxy.
+The mirrors of pip and conda are set in their own configuration files. huggingface_hub reads HF_ENDPOINT from the
+environment only: it is recorded in the state directory, and `ascendtune env export` prints it. For git
+`url.….insteadOf` is set for fetches; pushes still go to github.com itself, so that no password reaches a proxy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTHING_TO_UNSET = 5
 
 @dataclass(frozen=True)
 class Mirror:
-    """Addresses of one mirror site; None where the tool uses its own default there."""
+    """Addresses of one mirror site; None if the tool keeps its own default."""
 
     pip: str | None = None
     conda: str | None = None
@@ -63,7 +63,7 @@ MIRRORS = {
     ),
     "official": Mirror(),
 }
-"""Neither university nor cloud serves a Hugging Face mirror: hf-mirror.com does."""
+"""The universities' and clouds' sites have no Hugging Face mirror: hf-mirror.com does."""
 PROBES = {
     "pip official": "https://pypi.org/simple/pip/",
     "pip tuna": "https://pypi.tuna.tsinghua.edu.cn/simple/pip/",
@@ -71,12 +71,12 @@ PROBES = {
     "huggingface official": "https://huggingface.co/api/models/gpt2",
     "huggingface hf-mirror": "https://hf-mirror.com/api/models/gpt2",
 }
-"""Small documents, by which `mirrors test` compares sites."""
+"""Small documents with which `mirrors test` compares sites."""
 
 
 @dataclass(frozen=True)
 class ToolSetting:
-    """What a tool uses. `source`: the variable or the file that says so; None for the tool's default."""
+    """The address that a tool uses. `source`: the variable or file that sets it; None for the tool's default."""
 
     tool: str
     address: str
@@ -84,16 +84,16 @@ class ToolSetting:
 
 
 def settings(env: Mapping[str, str], root: Path = Path("/")) -> list[ToolSetting]:
-    """What each tool is configured to use now; a variable of the environment wins over a file, as in the tools.
+    """The current setting of each tool; a variable of the environment takes precedence over a file, as in the tools.
 
     Args:
-        root: where the files of the machine are, such as /etc/pip.conf.
+        root: root of the paths of the machine's files, such as /etc/pip.conf.
 
     Raises:
         MachineError: a configuration file cannot be read.
     """
     found = indexes(env, root)
-    # pip's section of a command wins over [global].
+    # pip's section of a command takes precedence over [global].
     index = next((each for each in reversed(found) if each.section == "install"), None) or next(
         (each for each in reversed(found) if each.section == "global"), None
     )
@@ -116,7 +116,7 @@ def settings(env: Mapping[str, str], root: Path = Path("/")) -> list[ToolSetting
 def bypasses(
     name: str, env: Mapping[str, str], tools: Sequence[str], root: Path = Path("/")
 ) -> Iterator[tuple[str, str]]:
-    """What makes a tool use another address than the mirror whose changes were written: (what, remedy).
+    """Settings due to which a tool uses another address than that of the configured mirror: (setting, remedy).
 
     Args:
         root: as in `settings`.
@@ -166,7 +166,7 @@ def _other_channels(site: str | None, env: Mapping[str, str], root: Path) -> Ite
             named.append("defaults")
         if not named:
             continue
-        # By the addresses that all files together give to names.
+        # With the addresses that all files together define for names.
         own = {"channels": named, "default_channels": defaults, "custom_channels": together["custom_channels"]}
         others = [each for each in conda_channels(own) if not each.startswith(f"{site or CONDA_DEFAULTS}/")]
         if others := [each for each in others if each != CONDA_DEFAULTS and (site or "://" in each)]:
@@ -180,10 +180,10 @@ def _other_channels(site: str | None, env: Mapping[str, str], root: Path) -> Ite
 def changes_for(
     name: str, env: Mapping[str, str], *, tools: tuple[str, ...] = TOOLS, github_proxy: str | None = None
 ) -> list[FileChange]:
-    """The changes that configure a mirror; changes nothing itself.
+    """The changes that configure a mirror; nothing is written.
 
     Args:
-        tools: which of TOOLS to change. git is changed where a proxy is given, and for `official`.
+        tools: those of TOOLS to change. git is changed if a proxy is given, and for `official`.
         github_proxy: the address that is put before https://github.com/….
 
     Raises:
@@ -211,10 +211,10 @@ def changes_for(
 
 
 def shell_variables() -> dict[str, str]:
-    """The variables that a mirror needs in each shell, as they were noted; empty where none were.
+    """The recorded variables that a mirror needs in each shell; empty if none were recorded.
 
     Raises:
-        MachineError: the note is damaged, or belongs to another user.
+        MachineError: the record is damaged, or belongs to another user.
     """
     path = _noted_file()
     if not path.exists():
@@ -234,7 +234,7 @@ def _git_file(env: Mapping[str, str]) -> Path:
 
 
 def _git_proxies(path: Path) -> list[str]:
-    """The addresses that stand for https://github.com/ in a git configuration."""
+    """The addresses that replace https://github.com/ in a git configuration."""
     asked = run(["git", "config", "--file", str(path), "--get-regexp", r"^url\..*\.insteadof$"])
     pairs = (line.rpartition(" ") for line in asked.output.splitlines())
     return [name[len("url.") : -len(".insteadof")] for name, _, value in pairs if value == _GITHUB]
@@ -246,7 +246,7 @@ def _git_proxy(env: Mapping[str, str]) -> str | None:
 
 
 def _git_change(env: Mapping[str, str], proxy: str | None) -> FileChange:
-    """git's own command line changes a copy, so that the syntax is git's."""
+    """The change of git's configuration, made by git itself on a copy, so that the syntax is git's."""
     path = _git_file(env)
     text = read_user_file(path)
     with tempfile.TemporaryDirectory() as place:
@@ -282,10 +282,10 @@ def _git(copy: Path, path: Path, *words: str) -> None:
 
 
 def proxied(url: str, proxy: str) -> str:
-    """The address of `url` behind a proxy that takes whole addresses: https://proxy/https://github.com/….
+    """The address of `url` behind a proxy to which whole addresses are appended: https://proxy/https://github.com/….
 
     Raises:
-        InputError: the proxy is not an http or https address, or holds a password.
+        InputError: the proxy is not an http or https address, or contains a password.
     """
     parts = urlsplit(proxy)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or re.search(r"\s", proxy):

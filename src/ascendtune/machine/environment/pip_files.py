@@ -1,4 +1,4 @@
-"""pip's configuration files: which it reads, what they set, and changing the index in the user's."""
+"""pip's configuration files: those that it reads, their settings, and changes of the index in the user's file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class PackageIndex:
 
 
 def indexes(env: Mapping[str, str], root: Path = Path("/")) -> list[PackageIndex]:
-    """Every index-url that pip reads; of one section the last counts, and that of a command before [global].
+    """Every index-url that pip reads; in one section the last counts, and a command's section before [global].
 
     Args:
-        root: where /etc is.
+        root: root of the path /etc.
 
     Raises:
         MachineError: a file cannot be read as pip's configuration.
@@ -48,7 +48,7 @@ def _content(path: Path, env: Mapping[str, str]) -> str:
 
 
 def _files(env: Mapping[str, str], root: Path) -> Iterator[Path]:
-    """As pip's configuration.py: those of the machine, of the user, of the Python environment, PIP_CONFIG_FILE."""
+    """As in pip's configuration.py: those of the machine, of the user, of the Python environment, PIP_CONFIG_FILE."""
     given = env.get("PIP_CONFIG_FILE", "")
     if given == os.devnull:
         return
@@ -64,7 +64,7 @@ def _files(env: Mapping[str, str], root: Path) -> Iterator[Path]:
 
 
 def pip_file(env: Mapping[str, str]) -> Path:
-    """The user's file that pip reads: PIP_CONFIG_FILE, the old place where a file is there, or the new one."""
+    """The user's file that pip reads: PIP_CONFIG_FILE, the old path if that file exists, or the new one."""
     given = env.get("PIP_CONFIG_FILE", "")
     if given and given != os.devnull:
         return Path(given)
@@ -92,7 +92,7 @@ def pip_settings(text: str, path: Path) -> dict[str, dict[str, str]]:
 
 
 def _of_global(text: str) -> tuple[int, int] | None:
-    """Where the lines of [global] begin and end."""
+    """Begin and end of the lines of [global] in the text; None without that section."""
     sections = list(_SECTION.finditer(text))
     for number, section in enumerate(sections):
         if section[1].strip() == "global":
@@ -102,7 +102,7 @@ def _of_global(text: str) -> tuple[int, int] | None:
 
 
 def with_index(text: str | None, index: str | None, path: Path) -> str | None:
-    """pip.conf with another index-url in [global]; everything else stays as it is, comments too.
+    """pip.conf with another index-url in [global]; everything else is unchanged, including comments.
 
     Raises:
         MachineError: pip cannot read the file, or would read the changed file in another way.

@@ -23,9 +23,9 @@ _VENDOR_USER = "HwHiAiUser"
 def export_lines(
     env: Mapping[str, str], *, root: Path = Path("/"), release: str | None = None, has_npus: bool = False
 ) -> list[str]:
-    """Shell lines, each closed with ';' so that they also work where `$(…)` is not quoted.
+    """Shell lines, each ended with ';' so that they also work if `$(…)` is not quoted.
 
-    What the environment has already is left out: a loaded toolkit, and variables that the user has set.
+    Settings that the environment already has are skipped: a loaded toolkit, and variables that the user has set.
 
     Args:
         release: the CANN release to load, such as 8.1.RC1 (default: the newest).
@@ -50,7 +50,7 @@ def export_lines(
 
 
 def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: bool) -> Path | None:
-    """The script of the release to load; None where one is loaded, or there is none."""
+    """The script of the release to load; None if one is loaded, or there is none."""
     kits = installed_versions(root, env).toolkits
     if (loaded := _loaded(env, root)) is not None:
         if release is not None and not is_release(loaded.version or "", release):
@@ -93,7 +93,7 @@ def _loaded(env: Mapping[str, str], root: Path) -> Toolkit | None:
 
 
 def _require_safe(script: Path) -> None:
-    """Raise where another user than root, this one or the vendor's may change a script that the shell runs."""
+    """Raise if a user other than root, this one or the vendor's may change a script that the shell runs."""
     owners = {0, os.geteuid()}
     with suppress(KeyError):
         owners.add(pwd.getpwnam(_VENDOR_USER).pw_uid)

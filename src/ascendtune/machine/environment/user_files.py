@@ -1,7 +1,7 @@
 """Changes of a user's configuration files: shown first, applied as one step, undone as one step.
 
 Before the first file changes, the old and the new content of all of them are written to the state directory (mode 0600:
-they may hold passwords). An interrupted step can be undone, too.
+they may contain passwords). An interrupted step can be undone, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP, _STEPS = "step_{:04d}.json", "step_[0-9][0-9][0-9][0-9].json"
 
 @dataclass(frozen=True)
 class FileChange:
-    """`before`, `after`: the content; None where the file does not exist."""
+    """`before`, `after`: the content; None if the file does not exist."""
 
     path: Path
     before: str | None
@@ -32,7 +32,7 @@ class FileChange:
 
 
 def read_user_file(path: Path) -> str | None:
-    """The content of a small file; None where there is none. Bytes that are not UTF-8 are kept as surrogates.
+    """The content of a small file; None if it does not exist. Bytes that are not UTF-8 are kept as surrogates.
 
     Raises:
         MachineError: it is not a regular file, too large, or cannot be read.
@@ -55,7 +55,7 @@ def read_user_file(path: Path) -> str | None:
 
 
 def read_if_readable(path: Path) -> str | None:
-    """As `read_user_file`; None also where this user may not read it, as tools skip such a file of the machine."""
+    """`read_user_file`, but None also without permission to read it, as tools skip such files of the machine."""
     try:
         return read_user_file(path)
     except MachineError as error:
@@ -97,7 +97,7 @@ def apply(changes: Sequence[FileChange]) -> list[FileChange]:
 
 
 def undo() -> list[Path]:
-    """Put back what the last step found; returns the files. Nothing is changed unless all can be put back.
+    """Restore the files of the last step; returns them. Nothing is changed unless all can be restored.
 
     Raises:
         InputError: there is no step, or a file was changed since.

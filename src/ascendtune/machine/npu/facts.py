@@ -1,7 +1,8 @@
-"""Answers of the form `Key : value`: `npu-smi info -t board|usages|common|memory|ecc|health|power|temp`, `info -l`.
+"""Parses answers of the form `Key : value`: `npu-smi info -t board|usages|common|memory|ecc|health|power|temp`, `info
+-l`.
 
-The keys become names with units (`HBM Capacity(MB)` -> `hbm_capacity_bytes`), so that a key of a later driver is read
-without being known here.
+The keys become names with units (`HBM Capacity(MB)` -> `hbm_capacity_bytes`), so that unknown keys of later drivers are
+read, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _COUNTS = ("count", "cnt", "npu_id", "chip_id", "slot_id", "phy_id", "logic_id")
 
 @dataclass
 class Chip:
-    """What one block of an answer says. A block with a `chip_name` but no `chip_id` is a helper chip (mcu)."""
+    """The content of one block of an answer. A block with a `chip_name` but no `chip_id` is a helper chip (mcu)."""
 
     npu_id: int | None = None
     chip_id: int | None = None
@@ -34,11 +35,11 @@ class Chip:
 
 
 def read_facts(text: str) -> list[Chip]:
-    """The blocks of an answer, each with the card it belongs to.
+    """The blocks of an answer, each with its card.
 
-    A block ends with an empty line or where a key comes again. The chip's number stands before its values (`-t common`)
-    or behind them (`-t usages`, `-t ecc`); a block that holds only the card's number and counts is left out. So is a
-    last line without its end: it was cut off, and "Error Code : 80E0" may be the beginning of another code.
+    A block ends with an empty line or before a repeated key. The chip's number is before its values (`-t common`) or
+    after them (`-t usages`, `-t ecc`); a block that contains only the card's number and counts is skipped. So is a last
+    line without a newline: it was cut off, and "Error Code : 80E0" may be the beginning of another code.
     """
     chips: list[Chip] = []
     npu_id: int | None = None

@@ -1,8 +1,8 @@
-"""`hccn_tool`: the network port of an NPU. One reader for each question.
+"""`hccn_tool`: the network port of an NPU. One parser for each query.
 
-Forms are those of transcripts of the 910, 910B and 950 (manual and public logs); the 950 asks by port and has bus ports
-(UB) instead of RoCE. What an answer does not say is None; a question that the chip does not know gives None throughout.
-A last line without its end was cut off: "link status: U" and "ipaddr:10.10.0.1" may be the beginnings of other values.
+Formats are those of transcripts of the 910, 910B and 950 (manual and public logs); the 950 is queried by port and has
+bus ports (UB) instead of RoCE. Values that an answer does not contain are None; a query that the chip does not support
+returns only None. A last line without a newline was cut off: "link status: U" and "ipaddr:10.10.0.1" may be incomplete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascendtune.machine.npu.number import natural, whole_lines, word
 
 @dataclass(frozen=True)
 class UdpSource:
-    """From which UDP port RoCE sends. Switches choose a path by it: flows from one port may all take the same."""
+    """UDP source port of RoCE. Switches choose a path by it: all flows from one port may use the same path."""
 
     mode: str | None
     """auto: spread over 4097-65535; custom: fixed; code(…): chosen by HCCL."""
@@ -25,7 +25,8 @@ class UdpSource:
 
 @dataclass(frozen=True)
 class LinkHistory:
-    """How often the link went down since the card started; `records` are (time, UP or DOWN), newest first."""
+    """Number of times that the link went down since the card started; `records` are (time, UP or DOWN), newest
+    first."""
 
     down_count: int | None
     records: tuple[tuple[str, str], ...]
@@ -42,7 +43,7 @@ def read_health(text: str) -> str | None:
 
 
 def read_address(text: str) -> str | None:
-    """`-ip`. An address that the author masked is None."""
+    """`-ip`. A masked address is None."""
     return _address(_after(text, r"ipaddr"))
 
 
@@ -53,28 +54,28 @@ def read_gateway(text: str) -> str | None:
 
 
 def is_unset(text: str) -> bool:
-    """Whether an answer to `-ip` or `-gateway` says that none was set; another error says nothing about it."""
+    """Whether an answer to `-ip` or `-gateway` reports that none was set; other errors do not imply it."""
     return re.search(r"\bno (?:ip|gateway) was preset", text) is not None
 
 
 def has_routes(text: str) -> bool:
-    """Whether an answer to `-route` holds the whole table, with a default route or without."""
+    """Whether an answer to `-route` contains the whole table, with or without a default route."""
     return text.endswith("\n") and re.search(r"^Destination\s", text, re.MULTILINE) is not None
 
 
 def is_busy(text: str) -> bool:
-    """Whether the tool gave no answer because another process, or another call of ours, is using it."""
+    """Whether the tool did not answer because another process, or another call of ours, uses it."""
     return re.search(r"hccn_tool is busy|Get lock failed", text) is not None
 
 
 def read_tls(text: str) -> bool | None:
-    """`-tls`, whether it is on: all cards of a job must agree, or HCCL cannot connect them (EI0014)."""
+    """`-tls`: whether it is enabled; all cards of a job must agree, or HCCL cannot connect them (EI0014)."""
     switch = re.search(r"tls switch\[([01])\]", whole_lines(text))
     return switch[1] == "1" if switch else None
 
 
 def read_udp_source(text: str) -> UdpSource:
-    """`-udp`. No transcript of an answer is public: the names are those of the vendor's pages on setting it.
+    """`-udp`. There is no public transcript of an answer: the names are from the vendor's pages on setting it.
 
     Source: https://www.hiascend.com/document/detail/zh/HDK/latest/A3/A3HCCN/hccntool_107.html and _108, _133.
     """

@@ -1,9 +1,9 @@
 """`npu-smi info`: the table of every generation and driver.
 
-A chip takes two lines: card, name, health, power, temperature, huge pages; then chip, bus, utilisation, memory. Which
-column stands where is read from the two header lines, so that an extra border (950), an extra column (A3's Phy-ID, the
-inference cards' Device), a missing one (no HBM) or another order make no difference. Without header lines only what
-shows its meaning by its form is read: card and name, health, bus.
+A chip has two lines: card, name, health, power, temperature, huge pages; then chip, bus, utilisation, memory. The
+columns are determined by the two header lines, so that an extra border (950), an extra column (A3's Phy-ID, the
+inference cards' Device), a missing one (no HBM) or another order have no effect. Without header lines only values with
+an unambiguous format are read: card and name, health, bus.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIRST_WITH_PROCESSES = 23
 """Transcripts of the drivers 1.9 to 22.0 end with the table of cards, those from 23.0 on with that of processes. Boards
 that are computers themselves (310B, whose bus is NA) have none: public transcripts of 23.0.rc3, 23.0.0, 25.0.rc1.1."""
 _HEALTHS = {"ok", "warning", "alarm", "critical", "unknown"}
-"""npu-smi's words for health (manual of npu-smi: general, important, emergency alarm)."""
+"""npu-smi's terms for health (manual of npu-smi: general, important, emergency alarm)."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class NpuSmiInfo:
     devices: tuple[Accelerator, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     whole: bool = False
-    """No line and no chip is missing, as far as can be told: the place of a device in the table is its logical id."""
+    """Whether no line and no chip seems to be missing: then the index of a device in the table is its logical id."""
 
 
 def read_info(text: str) -> NpuSmiInfo:
-    """Read the output of `npu-smi info`, or a capture that contains it. Of several tables the last with devices counts.
+    """Parse the output of `npu-smi info`, or a capture that contains it. Of several tables the last with devices
+    counts.
 
     Never raises; unknown values are None, error messages of npu-smi are among the troubles.
     """
@@ -64,7 +65,7 @@ class _Card:
 
 @dataclass
 class _Reader:
-    """Reads line by line; what a line is depends on the headers above it."""
+    """Reads line by line; the headers above a line determine its type."""
 
     tool: str | None = None
     driver: str | None = None
@@ -72,7 +73,7 @@ class _Reader:
     lower: Header | None = None
     process: Header | None = None
     open: _Card | None = None
-    """The chip whose second line may still come; a border closes it."""
+    """The chip whose second line is expected; a border closes it."""
     elided: bool = False
     cards: list[_Card] = field(default_factory=list)
     processes: list[tuple[int, int | None, DeviceProcess]] = field(default_factory=list)
@@ -85,9 +86,9 @@ class _Reader:
     closed: bool = False
     """The last line of the table is a whole border."""
     foreign: bool = False
-    """The line above is not one of npu-smi's; within a table, it may stand in place of one."""
+    """Whether the line above is not npu-smi's; within a table, it may have replaced one."""
     damaged: bool = False
-    """A line is missing or cannot be read: a chip has one of its two lines, or a process may be hidden."""
+    """Whether a line is missing or cannot be read: a chip has one of its two lines, or a process may be hidden."""
 
     @property
     def is_untouched(self) -> bool:
@@ -183,7 +184,7 @@ class _Reader:
         for card in self.cards:
             mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
             found.setdefault(_joined(card), tuple(dict.fromkeys(mine)))
-        # A table that was cut anywhere frees no device: what its lines lack may be the process of any of them.
+        # If a table was cut off, no device counts as free: the missing lines may have processes of any of them.
         known = self._cut() is None and not self._lost_processes()
         devices = [replace(device, processes=processes, processes_known=known) for device, processes in found.items()]
         whole = (
@@ -192,7 +193,7 @@ class _Reader:
         return NpuSmiInfo(self.tool, self.driver, tuple(devices), whole=whole)
 
     def _is_consecutive(self, devices: list[Accelerator]) -> bool:
-        """Whether the chips of each card, and the physical ids where there is such a column, have no gap."""
+        """Whether the chips of each card, and the physical ids if there is such a column, have no gaps."""
         chips: dict[int | None, list[int]] = {}
         for device in devices:
             if device.chip_id is not None:
@@ -214,12 +215,12 @@ class _Reader:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the last border of the process table was read: what follows does not belong to it."""
+        """Whether the last border of the process table was read: lines after it do not belong to it."""
         return self.closed and self.process is not None and self._listed <= self.told
 
     @property
     def _has_process_table(self) -> bool:
-        """Whether there is one, or must have been one before the answer was cut."""
+        """Whether there is one, or must have been one before the answer was cut off."""
         version = natural((self.driver or self.tool or "").partition(".")[0])
         is_older = version is not None and version < _FIRST_WITH_PROCESSES
         is_a_board = bool(self.lower) and all(card.second and card.second.bus_id is None for card in self.cards)
@@ -238,7 +239,7 @@ class _Reader:
         return tuple(found)
 
     def _cut(self) -> str | None:
-        """What is missing of a table of devices, or None where nothing is."""
+        """The missing part of a table of devices, or None if nothing is missing."""
         if not self.cards:
             return None
         if self._has_process_table and self.process is None:
@@ -256,9 +257,9 @@ class _Reader:
         return None
 
     def _holder(self, npu: int, chip: int | None) -> _Card | None:
-        """The one chip that a line of the process table can mean; a chip that is listed twice is one."""
-        fitting = [card for card in self.cards if card.first.npu_id == npu and _chip_fits(card, chip)]
-        return fitting[0] if len(set(map(_joined, fitting))) == 1 else None
+        """The only chip that a line of the process table can mean; a chip that is listed twice counts once."""
+        matching = [card for card in self.cards if card.first.npu_id == npu and _chip_fits(card, chip)]
+        return matching[0] if len(set(map(_joined, matching))) == 1 else None
 
 
 def _chip_fits(card: _Card, chip: int | None) -> bool:
@@ -288,7 +289,7 @@ def _first_line(row: TableRow, header: Header | None) -> Accelerator | None:
     npu, name, health = natural(values.get("npu")), word(values.get("name")), word(values.get("health"))
     if npu is None or not (_is_word(name) or _is_word(health)) or _BUS.fullmatch(health or ""):
         return None
-    # A name of digits alone is a chip's second line, unless a health stands beside it: the Ascend 310.
+    # A name of digits only is a chip's second line, unless it has a health beside it: the Ascend 310.
     if name is not None and name.isdecimal() and (health or "").lower() not in _HEALTHS:
         return None
     used, total = pair(values.get("hugepages"))
@@ -340,9 +341,9 @@ def _is_second(values: Values, header: Header) -> bool:
 
 
 def _memory(values: Values, header: Header) -> tuple[int | None, int | None]:
-    """HBM where there is HBM, else DDR. A chip with one of them writes 0 / 0 for the other."""
+    """HBM if the chip has HBM, else DDR. A chip with one of them reports 0 / 0 for the other."""
     hbm_used, hbm_total = _amounts(values, header, "hbm")
-    # A column whose name we cannot read may be that of HBM.
+    # A column with an unreadable name may be that of HBM.
     could_be_hbm = "hbm" in table.names(header) or any(column.name is None for cell in header for column in cell)
     if hbm_total or (could_be_hbm and hbm_total != 0):
         return hbm_used, hbm_total

@@ -1,10 +1,10 @@
-"""Parsers for lines, words and numbers as the vendor writes them. Other text is None: NA, -, noise."""
+"""Parsers for lines, words and numbers in the vendor's format. Other text is None: NA, -, noise."""
 
 from __future__ import annotations
 
 import re
 
-# The driver divides bytes by 1024 twice and writes MB (npu-smi's source); a 64 GB card says 65536.
+# The driver divides bytes by 1024 twice and writes MB (npu-smi's source); a 64 GB card reports 65536.
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
@@ -39,18 +39,18 @@ def pair(text: str | None) -> tuple[str | None, str | None]:
 
 
 def bytes_of(text: str | None, unit: str) -> int | None:
-    """An amount of memory; None where the unit is none that we know."""
+    """An amount of memory; None if the unit is unknown."""
     number, factor = natural(text), _BYTES.get(unit.upper().replace("IB", "B"))
     return None if number is None or factor is None else number * factor
 
 
 def word(text: str | None) -> str | None:
-    """A name; None for what stands where nothing is known, and for characters that did not survive their way here."""
+    """A name; None for placeholders of unknown values, and for text with undecodable characters."""
     if text is None or text.strip() in ("", "-", "NA", "N/A") or "\ufffd" in text:
         return None
     return text.strip()
 
 
 def whole_lines(text: str) -> str:
-    """Without a last line that has no end: the tool or its connection ended in the middle of it."""
+    """`text` without an incomplete last line: the tool or its connection ended within it."""
     return text[: text.rfind("\n") + 1]

@@ -61,7 +61,7 @@ def read_mapping(text: str) -> list[ChipIds]:
 TIMEOUT_SECONDS = 5.0
 
 _PLACES = ("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi")
-"""PATH, then where drivers put it; images differ (documentation of ms-swift, NPU support)."""
+"""PATH, then the paths of drivers' installers; images differ (documentation of ms-swift, NPU support)."""
 _PROCESSES_SHOWN = 8
 """npu-smi's source: MAX_CHIP_PROCESS_NUM. Further lines are omitted without a message."""
 
@@ -76,7 +76,7 @@ class NpuSmi:
         env: Mapping[str, str] | None = None,
         root: Path = Path("/"),
     ) -> None:
-        """Ask nothing yet. `env` is what npu-smi is started with (default: ours), `root` where its places are."""
+        """Runs nothing yet. `env` is the environment of npu-smi (default: ours), `root` the root of its paths."""
         self._timeout_seconds = timeout_seconds
         self._env = os.environ if env is None else env
         self._root = root
@@ -89,18 +89,19 @@ class NpuSmi:
         return self._program is not None
 
     def info(self) -> NpuSmiInfo:
-        """Every chip, and what the table leaves open asked one by one: ids, load and capacity, further processes."""
+        """Every chip, with values that the table lacks queried one by one: ids, load and capacity, further
+        processes."""
         answer = self.ask("info")
         info = read_info(answer)
         self.troubles.extend(info.troubles)
         if self.is_there and not info.devices and not info.troubles:
             self.troubles.append(_no_table(answer))
-        # Before the ids: a chip that the table does not number (950) must not be asked for by a number.
+        # Before the ids: a chip without a number in the table (950) must not be queried by a number.
         completed = replace(info, devices=tuple(self._completed(device) for device in info.devices))
         return replace(info, devices=self._with_ids(completed))
 
     def topology(self) -> Topology | None:
-        """The links between NPUs, or None when npu-smi does not report it."""
+        """The links between NPUs, or None if npu-smi does not report them."""
         return read_topology(self.ask("info", "-t", "topo"))
 
     def ask(self, *words: str) -> str:

@@ -1,7 +1,7 @@
-"""The boxes that npu-smi draws: lines to cells, header cells to columns, cells to values.
+"""The tables that npu-smi draws: lines to cells, header cells to columns, cells to values.
 
-Nothing here depends on where a character stands. A cell is what lies between two borders; a cell that a cut or a
-wrapped line left open is dropped, because what remains of its last number may be a different number.
+Positions of characters are not used. A cell is the text between two borders; a cell that a cut or a wrapped line left
+open is dropped, because the rest of its last number may be a different number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COLUMNS = {
     "Process memory": "process_memory",
 }
 _TEXT = {"name", "health", "process"}
-"""Columns whose values may hold spaces."""
+"""Columns whose values may contain spaces."""
 
 _KNOWN = "|".join(re.escape(name).replace(r"\ ", r"\s+") for name in sorted(_COLUMNS, key=len, reverse=True))
 _WORD = re.compile(rf"(?P<known>(?:{_KNOWN}))(?:\((?P<unit>[^)]*)\))?(?=\s|$)|(?P<unknown>\S+)", re.IGNORECASE)
@@ -48,7 +48,7 @@ _BORDERS = str.maketrans({"│": "|", "┃": "|", "｜": "|"})
 
 
 class Column(NamedTuple):
-    """`name` is ours, or None for a column that we do not know; `unit` as written: W, C, %, MB, page."""
+    """`name` is ours, or None for an unknown column; `unit` as written: W, C, %, MB, page."""
 
     name: str | None
     unit: str = ""
@@ -62,7 +62,7 @@ class TableRow(NamedTuple):
 
 
 def clean(line: str) -> str:
-    """Without colours, and with one kind of border."""
+    """`line` without colours, and with one kind of border."""
     return _ESCAPE.sub("", line).translate(_BORDERS)
 
 
@@ -73,12 +73,12 @@ def is_border(line: str) -> bool:
 
 
 def is_elision(line: str) -> bool:
-    """A line by which someone says that lines were left out."""
+    """Whether a line indicates that somebody left out lines."""
     return line.strip().strip("|").strip() in ("...", "…", "......")
 
 
 def read_row(line: str) -> TableRow | None:
-    """The cells of a line, or None when it has none."""
+    """The cells of a line, or None if it has none."""
     parts = line.split("|")
     if len(parts) < 3:
         return None
@@ -86,7 +86,7 @@ def read_row(line: str) -> TableRow | None:
 
 
 def read_header(row: TableRow) -> Header | None:
-    """The columns of a header line, or None when the line is none: at least two known names, and no numbers."""
+    """The columns of a header line, or None for other lines: at least two known names, and no numbers."""
     cells = tuple(_columns(cell) for cell in row.cells)
     known = [column for cell in cells for column in cell if column.name]
     if len(known) < 2 or any(re.search(r"(?:^|\s)[0-9]", cell) for cell in row.cells):
@@ -100,9 +100,9 @@ def names(header: Header) -> set[str]:
 
 
 def read_values(row: TableRow, header: Header) -> Values | None:
-    """Column name -> text; columns whose value cannot be told are absent.
+    """Column name -> text; columns whose value cannot be determined are absent.
 
-    None when the row does not belong under the header: it has other cells, and not because it was cut.
+    None if the row does not belong to the header: it has other cells, and not because it was cut off.
     """
     if len(row.cells) > len(header) or (len(row.cells) < len(header) and not row.cut):
         return None
@@ -124,7 +124,7 @@ def _columns(cell: str) -> tuple[Column, ...]:
         if known := word["known"]:
             found.append(Column(_OUR_NAME["".join(known.lower().split())], (word["unit"] or "").strip()))
         elif not (found and found[-1].name is None and word.start() - end == 1):
-            # Words of an unknown name stand one space apart, names two.
+            # Words of an unknown name are separated by one space, names by two.
             found.append(Column(None))
         end = word.end()
     return tuple(found)
@@ -133,7 +133,7 @@ def _columns(cell: str) -> tuple[Column, ...]:
 def _cell_values(cell: str, columns: tuple[Column, ...]) -> Values:
     tokens = [" ".join(token.split()) for token in _TOKEN.findall(re.sub(r"\bN/A\b", "NA", cell))]
     if not tokens or not columns or ("\ufffd" in cell and len(columns) > 1):
-        # A character that was lost may have parted two values, or joined them.
+        # A lost character may have separated two values, or joined them.
         return {}
     if (surplus := len(tokens) - len(columns)) > 0:
         places = [place for place, column in enumerate(columns) if column.name in _TEXT]

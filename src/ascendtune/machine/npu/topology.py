@@ -25,7 +25,7 @@ _CORES = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*
 
 @dataclass(frozen=True)
 class Topology:
-    """`links[a, b]`: the vendor's word for the way from NPU a to NPU b; `cores[a]`: a list of cores, "0-23,96-119"."""
+    """`links[a, b]`: the vendor's term for the path from NPU a to b; `cores[a]`: a list of cores, "0-23,96-119"."""
 
     npus: tuple[int, ...]
     links: dict[tuple[int, int], str]
@@ -33,7 +33,7 @@ class Topology:
 
 
 def read_topology(text: str) -> Topology | None:
-    """The first matrix in `text`, or None when there is none. Lines that do not fit the header are left out."""
+    """The first matrix in `text`, or None if there is none. Lines that do not match the header are skipped."""
     header: tuple[int, ...] = ()
     links: dict[tuple[int, int], str] = {}
     cores: dict[int, str] = {}

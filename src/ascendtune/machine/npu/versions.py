@@ -1,4 +1,4 @@
-"""The files by which driver, firmware and CANN say their versions.
+"""The files with the versions of driver, firmware and CANN.
 
 A CANN release has three numbers: its name (8.1.RC1), that of its packages (7.7.0.1.238) and an inner one
 (V100R001C21SPC001B238). `version.info` of a package writes the second as `Version` and the first as `version_dir`;
@@ -23,7 +23,7 @@ _INSTALLED = Path("etc/Ascend/ascend_cann_install.info")
 
 @dataclass(frozen=True)
 class Toolkit:
-    """An installed CANN toolkit. `in_use`: set_env.sh of this one was read in this environment."""
+    """An installed CANN toolkit. `in_use`: whether its set_env.sh was read in this environment."""
 
     path: str
     version: str | None
@@ -39,7 +39,7 @@ class Versions:
 
 
 def installed_versions(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> Versions:
-    """What is installed below `root`. Unreadable and absent files give None."""
+    """The versions installed below `root`. Unreadable and absent files result in None."""
     env = os.environ if env is None else env
     install = read_values(text_of(root / "etc/ascend_install.info"))
     homes = [
@@ -66,7 +66,7 @@ def set_env_script(kit: Toolkit, kits: Sequence[Toolkit]) -> Path | None:
 
 
 def read_values(text: str) -> dict[str, str]:
-    """`key=value` and `key : value` lines (version.info, *_install.info, ATB's version.info); quotes are taken off."""
+    """`key=value` and `key : value` lines (version.info, *_install.info, ATB's version.info); quotes are removed."""
     lines = re.finditer(r"^\s*([A-Za-z][\w .-]*?)\s*[=:]\s*(.*?)\s*$", text, re.MULTILINE)
     return {line[1]: line[2].strip('"') for line in lines}
 
@@ -77,7 +77,7 @@ def read_list(value: str) -> list[str]:
 
 
 def runtime_infos(toolkit: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """What the runtime of the CANN in the directory `toolkit` says of itself, at each place where releases have it."""
+    """The runtime's information in the CANN directory `toolkit`, from each path where releases have it."""
     places = (toolkit / "runtime/version.info", toolkit / "share/info/runtime/version.info")
     for file in (*places, *toolkit.glob("*/runtime/version.info")):
         if values := read_values(text_of(file)):

@@ -1,1 +1,1 @@
-"""One file per vendor: everything torch says about its devices."""
+"""One file per vendor: everything that depends on torch's devices."""

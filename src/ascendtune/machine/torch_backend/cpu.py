@@ -17,7 +17,7 @@ import torch
 from ascendtune.machine.torch_backend.device import Device
 
 _KEPT_PRODUCTS = "64"
-"""Above what one step needs: about 15 of a full model, 25 with adapters."""
+"""More than one step needs: about 15 of a full model, 25 with adapters."""
 _LOOK_SECONDS = 1.0
 
 
@@ -60,19 +60,19 @@ class CpuDevice(Device):
         return peak
 
     def activate(self) -> None:
-        """Bound what torch keeps of past matrix products; the user's own bounds stand."""
-        # One entry for every shape that came by, up to 1,024 in oneDNN and again in torch's wrapper of it: with lengths
-        # that differ from step to step few are used again, and together they outgrow a small model.
+        """Limit torch's cache of matrix products; the user's own limits take precedence."""
+        # One entry for every shape, up to 1,024 in oneDNN and again in torch's wrapper of it: with lengths that differ
+        # from step to step few are used again, and together they outgrow a small model.
         for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
             os.environ.setdefault(capacity, _KEPT_PRODUCTS)
 
     def synchronize(self) -> None:
-        """Operations on the CPU have run when they return."""
+        """Does nothing: operations on the CPU are complete when they return."""
 
     @property
     def supports_bf16(self) -> bool:
-        # Every CPU computes bf16, but without these instructions it is slower than fp32, so `auto` must not take it.
-        # With AVX512-BF16 alone, a step takes 1.3 times as long as in fp32 with hidden size 64, half with 256 and 512.
+        # Every CPU computes bf16, but without these instructions it is slower than fp32, so `auto` must not choose it.
+        # With AVX512-BF16 only, a step takes 1.3 times as long as in fp32 with hidden size 64, half with 256 and 512.
         return bool(torch.cpu._is_avx512_bf16_supported()) or bool(torch.cpu._is_amx_tile_supported())
 
     @property
@@ -95,13 +95,13 @@ class CpuDevice(Device):
         return nullcontext()
 
     def use_in_thread(self) -> None:
-        """There is only one."""
+        """Does nothing: there is only one CPU."""
 
     def random_state(self) -> torch.Tensor | None:
         return None
 
     def set_random_state(self, state: torch.Tensor) -> None:
-        """A state of another kind of device has no meaning here."""
+        """Does nothing: the state of another kind of device has no meaning here."""
 
     @property
     def supports_fp16(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from ascendtune.machine.torch_backend.device import Device, require_index
 
-# Dense bf16 FLOP/s from NVIDIA's data sheets; None: slower than the chip that it is named after.
+# Dense bf16 FLOP/s from NVIDIA's data sheets; None: slower than the chip whose name it has.
 _PEAK_FLOPS = {
     " MIG ": None,
     "4090 D": None,
@@ -51,7 +51,7 @@ class CudaDevice(Device):
 
     @property
     def kernels(self) -> str | None:
-        """Liger's, where it is installed; it needs Triton, which torch brings for CUDA. Torch's own in any case."""
+        """Liger's, if it is installed; it needs Triton, which torch includes for CUDA. Torch's own in any case."""
         return "liger" if importlib.util.find_spec("liger_kernel") is not None else "cuda"
 
     @property
@@ -79,11 +79,11 @@ class CudaDevice(Device):
         if not buffer.nbytes:
             return False
         cudart: Any = torch.cuda.cudart()
-        # Pages that cannot be locked are copied to as well, only slower.
+        # Copies to pages that cannot be locked also work, only more slowly.
         if int(cudart.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, _REGISTER_PORTABLE)) == 0:
             weakref.finalize(buffer, cudart.cudaHostUnregister, buffer.data_ptr())
             return True
-        # CUDA remembers the error, and torch raises it after whichever kernel is next.
+        # CUDA keeps the error, and torch would raise it after the next kernel.
         with suppress(RuntimeError):
             torch.ones(1, device=self.torch_device)
         return False

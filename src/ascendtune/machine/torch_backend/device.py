@@ -1,4 +1,4 @@
-"""A device as training sees it: an object that answers, so that no code asks `if device == "npu"`."""
+"""A device as training uses it: an object with methods, so that no code needs `if device == "npu"`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ascendtune.core.errors import MachineError
 from ascendtune.machine.visible import Kind
 
 _MOST_ALLOCATIONS = 200_000
-"""Of a memory snapshot: some hundred MB."""
+"""Limit of a memory snapshot: some hundred MB."""
 
 
 class StepProfiler(Protocol):
@@ -34,10 +34,10 @@ class StepProfiler(Protocol):
 
 
 class HostGradScaler(torch.amp.GradScaler):
-    """A scale for gradients in host memory, which is there itself.
+    """A scaler whose scale is in host memory, for gradients in host memory.
 
-    torch's makes it on the device of the loss, queues a copy to the gradients' device, and computes with the copy at
-    once: on the host before it has come (torch 2.6 to 2.13, `_MultiDeviceReplicator`).
+    torch's has it on the device of the loss, queues a copy to the gradients' device, and computes with the copy at
+    once: on the host before the copy is complete (torch 2.6 to 2.13, `_MultiDeviceReplicator`).
     """
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
@@ -57,11 +57,11 @@ class Device(ABC):
     @property
     @abstractmethod
     def attention(self) -> str:
-        """The attention that `auto` means here; a key of the table in train/attention."""
+        """The attention for `auto`; a key of the table in train/attention."""
 
     @property
     def kernels(self) -> str | None:
-        """The fused operators that `kernel: auto` means here; a key of the table in train/kernel."""
+        """The fused operators for `kernel: auto`; a key of the table in train/kernel."""
         return None
 
     @property
@@ -80,12 +80,12 @@ class Device(ABC):
         """Memory that this device can address."""
 
     def memory_free_bytes(self) -> int:
-        """Memory that is free now, in bytes. On CPU: what the operating system calls available."""
+        """Memory that is free now, in bytes. On CPU: available memory according to the operating system."""
         return int(torch.get_device_module(self.torch_device).mem_get_info(self.index)[0])
 
     @abstractmethod
     def memory_peak_bytes(self) -> int:
-        """The most memory this process has held since `reset_peak`. On CPU: resident set, including the interpreter."""
+        """Peak memory of this process since `reset_peak`. On CPU: resident set, including the interpreter."""
 
     @abstractmethod
     def activate(self) -> None:
@@ -93,7 +93,7 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until everything that was queued has run."""
+        """Wait until all queued operations are complete."""
 
     @property
     @abstractmethod
@@ -110,7 +110,7 @@ class Device(ABC):
 
     @property
     def holds_fp8(self) -> bool:
-        """Whether it knows 8-bit floats at all; where not, an operator on one can spoil the whole process."""
+        """Whether it supports 8-bit floats at all; otherwise an operator on one can break the whole process."""
         return True
 
     deterministic_variables: Mapping[str, str] = MappingProxyType({})
@@ -119,7 +119,7 @@ class Device(ABC):
     batches_messages = True
     """Whether torch.distributed can start messages in both directions as one (batch_isend_irecv)."""
     binds_process_group = True
-    """Whether torch.distributed is told the device of a rank, so that it connects early and need not guess."""
+    """Whether the device of a rank is passed to torch.distributed, so that it connects early and need not guess."""
 
     @property
     def shares_host_memory(self) -> bool:
@@ -128,11 +128,12 @@ class Device(ABC):
 
     @property
     def runs_asynchronously(self) -> bool:
-        """Whether operations return before they have run, so that reading a number waits for all that was queued."""
+        """Whether operations return before they are complete, so that reading a number waits for all queued
+        operations."""
         return True
 
     def copy_to_host(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Queue a copy of `tensor`, any shape and dtype; returns what waits for the copy and gives it."""
+        """Queue a copy of `tensor`, any shape and dtype; returns a function that waits for the copy and returns it."""
         copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         copied.copy_(tensor, non_blocking=True)
         done = torch.get_device_module(self.torch_device).Event()
@@ -147,53 +148,53 @@ class Device(ABC):
     def pin(self, buffer: torch.Tensor) -> bool:
         """Lock the pages of `buffer`, (bytes,) uint8 in host memory, so that copies to it need no buffer of the driver.
 
-        Unlike torch's `pin_memory` it takes no more memory: that rounds sizes up to a power of two. Most devices have
+        Unlike torch's `pin_memory`, which rounds sizes up to a power of two, it takes no more memory. Most devices have
         no such call.
 
         Returns:
-            Whether they are locked. Only then a copy may be left to itself: of other memory CANN says that a copy fails
-            in ways that cannot be foreseen (aclrtMemcpyAsync, CANN 8.0).
+            Whether they are locked. Only then a copy need not be waited for: with other memory, according to CANN,
+            copies fail in unpredictable ways (aclrtMemcpyAsync, CANN 8.0).
         """
         return False
 
     def use_in_thread(self) -> None:
-        """Make this the device of a further thread of the process; torch keeps the current device for each thread."""
+        """Make this the device of a further thread of the process; torch keeps the current device per thread."""
         torch.get_device_module(self.torch_device).set_device(self.index)
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the device's own generator: (bytes,) uint8; None where torch's CPU generator is the only one."""
+        """State of the device's own generator: (bytes,) uint8; None if torch's CPU generator is the only one."""
         return torch.get_device_module(self.torch_device).get_rng_state()  # type: ignore[no-any-return]
 
     def set_random_state(self, state: torch.Tensor) -> None:
-        """Restore what `random_state` returned: (bytes,) uint8."""
+        """Restore the result of `random_state`: (bytes,) uint8."""
         torch.get_device_module(self.torch_device).set_rng_state(state)
 
     def fuses_optimizer(self, compute: str) -> bool:
-        """Whether torch's AdamW with `fused=True` is right here when matrices are multiplied in `compute`."""
+        """Whether torch's AdamW with `fused=True` is correct here when matrices are multiplied in `compute`."""
         return True
 
     def gradient_scaler(self, *, on_host: bool = False) -> torch.amp.GradScaler:
         """Scales the loss so that small fp16 gradients do not underflow, and skips steps in which they overflow.
 
         Args:
-            on_host: gradients are in host memory when they are unscaled.
+            on_host: whether gradients are in host memory when they are unscaled.
 
         Raises:
-            MachineError: the device cannot do that.
+            MachineError: the device does not support it.
         """
         return HostGradScaler(self.kind) if on_host else torch.amp.GradScaler(self.kind)
 
     @property
     @abstractmethod
     def peak_flops(self) -> float | None:
-        """Dense bf16 FLOP/s of the vendor's data sheet, or None where it is not known; the base of `mfu`."""
+        """Dense bf16 FLOP/s of the vendor's data sheet, or None if unknown; the base of `mfu`."""
 
     @abstractmethod
     def versions(self) -> dict[str, str | None]:
         """Versions of the software below torch, for run.json."""
 
     def settings(self) -> dict[str, str]:
-        """What is set for this process beside torch's own defaults and decides speed or memory, for run.json."""
+        """Settings of this process, besides torch's defaults, that affect speed or memory, for run.json."""
         return {}
 
     def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
@@ -206,7 +207,7 @@ class Device(ABC):
             memory: record every allocation.
         """
 
-        # Kineto prints each start and stop to stderr, otherwise.
+        # Otherwise Kineto prints each start and stop to stderr.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
         def write(profiler: torch.profiler.profile) -> None:
@@ -235,11 +236,11 @@ class Device(ABC):
         return _memory_history(torch.get_device_module(self.torch_device).memory, path)
 
     def profiled_activities(self) -> list[torch.profiler.ProfilerActivity]:
-        """What torch's own profiler records here."""
+        """The activities that torch's own profiler records here."""
         return [torch.profiler.ProfilerActivity.CPU]
 
     def best_precision(self) -> Literal["bf16", "fp16", "fp32"]:
-        """What `precision: auto` means."""
+        """The precision for `precision: auto`."""
         if self.supports_bf16:
             return "bf16"
         return "fp16" if self.supports_fp16 else "fp32"
@@ -247,7 +248,7 @@ class Device(ABC):
 
 @contextmanager
 def _memory_history(recorder: Any, path: Path) -> Iterator[None]:
-    """As `Device.memory_history`; `recorder` is torch.cuda.memory or torch_npu.npu.memory."""
+    """Implementation of `Device.memory_history`; `recorder` is torch.cuda.memory or torch_npu.npu.memory."""
     recorder._record_memory_history(max_entries=_MOST_ALLOCATIONS, stacks="python")
     try:
         yield
@@ -257,7 +258,7 @@ def _memory_history(recorder: Any, path: Path) -> Iterator[None]:
 
 
 def require_index(index: int, count: int, kind: Kind) -> None:
-    """Raise MachineError when there is no device `index` among `count`."""
+    """Raise MachineError if there is no device `index` among `count`."""
     if index >= count:
         raise MachineError(
             f"{kind} device {index} does not exist: torch sees {count}",

@@ -37,6 +37,6 @@ def find_device(index: int = 0) -> Device:
 
 
 def supports_fp64(device: torch.device) -> bool:
-    """Whether `device` computes in fp64; False for kinds that are not known here."""
+    """Whether `device` computes in fp64; False for unknown kinds."""
     backend: type[Device] | None = resolve_name(_BACKENDS[device.type]) if device.type in _BACKENDS else None
     return backend is not None and backend.supports_fp64

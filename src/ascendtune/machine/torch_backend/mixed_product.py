@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices that are added to an fp32 one in one operator."""
+"""Products of 16-bit matrices that are added to an fp32 one by one operator."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import cache
 import torch
 
 _KINDS = frozenset({"cuda"})
-"""torch_npu 2.13 has the overload, too, and hands it to aclnnAddmm, which takes one type only and fails later on."""
+"""torch_npu 2.13 also has the overload, but calls aclnnAddmm, which supports a single type and fails later on."""
 
 
 @cache
 def adds_products(dtype: torch.dtype, operands: torch.dtype, device: torch.device) -> bool:
-    """Whether `torch.addmm(total, one, other, out_dtype=dtype, out=total)` adds here, by a product of ones.
+    """Whether `torch.addmm(total, one, other, out_dtype=dtype, out=total)` adds here, tested by a product of ones.
 
     Torch 2.8 has it on CUDA.
 
     Args:
-        dtype: of `total`.
-        operands: of `one` and `other`.
+        dtype: dtype of `total`.
+        operands: dtype of `one` and `other`.
     """
     if device.type not in _KINDS or dtype == operands:
         return False

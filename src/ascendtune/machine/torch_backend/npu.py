@@ -15,7 +15,7 @@ import torch
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.device import Device, StepProfiler, require_index
 
-# Dense bf16 FLOP/s per device of torch, of an A3 one of two dies. Sources: train/plan/devices.toml.
+# Dense bf16 FLOP/s per device of torch, for an A3 per die. Sources: train/plan/devices.toml.
 _PEAK_FLOPS = {
     "Ascend910B1": 374e12,
     "Ascend910B2": 354e12,
@@ -45,7 +45,7 @@ class NpuDevice(Device):
     # torch's switch with the next operator, which may come after the first communicator is made.
     deterministic_variables = MappingProxyType({"HCCL_DETERMINISTIC": "true"})
     supports_fp64 = False
-    # torch_npu 2.13 asks libhcomm.so for HcclGroupStart; where CANN does not have it, the process is spoiled.
+    # torch_npu 2.13 needs HcclGroupStart of libhcomm.so; if CANN does not have it, the process is unusable afterwards.
     batches_messages = False
     # Once a device is bound, torch asks every further group for its backend, also Gloo's for the host. Gloo claims
     # CUDA; for an NPU new_group raises "No backend type associated with device type npu" (torch 2.13).
@@ -95,8 +95,8 @@ class NpuDevice(Device):
 
     def activate(self) -> None:
         self._npu.set_device(self.index)
-        # Operators that are compiled ahead: with lengths that differ from batch to batch, those that are compiled at
-        # first use are compiled again and again. The default of the first generation is the other one.
+        # Operators that are compiled ahead: if lengths differ from batch to batch, those that are compiled at first use
+        # are compiled again and again. The first generation has the opposite default.
         # https://www.hiascend.com/document/detail/zh/canncommercial/601/modeldevpt/ptmigr/ptmigr_0013.html
         # https://www.hiascend.com/document/detail/zh/Pytorch/700/apiref/apilist/ptaoplist_000610.html
         self._npu.set_compile_mode(jit_compile=os.environ.get(_JIT_COMPILE) == "1")
@@ -123,21 +123,21 @@ class NpuDevice(Device):
         return self.name.startswith(("Ascend950", "Ascend910_95"))
 
     def fuses_optimizer(self, compute: str) -> bool:
-        # torch's fused AdamW leaves a step out when the scaler has found an overflow. torch_npu's implementation of it
-        # does not look (2.13): one overflow, and all weights are NaN.
+        # torch's fused AdamW skips a step when the scaler has found an overflow. torch_npu's implementation ignores it
+        # (2.13): after one overflow all weights are NaN.
         return compute != "fp16" and self._has_fused_operators
 
     def gradient_scaler(self, *, on_host: bool = False) -> torch.amp.GradScaler:
         if on_host:
-            # The vendor's reads what it has found on the device only, and its copies to the host too early.
+            # The vendor's reads its overflow flag on the device only, and its copies to the host too early.
             raise MachineError(
                 "precision is fp16, which cannot be scaled on this device while parallel.fsdp.offload keeps gradients "
                 "in host memory",
                 code="fp16-unsupported",
                 remedy="use precision: bf16 or fp32, more devices without parallel.fsdp.offload, or method.tuner: lora",
             )
-        # The vendor's own: torch's asks for an operator that chips without bf16 do not have (aclnnAmpUpdateScale), and
-        # cannot see an overflow on chips that saturate instead of giving an infinity.
+        # The vendor's own: torch's needs an operator that chips without bf16 do not have (aclnnAmpUpdateScale), and
+        # cannot detect an overflow on chips that saturate instead of returning an infinity.
         scaler: Any = self._npu.amp.GradScaler()
         unscale = scaler.unscale_
 
@@ -149,10 +149,10 @@ class NpuDevice(Device):
         return scaler  # type: ignore[no-any-return]
 
     def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
-        """torch_npu's own, whose files are in `DIRECTORY/NAME_…_ascend_pt/ASCEND_PROFILER_OUTPUT`."""
+        """torch_npu's own profiler, whose files are in `DIRECTORY/NAME_…_ascend_pt/ASCEND_PROFILER_OUTPUT`."""
         import torch_npu.profiler as vendor
 
-        # Level 1: with the communication operators, and how long each of them waited.
+        # Level 1: with the communication operators, and their waiting times.
         level = vendor._ExperimentalConfig(
             export_type=[vendor.ExportType.Text], profiler_level=vendor.ProfilerLevel.Level1
         )
@@ -176,14 +176,14 @@ class NpuDevice(Device):
 
 @contextmanager
 def _without_empty_gradients(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """A context in which parameters of which this rank has no row have no gradient.
+    """Context in which parameters without rows on this rank have no gradient.
 
-    aclnnForeachNonFiniteCheckAndUnscale refuses empty tensors. FSDP gives them to ranks where a weight has fewer rows
-    than there are ranks: a reward model's score has one, an adapter's A as many as its rank.
+    aclnnForeachNonFiniteCheckAndUnscale refuses empty tensors. FSDP has them on ranks if a weight has fewer rows than
+    there are ranks: a reward model's score has one, an adapter's A as many as its rank.
     """
     trained = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
     empty = [(each, each.grad) for each in trained if not _local(each.grad).numel()]
-    # A rank without any gradient would not take part in the sum over ranks of what was found.
+    # A rank without any gradient would not take part in the sum of the overflow flags over ranks.
     if len(empty) == len(trained):
         empty = []
     for parameter, _ in empty:
@@ -196,7 +196,7 @@ def _without_empty_gradients(optimizer: torch.optim.Optimizer) -> Iterator[None]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of `tensor`, any shape, this rank has."""
+    """The local part of `tensor`, any shape, on this rank."""
     from torch.distributed.tensor import DTensor
 
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""The interface of a vendor: an object per kind of device that answers what differs between vendors. Free of torch."""
+"""The interface of a vendor: one object per kind of device, with the differences between vendors. Free of torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ContainerNeeds:
-    """What a container or a scheduler needs, so that a program in it can use devices of a kind."""
+    """Requirements of containers and schedulers for programs in them to use devices of a kind."""
 
     most_in_a_node: int | None = None
-    """No server that the vendor sells has more devices."""
+    """The most devices of any server that the vendor sells."""
     device_file: str | None = None
     """The file of one device, `{}` for its number."""
     control_files: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class ContainerNeeds:
     driver_if_there: tuple[str, ...] = ()
     """Likewise, on hosts that have them."""
     docker_driver: str | None = None
-    """Docker's name for what hands the devices over, where device files alone would not do."""
+    """Docker's name of the driver that provides the devices, if device files do not suffice."""
     ulimits: Mapping[str, int] = field(default_factory=dict)
     resource: str | None = None
     """Kubernetes' name for one device."""
@@ -43,7 +43,7 @@ class ContainerNeeds:
     told_by_slurm: bool = True
     """Whether Slurm sets the variable that limits a job to its devices."""
     image: str | None = None
-    """Built from a Dockerfile of ours."""
+    """Name of an image that is built from our Dockerfile."""
     set_up: tuple[str, ...] = ()
     """Lines for the shell before a program starts."""
 
@@ -65,7 +65,7 @@ def ids_of_files(dev: Path, pattern: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Peak:
-    """The published speed of a link, in bytes per second. `what`: the source, or why there is none."""
+    """The published speed of a link, in bytes per second. `what`: the source, or the reason why there is none."""
 
     bytes_per_second: float | None
     what: str
@@ -73,13 +73,14 @@ class Peak:
 
 @dataclass(frozen=True)
 class Planned:
-    """What an estimate of memory and time assumes of a device that need not be here; its vendor answers so, too."""
+    """Assumptions of an estimate of memory and time on a device, which need not be present, nor its vendor's
+    software."""
 
     attention: str
     kernels: str | None = None
-    """As `Device.kernels`."""
+    """Value of `Device.kernels`."""
     context_bytes: int = 0
-    """Taken before the first tensor: an allowance, not measured."""
+    """Memory used before the first tensor: an allowance, not measured."""
     spread: tuple[float, float] = (0.85, 1.2)
     """The low and the high estimate, as factors of the expected one: on CPU as measured (docs/plan.md); elsewhere the
     allocator reserves more than tensors take. NPUs have not been measured."""
@@ -92,18 +93,18 @@ class Planned:
 
 
 class Vendor(ABC):
-    """What differs between kinds of devices; the defaults are those of the CPU."""
+    """Differences between kinds of devices; the defaults are those of the CPU."""
 
     kind: Kind
     noun: str
-    """How messages call one device."""
+    """Name of one device in messages."""
     plural: str
     is_accelerator = True
     """Whether devices are counted: any number of processes may share a CPU."""
     visible_variable = ""
-    """Environment variable that limits the devices which a process sees; empty where there is none."""
+    """Environment variable that limits the devices which a process sees; empty if there is none."""
     numbering: Mapping[str, str] = MappingProxyType({})
-    """Variables with which `visible_variable` counts devices as `device_ids` and the vendor's tool do."""
+    """Variables with which `visible_variable` numbers devices like `device_ids` and the vendor's tool."""
     interface_variables: tuple[str, ...] = ()
     """Environment variables that set the network interface of the collective library."""
     flight_recorder: str | None = None
@@ -117,34 +118,34 @@ class Vendor(ABC):
     @property
     @abstractmethod
     def planned(self) -> Planned:
-        """What `ascendtune plan` assumes of a device of this kind."""
+        """The assumptions of `ascendtune plan` for a device of this kind."""
 
     @abstractmethod
     def device_ids(self, dev: Path) -> tuple[str, ...]:
-        """The devices in this machine, by the names that `visible_variable` takes; `dev` is where device files are."""
+        """The devices in this machine, as values of `visible_variable`; `dev` is the directory of device files."""
 
     @abstractmethod
     def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
-        """Those of the devices `ids` that the runtime shows a process, by their names in the visibility variable.
+        """The devices among `ids` that the runtime shows to a process, as values of the visibility variable.
 
         Args:
-            value: of `visible_variable`.
+            value: value of `visible_variable`.
         """
 
     def existing(self, names: Sequence[str]) -> tuple[str, ...]:
-        """`names`, as `visible` gave them, up to the first unique name that no device here has."""
+        """`names`, from `visible`, up to the first unique name that no device here has."""
         return tuple(names)
 
     @abstractmethod
     def why_unused(self) -> str | None:
-        """Why the installed torch cannot compute on these devices; None where it can."""
+        """The reason why the installed torch cannot compute on these devices; None if it can."""
 
     @abstractmethod
     def near_cores(self, ids: Sequence[str], root: Path = Path("/")) -> list[set[int]]:
-        """The cores on the NUMA node of each device of `ids`; an empty set where that is not known.
+        """The cores on the NUMA node of each device of `ids`; an empty set if unknown.
 
         Args:
-            root: where the kernel's files lie.
+            root: root of the paths of the kernel's files.
         """
 
     @abstractmethod
@@ -153,7 +154,7 @@ class Vendor(ABC):
 
     @abstractmethod
     def label(self, device: Accelerator) -> str:
-        """How messages call a device of the inventory."""
+        """Name of a device of the inventory in messages."""
 
     def environment(self, user: Mapping[str, str]) -> dict[str, str]:
         """Defaults for the environment of a job's processes.

@@ -22,7 +22,7 @@ class CudaVendor(Vendor):
     noun = "GPU"
     plural = "GPU"
     visible_variable = "CUDA_VISIBLE_DEVICES"
-    # CUDA puts the fastest GPU first by default; nvidia-smi goes by the bus.
+    # By default CUDA puts the fastest GPU first; nvidia-smi orders GPUs by the bus.
     numbering = MappingProxyType({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     interface_variables = ("NCCL_SOCKET_IFNAME",)
     flight_recorder = "NCCL"
@@ -37,13 +37,13 @@ class CudaVendor(Vendor):
 
     @property
     def planned(self) -> Planned:
-        # The extra `cuda` brings Liger: it is missing only where this machine trains on CUDA and lacks it.
+        # The extra `cuda` installs Liger: it is missing only if this machine trains on CUDA and lacks it.
         has_liger = find_spec("liger_kernel") is not None or self.why_unused() is not None
         return Planned(
             "varlen",
             "liger" if has_liger else "cuda",
             context_bytes=2**29,
-            # Measured on one H200: memory within 0.4 % of what was expected, and shares of 0.44 (1B) to 0.52 (8B).
+            # Measured on one H200: memory within 0.4 % of the expected, and shares of 0.44 (1B) to 0.52 (8B).
             # Public runs of 7B and 8B models: H100 0.37 to 0.46, A100 0.43 (docs/plan.md).
             spread=(0.95, 1.2),
             flops_share=(0.35, 0.45, 0.55),
@@ -64,8 +64,8 @@ class CudaVendor(Vendor):
             pynvml.nvmlShutdown()
 
     def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
-        """Unique names (GPU-…, MIG-…) are kept as they are: `existing` looks for them."""
-        # As the CUDA runtime does, and torch after it (torch/cuda/__init__.py, _parse_visible_devices).
+        """Unique names (GPU-…, MIG-…) are returned unchanged: `existing` looks them up."""
+        # Like the CUDA runtime, and torch after it (torch/cuda/__init__.py, _parse_visible_devices).
         prefix = next((each for each in ("GPU-", "MIG-") if value.startswith(each)), None)
         names = value.split(",")
         if prefix is not None:
@@ -78,15 +78,16 @@ class CudaVendor(Vendor):
         return tuple(kept) if prefix is not None else tuple(takewhile(ids.__contains__, kept))
 
     def existing(self, names: Sequence[str]) -> tuple[str, ...]:
-        """As torch (torch/cuda/__init__.py, _transform_uuid_to_ordinals); NVML does not list MIG-… among the GPUs."""
+        """As in torch (torch/cuda/__init__.py, _transform_uuid_to_ordinals); NVML does not list MIG-… among the
+        GPUs."""
         from ascendtune.machine.cuda import gpus
 
         if not any(name.startswith("GPU-") for name in names):
             return tuple(names)
-        there = gpus()[0]
-        if not there or any(gpu.uuid is None for gpu in there):
+        existing_gpus = gpus()[0]
+        if not existing_gpus or any(gpu.uuid is None for gpu in existing_gpus):
             return tuple(names)
-        meant = [[gpu.uuid for gpu in there if gpu.is_named(name)] for name in names]
+        meant = [[gpu.uuid for gpu in existing_gpus if gpu.is_named(name)] for name in names]
         found = [gpus_of_name[0] for gpus_of_name in takewhile(lambda each: len(each) == 1, meant)]
         return tuple(names[: len(found)]) if len(set(found)) == len(found) else ()
 
@@ -99,10 +100,10 @@ class CudaVendor(Vendor):
         from ascendtune.machine.cuda import gpus
         from ascendtune.machine.npu.topology import cores_of
 
-        there = gpus()[0]
+        existing_gpus = gpus()[0]
         found: list[set[int]] = []
         for each in ids:
-            meant = [gpu for gpu in there if gpu.is_named(each)]
+            meant = [gpu for gpu in existing_gpus if gpu.is_named(each)]
             # NVIDIA writes the domain with eight digits, the kernel with four.
             place = (meant[0].bus_id or "").lower()[-12:] if len(meant) == 1 else "unknown"
             try:
@@ -118,10 +119,10 @@ class CudaVendor(Vendor):
         return f"GPU {device.phy_id}"
 
     def environment(self, user: Mapping[str, str]) -> dict[str, str]:
-        # torch from 2.9 on prefers the name without CUDA, and knows the one with it; both at once are ambiguous.
+        # torch from 2.9 on prefers the name without CUDA, and accepts the one with it; both at once are ambiguous.
         if "PYTORCH_ALLOC_CONF" in user:
             return {}
-        # Segments that grow leave fewer gaps where lengths differ from batch to batch.
+        # Expandable segments leave fewer gaps if lengths differ from batch to batch.
         # https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
         return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
@@ -130,7 +131,8 @@ class CudaVendor(Vendor):
 
 
 def cuda_of_torch(directory: Path) -> str | None:
-    """The CUDA that the torch in `directory` is built for, or None; not imported, because that takes a second."""
+    """The CUDA version that the torch in `directory` is built for, or None; not imported, because that takes a
+    second."""
     try:
         text = (directory / "version.py").read_text()
     except OSError:

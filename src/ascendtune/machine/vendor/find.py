@@ -14,5 +14,5 @@ _VENDORS: dict[str, Vendor] = {vendor.kind: vendor for vendor in (*ACCELERATORS,
 
 
 def vendor_of(kind: str) -> Vendor:
-    """The vendor of devices of `kind`; the CPU's for a kind that is not known, as an old record may name."""
+    """The vendor of devices of `kind`; the CPU's for an unknown kind, as in an old record."""
     return _VENDORS.get(kind, CPU)

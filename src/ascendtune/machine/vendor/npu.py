@@ -1,8 +1,8 @@
 """Ascend NPUs.
 
-Device files and driver mounts: LLaMA-Factory's docs for NPU and vllm-ascend's `docs/source/installation.md`, which hand
-over the same ones; the second does without `--privileged`. The whole driver directory rather than its `lib64`: so do
-MindCluster's samples, and hccn_tool lies in it. /etc/hccn.conf: addresses of the NPUs' network ports.
+Device files and driver mounts: LLaMA-Factory's docs for NPU and vllm-ascend's `docs/source/installation.md`, which use
+the same ones; the second without `--privileged`. The whole driver directory rather than its `lib64`, as in
+MindCluster's samples, because hccn_tool is in it. /etc/hccn.conf: addresses of the NPUs' network ports.
 `huawei.com/Ascend910`: Ascend/mind-cluster, "Full-NPU scheduling", for A2 and A3 too (Ascend 950: huawei.com/npu).
 """
 
@@ -26,8 +26,8 @@ _ENVIRONMENT = {
     "TASK_QUEUE_ENABLE": "2",
     # Ranks reach their first collective at different times (weights are read, kernels compiled); 120 s is too short.
     "HCCL_CONNECT_TIMEOUT": "600",
-    # A multiple of 68, as the first generation wants it, and less than the 30 minutes after which torch gives up:
-    # HCCL's own message names the rank that is missing.
+    # A multiple of 68, as the first generation requires, and less than the 30 minutes after which torch gives up:
+    # HCCL's own message names the missing rank.
     "HCCL_EXEC_TIMEOUT": "1768",
     # The documented default of CANN; earlier releases had the opposite one and refused every peer.
     "HCCL_WHITELIST_DISABLE": "1",
@@ -81,11 +81,11 @@ class NpuVendor(Vendor):
     )
 
     def device_ids(self, dev: Path) -> tuple[str, ...]:
-        # Logical ids count from 0 whatever the numbers of the device files are (containers map a part of them).
+        # Logical ids count from 0, independent of the numbers of the device files (containers map a part of them).
         return ids_of_files(dev, r"davinci\d+")
 
     def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
-        # The runtime stops reading at the first name that does not exist or does not ascend, without a message.
+        # The runtime stops at the first name that does not exist or does not ascend, without a message.
         kept: list[str] = []
         for name in value.split(","):
             if name not in ids or (kept and int(name) <= int(kept[-1])):
@@ -132,11 +132,11 @@ class NpuVendor(Vendor):
         # Both variables at once are an error from torch_npu 26.2 on.
         if "PYTORCH_ALLOC_CONF" in user:
             return dict(_ENVIRONMENT)
-        # Segments that grow leave fewer gaps where lengths differ from batch to batch; needs Ascend HDK 23.0.0.
+        # Expandable segments leave fewer gaps if lengths differ from batch to batch; needs Ascend HDK 23.0.0.
         # https://www.hiascend.com/document/detail/zh/Pytorch/710/comref/Envvariables/Envir_011.html
         return {**_ENVIRONMENT, "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
 
     def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
-        # With "=" the name is taken as a whole; HCCL otherwise takes it as the beginning of names.
+        # With "=" HCCL matches the whole name, otherwise a prefix of names.
         own_address = {"HCCL_IF_IP": address} if address else {}
         return {"HCCL_SOCKET_IFNAME": f"={interface}", **own_address}
