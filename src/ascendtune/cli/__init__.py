@@ -1,1 +1,1 @@
-"""What does the user type, and what is printed? One file per command; only this room prints."""
+"""Which commands are there, and what do they print? One file per command; only this room prints."""

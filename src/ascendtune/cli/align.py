@@ -18,7 +18,7 @@ def align(
         Path, typer.Argument(help="A run directory, or the log of another trainer.", autocompletion=complete_run)
     ],
     candidate: Annotated[
-        Path, typer.Argument(help="The same of the training that is to be judged.", autocompletion=complete_run)
+        Path, typer.Argument(help="The same for the training to be judged.", autocompletion=complete_run)
     ],
     noise_runs: Annotated[
         list[Path] | None,
@@ -30,7 +30,7 @@ def align(
     as_json: AsJson = False,
     lang: LanguageOption = None,
 ) -> None:
-    """Say whether two trainings agree, or at which step and in what they part.
+    """Report whether two trainings agree, or at which step and in which module they diverge.
 
     \b
     ascendtune align compare runs/gpu runs/npu
@@ -38,9 +38,9 @@ def align(
     ascendtune align trainer_state.json runs/npu --report align.html
 
     Compares recipe, data, weights, the first loss, the first gradient, the first updates and the whole curve, in this
-    order; where both sides dumped tensors (train --dump-steps 1-3), names the first module, gradient or update that
-    parts. Reads logs of transformers' Trainer (trainer_state.json), LLaMA-Factory (trainer_log.jsonl), TensorBoard and
-    CSV, and dumps of msprobe, too. Exit code 0: they agree; 1: they part; 4: they cannot be compared.
+    order; if both sides dumped tensors (train --dump-steps 1-3), names the first module, gradient or update that
+    differs. Also reads logs of transformers' Trainer (trainer_state.json), LLaMA-Factory (trainer_log.jsonl),
+    TensorBoard and CSV, and dumps of msprobe. Exit code 0: they agree; 1: they differ; 4: they cannot be compared.
     """
     from ascendtune.check.align.loss_noise import expected_noise, measured_noise
     from ascendtune.check.align.report import write_report

@@ -31,7 +31,7 @@ def bisect(
     candidate: Annotated[
         Path,
         typer.Argument(
-            help="A run that parts from it and can be trained on this machine.",
+            help="A run that diverges from it and can be trained on this machine.",
             show_default=False,
             autocompletion=complete_run,
         ),
@@ -46,15 +46,15 @@ def bisect(
     as_json: AsJson = False,
     lang: LanguageOption = None,
 ) -> int:
-    """Find which ingredient of the recipe makes two runs part, by training again.
+    """Find the ingredient of the recipe that makes two runs diverge, by training again.
 
     \b
     ascendtune align bisect runs/gpu runs/npu
     ascendtune align bisect runs/gpu runs/npu --switch dtype,optimizer --yes
 
-    Trains the candidate again up to the step at which it parts: once unchanged, then with one ingredient of the
-    reference at a time. If no ingredient alone makes it agree, all together are tried, then pairs. Shows first what
-    will be trained, and asks. Neither run is changed. Exit code 0: the runs agree; 1: the cause is found; 4: it is not.
+    Trains the candidate again up to the step at which it diverges: once unchanged, then with one ingredient of the
+    reference at a time. If no single ingredient makes it agree, all together are tried, then pairs. Shows the planned
+    trainings first, and asks. Neither run is changed. Exit code 0: the runs agree; 1: the cause is found; 4: it is not.
     """
     with in_language(lang, as_json=as_json):
         return _bisected(reference, candidate, switch, directory, yes=yes, as_json=as_json)
@@ -132,10 +132,10 @@ class _Trainer:
     """Trains the candidate again, and compares it with the reference.
 
     Attributes:
-        recipes: of the reference and the candidate.
-        step: the last one.
-        dump_steps: steps of which tensors are compared.
-        directory: gets a recipe, a log and a run directory for each trial.
+        recipes: recipes of the reference and the candidate.
+        step: the last step to train.
+        dump_steps: steps whose tensors are compared.
+        directory: directory for a recipe, a log and a run directory of each trial.
     """
 
     reference: TrainingRecord
@@ -151,7 +151,7 @@ class _Trainer:
         return self.recipes[1].ranks or 1
 
     def agrees(self, swapped: tuple[str, ...]) -> bool | None:
-        """Whether the candidate with these ingredients agrees; None where it cannot be trained."""
+        """Whether the candidate with these ingredients agrees; None if it cannot be trained."""
         from ascendtune.check.align.bisect import SwapTrial
 
         trial = SwapTrial(swapped, *self._train(swapped))
@@ -224,7 +224,7 @@ def _require_trainable(reference: TrainingRecord, candidate: TrainingRecord) -> 
             remedy="train it from its model with checkpoint.resume=never, and give that run",
             where=candidate.path,
         )
-    # It names the model and the data that are trained, and code that may run.
+    # It names the model and the data to train on, and code that may be run.
     run = RunDir(candidate.path)
     require_own(run.path, run.recipe, run.run_json)
 
@@ -267,7 +267,7 @@ def _place(directory: Path | None, *sides: TrainingRecord) -> Iterator[Path]:
 
 
 def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at: Path | None) -> None:
-    """Say on stderr what will be trained."""
+    """Print the planned trainings on stderr."""
     from ascendtune.check.align.bisect import most_trials
     from ascendtune.check.align.language import say
 
@@ -300,7 +300,7 @@ def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at:
 
 
 def _remove_weights(run: Path) -> None:
-    """Remove what is not compared: each trial has a model of its own."""
+    """Remove files that are not compared, because each trial has its own model."""
     import shutil
 
     from ascendtune.core.rundir import RunDir

@@ -35,13 +35,13 @@ def nan(
     ],
     lang: LanguageOption = None,
 ) -> int:
-    """Name the module that made the first NaN or infinity of a run, what went into it, and the rows of its batch.
+    """Name the module that produced the first NaN or infinity of a run, its inputs, and the rows of its batch.
 
     \b
     ascendtune align nan runs/my-run
 
-    Reads the dump that `on_nan: dump` has written. Where there is none, the run is repeated from its last checkpoint,
-    in the directory `replay` of the run, up to the step that failed. Exit code 1: found; 4: every number was finite.
+    Reads the dump that `on_nan: dump` has written. Without a dump, the run is repeated from its last checkpoint, in the
+    directory `replay` of the run, up to the step that failed. Exit code 1: found; 4: every number was finite.
     """
     from ascendtune.check.align.language import say
     from ascendtune.check.align.nan import first_non_finite
@@ -70,7 +70,7 @@ def nan(
 
 
 def require_failed(run: RunDir) -> None:
-    """Raise where repeating `run` cannot show a NaN: it reached its last step, or did not reach its first.
+    """Raise if repeating `run` cannot show a NaN, because it reached its last step, or did not reach its first one.
 
     Raises:
         NoVerdict: the run has finished, or its weights or first logits were not finite before any step.
@@ -117,7 +117,7 @@ def _replayed(run: RunDir) -> RunDir:
     earlier = set(path.glob("replay*/run.json"))
     with chdir(record.get("directory") or "."):
         argv = [sys.executable, "-m", "ascendtune", "train", str(path / "recipe.yaml"), *words]
-        # The working directory is read from a file: Python must not import modules from there.
+        # The working directory comes from a file: Python must not import modules from there.
         env = {**os.environ, "PYTHONSAFEPATH": "1"}
         ended = process.run(argv, timeout_seconds=_LONGEST_SECONDS, env=env)
     replays = [each.parent for each in path.glob("replay*/run.json") if each not in earlier]
@@ -134,13 +134,13 @@ def replay_failed(run: RunDir, cause: dict[str, Any], exit_code: int | None, err
     """The error for a run that could not be repeated.
 
     Args:
-        cause: `exit_cause` of the repetition; empty where it has none.
-        error: what the repetition wrote to stderr.
+        cause: `exit_cause` of the repetition; empty if it has none.
+        error: stderr of the repetition.
     """
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
-    said = lines[0].removeprefix("error: ") if lines else f"exit code {exit_code}"
+    message = lines[0].removeprefix("error: ") if lines else f"exit code {exit_code}"
     return CheckFailed(
-        f"the run could not be repeated: {cause.get('what') or said}",
+        f"the run could not be repeated: {cause.get('what') or message}",
         code="replay-failed",
         remedy=cause.get("remedy") or "resume the run with on_nan=dump",
         where=run.path,
@@ -148,7 +148,7 @@ def replay_failed(run: RunDir, cause: dict[str, Any], exit_code: int | None, err
 
 
 def _places(run: RunDir, rows: tuple[int, ...]) -> list[str]:
-    """`file:line` of the rows, where it is known; else their numbers."""
+    """`file:line` of the rows if known, else their numbers."""
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import places_of_rows
 

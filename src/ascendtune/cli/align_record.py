@@ -23,10 +23,10 @@ def record(
         Literal["statistics", "tensors"], typer.Option(help="Dump statistics, or the whole tensors beside them.")
     ] = "statistics",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the recording in DIR: the command resumes its training.")
+        bool, typer.Option("--resume", help="Continue the recording in DIR: the command resumes its training.")
     ] = False,
 ) -> None:
-    """Run a training script that knows nothing of ascendtune, and record what `ascendtune align` compares.
+    """Run a training script that does not use ascendtune, and record the data for `ascendtune align`.
 
     \b
     ascendtune align record -- python train.py --epochs 1

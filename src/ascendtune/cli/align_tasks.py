@@ -14,11 +14,11 @@ from ascendtune.cli.terminal import in_language, print_findings
 
 def tasks(
     reference: Annotated[Path, typer.Argument(help="Scores of the reference model: a file of lm-eval.")],
-    candidate: Annotated[Path, typer.Argument(help="Scores of the model that is to be judged.")],
+    candidate: Annotated[Path, typer.Argument(help="Scores of the model to be judged.")],
     as_json: AsJson = False,
     lang: LanguageOption = None,
 ) -> None:
-    """Say whether two models' benchmark scores are equal within sampling error.
+    """Report whether two models' benchmark scores are equal within sampling error.
 
     \b
     ascendtune align tasks gpu/results_2026-01-01.json npu/results_2026-01-02.json

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STRATEGIES = ("ddp", "fsdp", "deepspeed")
 _MOST_STEPS = 10_000
 _SPARE = ("mean", "global batch", "power", "spread", "utilisation")
-"""Columns that a narrow terminal leaves out, in this order; bench.md has all."""
+"""Columns that a narrow terminal omits, in this order; bench.md has all."""
 
 
 def bench(
@@ -59,8 +59,8 @@ def bench(
     ascendtune bench recipe.yaml --devices 1,8 --strategies ddp,fsdp
 
     Trains the first steps of the recipe on each number of devices, at an equal batch per device and at an equal global
-    batch. Writes bench.md, bench.json and bench.svg. After Ctrl-C the same command goes on behind the last training
-    that finished. Exit code 1: a training failed.
+    batch. Writes bench.md, bench.json and bench.svg. After Ctrl-C the same command continues after the last finished
+    training. Exit code 1: a training failed.
     """
     from ascendtune.check.bench.cells import cells_of
     from ascendtune.check.bench.judge import insignificant_differences, shortfalls, speedup_rows
@@ -90,7 +90,7 @@ def bench(
     profile_of = cache(_profile_in)
 
     def judged() -> tuple[list[Shortfall], list[str]]:
-        """Where rows miss the target, and notes, in the language that is set."""
+        """Rows that miss the target, and notes, in the current language."""
         short = shortfalls(rows, lambda each: profile_of(each.directory), on_host=on_host, cores=setting.cores)
         return short, [*arrange()[1], *insignificant_differences(rows)]
 
@@ -124,7 +124,7 @@ def bench(
 
 
 def _as_text(setting: BenchSettings, rows: list[SpeedupRow], short: list[Shortfall], notes: list[str]) -> str:
-    """For the terminal: the tables, what failed, and where the target is missed."""
+    """Text for the terminal: the tables, failures, and rows that miss the target."""
     from ascendtune.check.bench.cells import COMPARISONS
     from ascendtune.check.bench.show import LEFT_ALIGNED, failures, head, table_of
 
@@ -151,10 +151,10 @@ def _as_text(setting: BenchSettings, rows: list[SpeedupRow], short: list[Shortfa
 
 
 def _counts(text: str | None, visible: int | None) -> list[int]:
-    """The numbers of devices, rising.
+    """The numbers of devices, in ascending order.
 
     Args:
-        visible: accelerators; None on the CPU.
+        visible: number of accelerators; None on the CPU.
     """
     if text is None:
         most = visible or 2
@@ -192,7 +192,7 @@ def _setting(recipe: Recipe, visible: VisibleDevices, *, steps: int, warmup: int
 
 
 def _profile_in(run: str | None) -> list[RankProfile] | None:
-    """The profile of a run, one entry a rank; None where there is no run, or its profile cannot be read."""
+    """The profile of a run, one entry per rank; None without a run, or if its profile cannot be read."""
     from ascendtune.check.profile.profile import read_profile
 
     try:

@@ -1,4 +1,4 @@
-"""Trains the cells of `ascendtune bench`, and keeps what they measured."""
+"""Trains the cells of `ascendtune bench`, and records their measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_SERIES = 1000
 
 @dataclass(frozen=True)
 class BenchedRecipe:
-    """A recipe, where it comes from, and the keys that the user changes."""
+    """A recipe, its file, and the keys that the user changes."""
 
     file: Path
     overrides: list[str]
@@ -51,7 +51,7 @@ class Bench:
 
     directory: Path
     identity: str
-    """Of recipe, device and number of steps: results of another one are not mixed in."""
+    """Hash of recipe, device and number of steps: results with another one are not mixed in."""
     benched: BenchedRecipe
     setting: BenchSettings
     results: dict[Cell, CellResult]
@@ -59,10 +59,11 @@ class Bench:
     @classmethod
     @contextmanager
     def open(cls, directory: Path | None, benched: BenchedRecipe, setting: BenchSettings) -> Iterator[Bench]:
-        """The benchmark in `directory`, or in the next free one beside the runs of the recipe; no other may use it.
+        """The benchmark in `directory`, or in the next free one beside the runs of the recipe; locked for other
+        processes.
 
         Raises:
-            InputError: the directory holds another benchmark.
+            InputError: the directory contains another benchmark.
             MachineError: another process uses the directory, or it cannot be written, or bench.json is damaged.
         """
         recipe = benched.recipe
@@ -103,7 +104,7 @@ class Bench:
 
 
 def measure(bench: Bench, cells: Sequence[Cell], visible: VisibleDevices) -> list[CellResult]:
-    """Train each cell as often as the setting says, less what is measured already; results in that order.
+    """Train each cell as often as the setting requires, minus existing measurements; results in that order.
 
     All cells are trained once before the first is trained again, so that a drift of the machine is seen as spread. A
     cell that fails is not trained again in this call.
@@ -132,11 +133,11 @@ def measure(bench: Bench, cells: Sequence[Cell], visible: VisibleDevices) -> lis
 
 
 def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevices) -> None:
-    """Train a cell once, and add what it measured, or why it failed, to `result`."""
+    """Train a cell once, and add its measurements, or the reason of its failure, to `result`."""
     cell, setting, benched = result.cell, bench.setting, bench.benched
     steps = range(setting.warm_up + 1, setting.warm_up + setting.steps + 1)
     name = f"{cell.name}-r{number}"
-    # The profiler starts a step before the first one that it records.
+    # The profiler starts one step before the first one that it records.
     first_profiled = steps.stop + 1
     last = first_profiled + _PROFILED_STEPS - 1
     words = [
@@ -150,7 +151,7 @@ def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevice
         "track.tensorboard=false",
         f"profile.steps={first_profiled}-{last}",
         "profile.only=true",
-        # The first training explains the cell: a slow rank is seen beside the others only.
+        # The first training explains the cell: a slow rank is detected only by comparison with the others.
         f"profile.ranks={'null' if number == 1 else '[0]'}",
         "checkpoint.resume=never",
         f"name={name}",
@@ -173,13 +174,13 @@ def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevice
 
 
 def _devices_of_job(visible: VisibleDevices, count: int) -> list[Accelerator]:
-    """The first `count` visible devices, which a job gets, as the vendor's tool reports them now."""
+    """The first `count` visible devices, which a job would use, as the vendor's tool reports them now."""
     wanted = visible.ids[:count]
     return [each for each in take_snapshot().devices if str(each.logical_id) in wanted]
 
 
 def _failure(run: Path | None, output: Path) -> str:
-    """Why a training failed: the cause in run.json, else the error that it printed."""
+    """The reason why a training failed: the cause in run.json, else the error that it printed."""
     what = value_at(RunDir(run).read(), "exit_cause", "what") if run else None
     return what if isinstance(what, str) else error_in(output)
 
@@ -199,7 +200,7 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def _free(parent: Path, name: str, identity: str) -> Path:
-    """The directory of this benchmark: the first of its series that holds it, or none."""
+    """The directory of this benchmark: the first of its series that contains it, or is empty."""
     for number in range(1, _MOST_SERIES):
         place = parent / (name if number == 1 else f"{name}-{number}")
         if _read(place).get("identity", identity) == identity:

@@ -46,12 +46,12 @@ _HELP_OF_PIPE = """/exit              quit, as at the end of the input
 Every other line is a message."""
 _HELP_INDENT = 19
 _EXITS = ("/exit", "/quit", "/bye", "exit", "quit")
-"""Those without a slash, as other chat programs have them, on a terminal only."""
+"""Without a slash, as in other chat programs, on a terminal only."""
 _QUOTES = '"' * 3
 _PASTE_SECONDS = 0.05
-"""Within this time the next line of a paste arrives; typing one takes longer."""
+"""The next line of a paste arrives within this time; typing one takes longer."""
 _SAMPLED = 0.7
-"""Temperature for /regenerate if the chat has 0, which would give the same answer again."""
+"""Temperature for /regenerate if the chat has 0, which would result in the same answer again."""
 
 
 def chat(
@@ -78,7 +78,7 @@ def chat(
     """
     if _has_ended():
         return
-    # First: the imports take longer than it takes to type a key.
+    # First, because the imports take longer than typing a key.
     with _keys_kept():
         from ascendtune.core import log
         from ascendtune.core.progress_bar import ProgressBar
@@ -109,7 +109,7 @@ class _Options:
 
 
 class _Conversation:
-    """Turns so far, and what each line of the user does to them."""
+    """Turns so far, and the effect of each line of the user on them."""
 
     def __init__(self, engine: Engine, before: Engine | None, options: _Options, system: str | None) -> None:
         self._engine, self._before, self._options = engine, before, options
@@ -182,7 +182,7 @@ class _Conversation:
 
 
 def _base_of(weights: Weights, named: str) -> str:
-    """The model that was trained: the adapter's base, or the model of a run of full weights.
+    """The model before training: the adapter's base, or the model of a run of full weights.
 
     Raises:
         InputError: it is not a trained model.
@@ -203,7 +203,7 @@ def _base_of(weights: Weights, named: str) -> str:
 
 
 def _has_ended() -> bool:
-    """Whether Ctrl-D was typed already, and nothing before it: the terminal can be read, and holds no byte."""
+    """Whether Ctrl-D was typed already, and nothing before it: the terminal is readable, and contains no byte."""
     if not sys.stdin.isatty():
         return False
     import select
@@ -213,7 +213,7 @@ def _has_ended() -> bool:
 
 @contextmanager
 def _keys_kept() -> Iterator[None]:
-    """Keep what is typed before a prompt, Ctrl-D too, which a terminal that collects lines does not pass on."""
+    """Keep the input typed before a prompt, including Ctrl-D, which a terminal in line mode does not pass on."""
     if not sys.stdin.isatty():
         yield
         return
@@ -236,7 +236,7 @@ def _lines() -> Iterator[str]:
     if not sys.stdin.isatty():
         yield from filter(None, map(str.strip, sys.stdin))
         return
-    # Its import gives input() history and line editing.
+    # Its import adds history and line editing to input().
     import readline
 
     print(wrapped(_COMMANDS, terminal_width(sys.stderr)), file=sys.stderr)
@@ -281,9 +281,9 @@ def _message(ask: Callable[[str], str]) -> str:
 
 
 def _pasted(first: str, ask: Callable[[str], str]) -> str:
-    """The message of a paste that the terminal does not mark as one: its lines come at once.
+    """The message of a paste that the terminal does not mark as one: its lines arrive at once.
 
-    A terminal that marks pastes gives all lines in one. A last line without an end waits for Enter.
+    A terminal that marks pastes passes all lines together. A last line without a line end waits for Enter.
     """
     lines = [first]
     while _is_waiting(_PASTE_SECONDS):
@@ -295,7 +295,7 @@ def _pasted(first: str, ask: Callable[[str], str]) -> str:
 
 
 def _is_waiting(seconds: float) -> bool:
-    """Whether the terminal holds a line, or gets one within so many seconds. The end of input is not one."""
+    """Whether the terminal contains a line, or receives one within `seconds`. The end of input does not count."""
     import fcntl
     import select
     import termios

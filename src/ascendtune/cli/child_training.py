@@ -1,4 +1,4 @@
-"""Trainings in processes of their own, for commands that measure or compare them."""
+"""Trainings as child processes, for commands that measure or compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ascendtune.recipe.recipe import Recipe
 
 _LOOK_SECONDS = 1.0
 _GRACE_SECONDS = 30.0
-"""For ranks to end after a second Ctrl-C, before they are killed."""
+"""Time for ranks to end after a second Ctrl-C, before they are killed."""
 _TAIL_BYTES = 16 << 10
 
 
@@ -31,7 +31,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     def __init__(self, run: Path | None) -> None:
         super().__init__()
         self.run = run
-        """Its run directory; None if none was made."""
+        """Its run directory; None if none was created."""
 
 
 def train_briefly(
@@ -43,12 +43,12 @@ def train_briefly(
     log: Path | None = None,
     watch: Callable[[RunDir], None] | None = None,
 ) -> tuple[int, Path | None]:
-    """Train `recipe` with `ascendtune train`; returns the exit code and the run directory, None if none was made.
+    """Train `recipe` with `ascendtune train`; returns the exit code and the run directory, None if none was created.
 
-    On Ctrl-C, and on every other exception, the training has ended before this function does.
+    On Ctrl-C, and on every other exception, the training has ended before this function returns.
 
     Args:
-        log: the file that its output is appended to (default: what it warns of goes to stderr).
+        log: the file to which its output is appended (default: its warnings go to stderr).
         watch: called about once a second, with the run, while the run trains.
 
     Raises:
@@ -60,7 +60,7 @@ def train_briefly(
     parent = Recipe.load(recipe, overrides).run_directory().parent
     earlier = set(parent.glob("*/run.json"))
     argv = [sys.executable, "-m", "ascendtune", *words]
-    # The place of its model is not for the user.
+    # The path of its model is not of interest to the user.
     with (log or Path(os.devnull)).open("ab") as output:
         child = Child(argv, os.environ, stdout=output.fileno(), stderr=log)
 
@@ -85,10 +85,10 @@ def train_briefly(
 
 
 def run_started_by(pid: int, records: Iterable[Path]) -> Path | None:
-    """The run that this process of this host has made; others may start runs of the same name at the same time.
+    """The run that the process `pid` of this host has created; others may start runs of the same name at the same time.
 
     Args:
-        records: run.json of the runs that are new.
+        records: run.json of the new runs.
     """
     for path in records:
         with suppress(AscendtuneError, OSError):
@@ -101,7 +101,7 @@ def run_started_by(pid: int, records: Iterable[Path]) -> Path | None:
 def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
     """Train `recipe` with `ascendtune train` where `run` was started; its output goes to `log`. Returns the exit code.
 
-    On Ctrl-C, and on every other exception, the training has ended before this function does.
+    On Ctrl-C, and on every other exception, the training has ended before this function returns.
 
     Args:
         recipe: an absolute path.
@@ -109,7 +109,7 @@ def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
     """
     started_in = Path(str(RunDir(run).read().get("directory") or ""))
     words = ("train", str(recipe), "--devices", str(ranks))
-    # The working directory is read from a file: Python must not import modules from there.
+    # The working directory comes from a file: Python must not import modules from there.
     env = {**os.environ, "PYTHONSAFEPATH": "1"}
     with log.open("ab") as output, chdir(started_in if started_in.is_dir() else Path.cwd()):
         child = Child([sys.executable, "-m", "ascendtune", *words], env, stdout=output.fileno(), stderr=log)
@@ -125,7 +125,7 @@ def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
 def end_training(child: Child) -> None:
     """End a training that this process has started, as Ctrl-C does; more of them meanwhile change nothing."""
     with _ignoring_interrupts():
-        # The first signal asks for a checkpoint, the second ends at once.
+        # The first signal requests a checkpoint, the second ends at once.
         for _ in range(2):
             child.signal(signal.SIGINT)
             if child.wait(1.0) is not None:
@@ -148,10 +148,10 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def error_in(log: Path) -> str:
-    """The error of a training that failed, from the end of its output; without control characters."""
+    """The error of a failed training, from the end of its output; without control characters."""
     with open_regular(log) as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         lines = [plain(line.strip()) for line in file.read(_TAIL_BYTES).decode(errors="replace").splitlines()]
-    said = [line for line in lines if line]
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-    return (errors or said or ["it printed nothing"])[-1]
+    nonempty = [line for line in lines if line]
+    errors = [line.removeprefix("error: ") for line in nonempty if line.startswith("error: ")]
+    return (errors or nonempty or ["it printed nothing"])[-1]

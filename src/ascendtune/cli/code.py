@@ -35,13 +35,13 @@ def clone(
         list[str] | None, typer.Option(metavar="PROXY", help="If URL does not answer, try this proxy; repeatable.")
     ] = None,
 ) -> None:
-    """Clone a repository, through a proxy where it does not answer; `origin` is URL in any case.
+    """Clone a repository, through a proxy if it does not answer; `origin` is URL in any case.
 
     \b
     ascendtune code clone https://github.com/volcengine/verl.git --proxy
     ascendtune code clone https://github.com/huggingface/trl.git trl --via https://gh-proxy.com
 
-    After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
+    After a proxy, HEAD is compared with that of URL itself, if it answers within 20 s.
     """
     from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.machine.environment.clone import PROXIES
@@ -81,7 +81,7 @@ def sync_upstream(
     ascendtune code sync-upstream
     ascendtune code sync-upstream --abort
 
-    Fetches origin and upstream, makes the branch sync/upstream-BRANCH from origin's, and merges. After conflicts are
+    Fetches origin and upstream, creates the branch sync/upstream-BRANCH from origin's, and merges. After conflicts are
     resolved and added, the same command continues. A tree with uncommitted changes is refused. Exit code 1: conflicts.
     """
     from ascendtune.machine.environment.checkout import GitCheckout

@@ -27,7 +27,7 @@ def known(names: Collection[str], given: list[str] | None, what: str) -> list[st
     """The given names, or all of `names`.
 
     Raises:
-        InputError: a name is unknown; the remedy is the nearest one.
+        InputError: a name is unknown; the remedy suggests the nearest one.
     """
     for name in given or ():
         usual = _OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""))

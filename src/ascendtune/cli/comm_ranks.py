@@ -1,4 +1,4 @@
-"""Choose and start the ranks of `comm test` and `comm bench`, and show their progress."""
+"""Chooses and starts the ranks of `comm test` and `comm bench`, and shows their progress."""
 
 from __future__ import annotations
 

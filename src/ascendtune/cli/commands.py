@@ -11,11 +11,12 @@ class CommandEntry(NamedTuple):
     target: str
     help: str
     starts_another: bool = False
-    """Everything after the first argument, options too, belongs to the program that the command starts."""
+    """Whether everything after the first argument, including options, belongs to the program that the command
+    starts."""
 
 
 GROUPS = {
-    "align": "Compare two trainings; record what that needs.",
+    "align": "Compare two trainings; record data for it.",
     "code": "Clone repositories, merge upstream and pull requests.",
     "comm": "Test and measure the links between devices.",
     "data": "Look at the rows that a recipe trains on.",
@@ -28,7 +29,7 @@ GROUPS = {
 }
 
 DEFAULTS = {"align": "compare"}
-"""The command of a group that is meant where its first word names none: `align A B` is `align compare A B`."""
+"""The default command of a group, if its first word names none: `align A B` is `align compare A B`."""
 
 COMMANDS = {
     "quickstart": CommandEntry(
@@ -39,7 +40,7 @@ COMMANDS = {
     "train": CommandEntry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
     "plan": CommandEntry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
     "profile": CommandEntry(
-        "ascendtune.cli.profile:profile", "Show where the time of a step goes, and what to change."
+        "ascendtune.cli.profile:profile", "Show how the time of a step is spent, and what to change."
     ),
     "bench": CommandEntry("ascendtune.cli.bench:bench", "Measure how much faster a recipe trains on more devices."),
     "launch": CommandEntry(
@@ -55,9 +56,7 @@ COMMANDS = {
         "ascendtune.cli.generate:generate", "Generate answers with a run's final weights, or any model."
     ),
     "devices": CommandEntry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
-    "doctor": CommandEntry(
-        "ascendtune.cli.doctor:doctor", "Find what keeps this machine from training, and how to fix it."
-    ),
+    "doctor": CommandEntry("ascendtune.cli.doctor:doctor", "Find the problems that prevent training, and their fixes."),
     "env export": CommandEntry("ascendtune.cli.env:export", "Print the shell lines that load CANN and set defaults."),
     "env mirrors": CommandEntry(
         "ascendtune.cli.env:mirrors", "Show, change or compare mirrors of pip, conda, hubs, git."
@@ -66,9 +65,7 @@ COMMANDS = {
         "ascendtune.cli.env:install_plan", "Name the packages for this CANN; install them."
     ),
     "env conda": CommandEntry("ascendtune.cli.env:conda", "Clone or rename a conda environment, and compare it."),
-    "env caches": CommandEntry(
-        "ascendtune.cli.env_machine:caches", "List and remove what compilers and hubs have cached."
-    ),
+    "env caches": CommandEntry("ascendtune.cli.env_machine:caches", "List and remove caches of compilers and hubs."),
     "env mount": CommandEntry("ascendtune.cli.env_machine:mount", "Check the mounts of directories, and measure them."),
     "env permissions": CommandEntry("ascendtune.cli.env_machine:permissions", "Check and repair who may open what."),
     "code clone": CommandEntry("ascendtune.cli.code:clone", "Clone a repository, through proxies where needed."),
@@ -78,9 +75,9 @@ COMMANDS = {
     "code merge-pr": CommandEntry("ascendtune.cli.code:merge_pr", "Merge a pull request locally, and run your tests."),
     "comm test": CommandEntry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": CommandEntry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
-    "align compare": CommandEntry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
-    "align bisect": CommandEntry("ascendtune.cli.align_bisect:bisect", "Find what in the recipe makes two runs part."),
-    "align nan": CommandEntry("ascendtune.cli.align_nan:nan", "Name the module that made the first NaN of a run."),
+    "align compare": CommandEntry("ascendtune.cli.align:align", "Compare two trainings, and find where they diverge."),
+    "align bisect": CommandEntry("ascendtune.cli.align_bisect:bisect", "Find what in a recipe makes two runs diverge."),
+    "align nan": CommandEntry("ascendtune.cli.align_nan:nan", "Name the module that produced the first NaN of a run."),
     "align record": CommandEntry(
         "ascendtune.cli.align_record:record",
         "Run any torch training, and record what `align` compares.",

@@ -1,7 +1,7 @@
-"""Completion in the shell: the scripts that `--install-completion` writes for bash and zsh, in place of typer's.
+"""Completion in the shell: the scripts that `--install-completion` writes for bash and zsh, instead of typer's.
 
-Typer's script for bash passes on words as readline breaks them, at `@` and `=` too: `run@<TAB>` completes nothing. That
-for zsh evaluates the help texts. Both leave a space behind `optim.learning_rate=`.
+Typer's script for bash passes words as readline splits them, also at `@` and `=`: `run@<TAB>` completes nothing. The
+one for zsh evaluates the help texts. Both add a space after `optim.learning_rate=`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _ASK = (
     '(env _TYPER_COMPLETE_ARGS="{line}" _TYPER_COMPLETE_FISH_ACTION=get-args '
     "%(autocomplete_var)s=complete_fish %(prog_name)s)"
 )
-# The answer for fish is a line for each completion, with its help behind a tab. In the scripts %% stands for %.
+# The output for fish is one line per completion, with its help after a tab. In the scripts %% means %.
 _BASH = f"""
 %(complete_func)s() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" kept="" word reply index
@@ -60,10 +60,10 @@ compdef %(complete_func)s %(prog_name)s
 
 
 def use_own_scripts(*, shell_is_given: bool) -> None:
-    """Let typer's `--install-completion` and `--show-completion` write these scripts.
+    """Make typer's `--install-completion` and `--show-completion` write these scripts.
 
     Args:
-        shell_is_given: a shell follows the option; otherwise typer takes the one that it finds above this process.
+        shell_is_given: whether a shell follows the option; otherwise typer detects the one that runs this process.
     """
     from typer import _completion_shared
 
@@ -73,10 +73,10 @@ def use_own_scripts(*, shell_is_given: bool) -> None:
 
 
 def use_plain_help() -> None:
-    """Let the help of a completion be shown as it is.
+    """Show the help of a completion unchanged.
 
-    Typer renders it by rich, where that is installed: it reads markup in it, and breaks it into lines of the terminal's
-    width, each of which a shell takes for another completion.
+    Typer renders it with rich, if that is installed: markup in it is interpreted, and it is broken into lines of the
+    terminal's width, each of which a shell takes for another completion.
     """
     from typer import _completion_classes
 

@@ -38,14 +38,12 @@ def show(
     row: Annotated[int, typer.Option(metavar="K", min=1, help="The first row to show, counted from 1.")] = 1,
     tokens: Annotated[bool, typer.Option("--tokens", help="List every token with its id.")] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Read all rows: lengths, what is cut or dropped, duplicates.")
+        bool, typer.Option("--stats", help="Read all rows: lengths, cut and dropped rows, duplicates.")
     ] = False,
-    packed: Annotated[
-        bool, typer.Option("--packed", help="Show rows by the packed sequences that they share; K counts these.")
-    ] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="Show rows by packed sequence; K counts sequences.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show rows as they are trained on: as read, as the chat template writes them, and which tokens have a label.
+    """Show rows as they are trained on: as read, as rendered by the chat template, and their tokens with labels.
 
     \b
     ascendtune data show recipe.yaml
@@ -53,7 +51,7 @@ def show(
     ascendtune data show recipe.yaml --stats data.max_length=1024
     ascendtune data show recipe.yaml --packed
 
-    Text that is trained on is green, or stands between « and » where there are no colours. Nothing is started.
+    Text that is trained on is green, or between « and » without colours. Nothing is started.
     """
     from ascendtune.core import log
     from ascendtune.recipe.recipe import Recipe
@@ -73,16 +71,16 @@ def show(
 
 
 def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
-    """The first row that is trained on, for the start of a training: one line for each answer or text of it.
+    """The first row that is trained on, for the start of a training: one line per answer or text of it.
 
     Args:
-        path: of the recipe, for the command that shows more.
-        whole: not shortened.
+        path: path of the recipe, for the command that shows more.
+        whole: whether it is not shortened.
     """
     try:
         row = inspection_of(recipe).first_trained_on(_ROWS_TO_FIND_A_SAMPLE)
     except (AscendtuneError, OSError):
-        return []  # A run that is resumed needs its tokens, not the files that they were made from.
+        return []  # A resumed run needs its tokens, not the files that they were made from.
     if row is None:
         return []
     more = f"ascendtune data show {shlex.quote(str(path))}"
@@ -102,7 +100,7 @@ def _labelled(segment: Segment) -> str:
 
 
 def _around_the_labels(text: str, most: int) -> str:
-    """At most `most` characters of `text`, with the beginning of the first labels in their middle."""
+    """At most `most` characters of `text`, with the beginning of the first labels in the middle."""
     begin = max(0, min(text.find("«") - most // 2, len(text) - most))
     shown = text[begin : begin + most]
     return ("…" if begin else "") + shown[bool(begin) :] + ("…" if begin + most < len(text) else "")
@@ -133,7 +131,7 @@ def inspection_of(recipe: Recipe) -> Inspection:
 
 
 def prepared_data(recipe: Recipe) -> PreparedData:
-    """The rows of a recipe as tokens, into the cache where `ascendtune train` finds them."""
+    """The rows of a recipe as tokens, stored in the cache where `ascendtune train` finds them."""
     from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.hub.download import fetch_model
     from ascendtune.train.prepare import prepare_data

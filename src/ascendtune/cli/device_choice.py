@@ -1,4 +1,4 @@
-"""`--devices N` and `--device-ids 0,1` against what the machine has."""
+"""Checks `--devices N` and `--device-ids 0,1` against the devices of the machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_ON_CPU = 64
 
 @dataclass(frozen=True)
 class Devices:
-    """What the job gets."""
+    """The devices of a job."""
 
     kind: Kind
     count: int
     ids: tuple[str, ...] | None = None
-    """Only these; None: the first `count` of those that are visible."""
+    """Only these; None: the first `count` visible ones."""
     warning: str | None = None
 
 
@@ -30,7 +30,7 @@ def choose(visible: VisibleDevices, *, count: int | None, ids: str | None, cores
     Args:
         count: `--devices`; by default all accelerators, or one process on the CPU.
         ids: `--device-ids`.
-        cores: of this machine, for the warning.
+        cores: number of cores of this machine, for the warning.
 
     Raises:
         InputError: both were given, or the ids are not a list of different names.

@@ -66,7 +66,7 @@ def devices(
 
 
 def _look() -> Snapshot:
-    """A snapshot; what went wrong in taking it goes to stderr."""
+    """Take a snapshot; its errors are printed on stderr."""
     from ascendtune.machine.snapshot import take_snapshot
 
     snapshot = take_snapshot()
@@ -85,7 +85,7 @@ def _print_snapshot(snapshot: Snapshot, as_json: bool, indent: int | None = 2) -
 
 
 def _watch(interval: float, as_json: bool) -> int:
-    """One picture after the other, in place on a terminal; with --json one line each."""
+    """Print repeatedly, in place on a terminal; with --json one line each."""
     from ascendtune.machine.snapshot import take_snapshot
 
     clears = sys.stdout.isatty() and not as_json
@@ -158,11 +158,11 @@ _COLUMNS: dict[str, Callable[[Accelerator], str]] = {
 }
 _RIGHT = ("id", "load", "memory", "power", "temp", "huge pages")
 _SPARE = ("huge pages", "bus", "npu", "temp", "power")
-"""Columns that a narrow terminal leaves out, in this order; --json has all."""
+"""Columns that a narrow terminal omits, in this order; --json has all."""
 
 
 def picture(snapshot: Snapshot) -> str:
-    """Versions, one line a device, the processes on them, one line for the host."""
+    """Versions, one line per device, the processes on them, one line for the host."""
     return "\n".join(
         [
             *_versions(snapshot),
@@ -268,10 +268,10 @@ def _number(value: int | None) -> str:
 
 
 def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
-    """The matrix of links, the cores and NUMA nodes near each NPU, and what the links mean.
+    """The matrix of links, the cores and NUMA nodes near each NPU, and the legend of the links.
 
     Args:
-        numa_nodes: node -> its cores, as the host says.
+        numa_nodes: node -> its cores, from the host.
     """
     rows = [
         [f"NPU{npu}", *("X" if npu == other else topology.links.get((npu, other), "-") for other in topology.npus)]

@@ -44,7 +44,7 @@ def doctor(
         bool, typer.Option("--fix", help="Show safe repairs, ask, and make them; the system is not changed.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix, --bundle: do not ask.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List the checks that are ok, too.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also list the checks that are ok.")] = False,
     nodes: Annotated[
         str | None,
         typer.Option(metavar="HOSTS", help="Check host1,host2 or the hosts of a file over ssh, and show differences."),
@@ -55,7 +55,7 @@ def doctor(
     ] = None,
     lang: LanguageOption = None,
 ) -> int:
-    """Find what keeps this machine from training, and how to fix it. Only --deep needs torch.
+    """Find the problems that prevent training on this machine, and their fixes. Only --deep needs torch.
 
     \b
     ascendtune doctor
@@ -65,7 +65,7 @@ def doctor(
     ascendtune doctor --bundle report.tar.gz
     ascendtune doctor --nodes node1,node2
 
-    Exit code 1: a failure was found; 4: no check could give an answer.
+    Exit code 1: a failure was found; 4: no check could be completed.
     """
     from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
@@ -117,7 +117,7 @@ def doctor(
 
 
 def _require_of_several(*, recipe: bool, repairs: bool) -> None:
-    """Raise where something was given that works on one machine only."""
+    """Raise if an argument was given that works on one machine only."""
     if recipe:
         raise InputError(
             "a recipe is checked on one machine",
@@ -144,10 +144,10 @@ def _show(sentence: str, examination: Examination, *, everything: bool, chosen: 
 
 
 def _recipe_among(words: list[str]) -> tuple[Needs | None, list[str]]:
-    """What the recipe among the arguments needs, and the other arguments.
+    """The needs of the recipe among the arguments, and the other arguments.
 
     Raises:
-        InputError: there are two.
+        InputError: there are two recipes.
         RecipeError: it cannot be read.
     """
     files = [word for word in words if word.endswith((".yaml", ".yml", ".json")) or "/" in word]
@@ -164,7 +164,7 @@ def _recipe_among(words: list[str]) -> tuple[Needs | None, list[str]]:
 
 
 def _require_checks(codes: list[str], *, has_nodes: bool) -> None:
-    """Raise for a code that is not one of a check, or of one that compares several machines where one is examined."""
+    """Raise for an unknown check, or one that compares several machines if only one is examined."""
     known = (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)
     require_known(codes, known, "check", "`ascendtune doctor --list` shows the checks")
     if not has_nodes and (comparing := [code for code in codes if code in NODE_CHECKS]):
@@ -188,7 +188,7 @@ def _print_list(chosen: list[str], *, as_json: bool) -> None:
 
 
 def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
-    """Show what goes into the bundle, ask on a terminal, and write it."""
+    """List the contents of the bundle, ask on a terminal, and write it."""
     from ascendtune.check.doctor.bundle import masked_words, write_bundle
 
     print(say("{path} will contain:", path=path), file=sys.stderr)
@@ -210,7 +210,7 @@ def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
 
 
 def fix(plan: FixPlan, *, yes: bool) -> None:
-    """Print the plan, ask, and carry it out. An action that fails is reported; the others are still done."""
+    """Print the plan, ask, and execute it. A failed action is reported; the others are still done."""
     print()
     if plan.actions:
         print(say("--fix can do:"), *(f"  {each.what}" for each in plan.actions), sep="\n")

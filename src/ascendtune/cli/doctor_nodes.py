@@ -24,17 +24,17 @@ from ascendtune.job.nodes.cluster_spec import hosts_of
 from ascendtune.job.nodes.connection import portable
 
 _LIMIT_SECONDS = 30.0
-"""Until an answer is there: the connection, Python's start, and the slowest check."""
+"""Time for an answer: the connection, Python's start, and the slowest check."""
 
 
 def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> int:
-    """Print in what the hosts differ that `text` names; returns the exit code.
+    """Print the differences between the hosts in `text`; returns the exit code.
 
     Args:
-        codes: the checks to make, empty for all.
+        codes: the checks to run, empty for all.
 
     Raises:
-        InputError: the hosts are not understood.
+        InputError: the hosts cannot be parsed.
         MachineError: no host answers.
     """
     hosts = hosts_of(text)
@@ -58,9 +58,9 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     if not nodes.answers:
         raise combined_error(list(nodes.silent.values()))
     comparison = compare_nodes(nodes.answers)
-    # Whether they answer is told whatever was asked.
-    asked = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]
-    ours = examine(Outside(nodes=nodes), asked).findings
+    # Whether they answer is always reported.
+    own_checks = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]
+    ours = examine(Outside(nodes=nodes), own_checks).findings
     sentence = summary(nodes, comparison, ours)
     code = exit_code([*ours, *(each for answer in nodes.answers.values() for each in answer.findings)])
     if json:

@@ -29,10 +29,10 @@ _LARGEST_WITHOUT_CHECKPOINTING = 1e9
 _HELD_OUT = 0.02
 _FEW_ROWS = 200
 _FEW_BAD_ROWS = 0.1
-"""With a larger share of bad rows the columns are probably not what they were taken for."""
+"""With a larger share of bad rows the guessed columns are probably wrong."""
 _CHARACTERS_OF_A_ROW = 200_000
 _CHARACTERS_OF_ALL_ROWS = 2_000_000
-"""Tokenising takes a microsecond and 0.3 KB a character."""
+"""Tokenising takes a microsecond and 0.3 KB per character."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ def draft(
     stage: str | None = None,
     preset: Preset | None = None,
 ) -> tuple[str, Length | None]:
-    """The text of the recipe; and the length of the longest row where rows are read and not divided.
+    """The text of the recipe; and the length of the longest row, if rows are read and not divided.
 
     Args:
         data: data sets for one stage, which follows from their rows.
         tuner: full, lora or oft; the default depends on the size of the model.
         template: as data.template; the default is the first that renders the rows.
         stage: reward in place of preference, for pairs of answers.
-        preset: a recipe whose sections other than name, model and data are taken over.
+        preset: a recipe whose sections other than name, model and data are copied.
 
     Raises:
         DataError: the data sets are for different stages, or the template refuses the rows.
@@ -138,10 +138,10 @@ def draft(
 
 
 def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_small: bool) -> list[str]:
-    """The sections behind `data`.
+    """The sections after `data`.
 
     Args:
-        is_small: there are so few rows that steps of eight sequences would be too few to learn anything.
+        is_small: whether there are so few rows that steps of eight sequences would be too few to learn anything.
     """
     large = model.parameters is not None and model.parameters > _LARGEST_FULL_PARAMETERS
     tuner = tuner or ("lora" if large else "full")
@@ -201,7 +201,7 @@ def _template_and_length(
 
 
 def _template(model: ModelFacts, data: Sequence[DataFacts], given: str | None) -> tuple[str, str, Length]:
-    """The template, why this one, and the length of the longest row.
+    """The template, the reason for it, and the length of the longest row.
 
     Raises:
         DataError: it refuses the rows.

@@ -30,13 +30,13 @@ def export(
         str | None, typer.Option(metavar="RELEASE", help="CANN release to load, e.g. 8.1.RC1 (default: the newest).")
     ] = None,
 ) -> None:
-    """Print the shell lines that load CANN and nnal, and set what training sets by default.
+    """Print the shell lines that load CANN and nnal, and set training's default variables.
 
     \b
     eval "$(ascendtune env export)"
     eval "$(ascendtune env export --cann 8.1.RC1)"
 
-    What this shell has already is left out, and so are variables that you have set. Prints nothing but shell.
+    Settings that this shell already has are skipped, and so are variables that you have set. Prints only shell code.
     """
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.machine.environment.shell import export_lines
@@ -79,7 +79,7 @@ def mirrors(
     ascendtune env mirrors undo
     ascendtune env mirrors test
 
-    `use` shows the changes, asks, and keeps the earlier files; `undo` puts them back. `test` fetches one small page
+    `use` shows the changes, asks, and keeps the earlier files; `undo` restores them. `test` fetches one small page
     from each site.
     """
     from ascendtune.machine.environment import user_files
@@ -172,7 +172,7 @@ def _compare(*, as_json: bool) -> None:
 
 
 def _seconds_for(url: str) -> float:
-    """Seconds until the first page of `url` is here, 1 MiB at most.
+    """Seconds to fetch the first page of `url`, at most 1 MiB.
 
     Raises:
         Fault: no answer, or an error status.
@@ -193,13 +193,14 @@ def install_plan(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> int:
-    """Name the versions of torch, torch_npu, numpy and others for this machine's CANN, driver and Python, and why.
+    """Print the versions of torch, torch_npu, numpy and others for this machine's CANN, driver and Python, with
+    reasons.
 
     \b
     ascendtune env install-plan
     ascendtune env install-plan --apply
 
-    Exit code 1: there is something to install; 3: no published torch_npu fits.
+    Exit code 1: there is something to install; 3: no published torch_npu matches.
     """
     from ascendtune.check.doctor.install_plan import make_install_plan
     from ascendtune.check.doctor.outside import Outside
@@ -270,7 +271,7 @@ def _install(plan: InstallPlan, program: str) -> None:
         before.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(before, frozen.output)
     print(f"to go back: {shlex.quote(program)} -m pip install -r {shlex.quote(str(before))}", file=sys.stderr)
-    # pip's own progress, on stderr: stdout may be JSON.
+    # pip's own progress goes to stderr, because stdout may be JSON.
     child = Child(plan.command(program), os.environ, stdout=2)
     if code := child.wait():
         raise MachineError(

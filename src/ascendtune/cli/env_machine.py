@@ -32,19 +32,19 @@ def caches(
         typer.Option(metavar="NAMES", help="Remove entries of these caches, e.g. torch_extensions,triton."),
     ] = None,
     older_than: Annotated[
-        float, typer.Option(metavar="HOURS", min=0, help="Only entries without a change for so long.")
+        float, typer.Option(metavar="HOURS", min=0, help="Only entries that have not changed for this time.")
     ] = 1.0,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what compilers and downloads have left on this machine: place, size, age. Remove it on request.
+    """List the caches of compilers and downloads on this machine: place, size, age. Remove entries on request.
 
     \b
     ascendtune env caches
     ascendtune env caches --clean torch_extensions,kernel_meta
     ascendtune env caches --clean huggingface --older-than 720
 
-    Only directories with the names that these programs give are listed and removed; links are not followed.
+    Only directories with these programs' names are listed and removed; links are not followed.
     """
     from ascendtune.machine.environment.caches import NAMES, find_entries, remove
 
@@ -91,13 +91,13 @@ def mount(
     as_json: AsJson = False,
     lang: LanguageOption = None,
 ) -> int:
-    """Show file system, mount options and measured speed of directories, and what to change.
+    """Show file system, mount options and measured speed of directories, and recommended changes.
 
     \b
     ascendtune env mount check /llmdir
     ascendtune env mount check /data/models /data/runs --json
 
-    Writes a nameless file of 32 MiB at most to each, for a second, and reads it back.
+    Writes an unnamed file of at most 32 MiB to each, for a second, and reads it back.
     """
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.doctor.storage import storage_of
@@ -123,8 +123,8 @@ def permissions(
     ascendtune env permissions
     ascendtune env permissions --fix
 
-    These are `permissions` and `device_nodes` of `ascendtune doctor`. --fix runs the commands with `sudo -n`: where
-    sudo asks for a password, run them yourself. Exit code 1: a failure was found.
+    These are `permissions` and `device_nodes` of `ascendtune doctor`. --fix runs the commands with `sudo -n`: if sudo
+    asks for a password, run them yourself. Exit code 1: a failure was found.
     """
     from ascendtune.check.doctor.check import examine
     from ascendtune.check.doctor.outside import Outside
@@ -163,7 +163,7 @@ def _repair(repairs: list[tuple[str, ...]]) -> None:
 
 
 def _tell(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
-    """Print what `look` finds, in the language of the user; the exit code."""
+    """Print the findings of `look`, in the language of the user; returns the exit code."""
     from ascendtune.check.finding import exit_code
 
     with in_language(lang, as_json=as_json):

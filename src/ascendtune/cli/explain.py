@@ -34,25 +34,23 @@ def explain(
     as_json: AsJson = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every cause, remedy and later message.")] = False,
     here: Annotated[
-        bool, typer.Option("--here", help="The logs are of this machine: check on it what the remedies name.")
+        bool, typer.Option("--here", help="The logs are from this machine: check the state that the remedies refer to.")
     ] = False,
     ask: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
             envvar="ASCENDTUNE_ASK_URL",
-            help="Then ask a language model, too: excerpts of the logs are sent to this server with OpenAI's API.",
+            help="Also ask a language model: excerpts of the logs are sent to this server with OpenAI's API.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which model of that server (default: its only one).")
+        str | None, typer.Option(metavar="NAME", help="Model of that server (default: its only one).")
     ] = None,
-    question: Annotated[
-        bool, typer.Option("--question", help="Print what --ask would send, and nothing else.")
-    ] = False,
+    question: Annotated[bool, typer.Option("--question", help="Only print the text that --ask would send.")] = False,
     lang: LanguageOption = None,
 ) -> int:
-    """Find the first cause of a failure in logs, and say what to do. Needs no torch.
+    """Find the first cause of a failure in logs, and its remedies. Does not need torch.
 
     \b
     ascendtune explain runs/my-run
@@ -60,9 +58,10 @@ def explain(
     kubectl logs my-pod | ascendtune explain -
     ascendtune explain runs/my-run --ask http://127.0.0.1:8000/v1
 
-    For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
+    For a run directory, the newest attempt is read; if it ran on this machine, lines `now` show the state of the
     package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
-    failure, with or without a known cause; 4: none, and logs are empty, cut or unreadable. With --question: 0, or 4.
+    failure, with or without a known cause; 4: none, and logs are empty, cut off or unreadable. With --question: 0, or
+    4.
     """
     with uncollected_imports():
         from ascendtune.check.explain.answer.json_form import as_json as explanation_as_json
@@ -79,7 +78,7 @@ def explain(
         names = [run_named(each, or_logs=True) for each in logs]
         explanation = explain_logs(names, is_here=here)
         if question and explanation.is_empty:
-            # As with --ask, which sends nothing then.
+            # As with --ask, which then sends nothing.
             warn(explanation.headline())
             return NoVerdict.exit_code
         if question:
@@ -110,7 +109,7 @@ def _question(explanation: Explanation, names: Sequence[str]) -> Question:
 
 
 def _ask(server: Server, model: str | None, question: Question) -> Opinion | None:
-    """None, with a warning, where the server does not answer: the explanation stands without it.
+    """The model's opinion; None, with a warning, if the server does not answer: the explanation does not need it.
 
     Raises:
         InputError: the server has several models, and none was named.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
 
 _ROWS_LOOKED_AT = 20
-"""For an answer within the model's length."""
+"""Number of rows among which an answer within the model's length is searched for."""
 
 
 def _complete_format(incomplete: str) -> list[str]:
@@ -91,9 +91,9 @@ def init(
     ascendtune init --model models/qwen --data rows.json
     ascendtune init --model models/qwen --data faq.csv --columns prompt=Frage --columns completion=Antwort
 
-    Stage, format, columns, template, lengths and tuner follow from the first rows and config.json: conversations are
-    for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain. If the rows
-    do not show which column holds a field, init asks on a terminal; without a terminal it writes TODO, which train
+    Stage, format, columns, template, lengths and tuner are derived from the first rows and config.json: conversations
+    are for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain. If the rows
+    do not show which column contains a field, init asks on a terminal; without a terminal it writes TODO, which train
     rejects.
     """
     from ascendtune.cli.draft import draft, look_at_model
@@ -144,7 +144,7 @@ def init(
 
 
 def _require_known(**options: str | None) -> None:
-    """Raise for a value of an option that is none of its choices; the remedy knows names of other tools."""
+    """Raise for an invalid value of an option; the remedy knows names in other tools."""
     from ascendtune.cli.init_data import STAGES
     from ascendtune.data.encoding import Encoding
     from ascendtune.data.format.choose import FORMATS
@@ -167,11 +167,11 @@ def _require_known(**options: str | None) -> None:
 
 
 def _warn_of_long_rows(recipe: Recipe, quoted: str, longest: int, limit: int) -> bool:
-    """Warn of rows that are longer than the model takes; returns whether all of the first ones are left out.
+    """Warn of rows that exceed the model's length; returns whether all of the first ones are dropped.
 
     Args:
         quoted: the file of the recipe, for a command.
-        longest, limit: tokens of the longest row, and that the model takes.
+        longest, limit: tokens of the longest row, and of the model's limit.
     """
     from ascendtune.cli.data_show import inspection_of
 
@@ -198,7 +198,7 @@ def _warn_of_bad_rows(data: Sequence[DataFacts], *, are_skipped: bool) -> None:
 
 
 def _decided(facts: DataFacts, yes: bool) -> DataFacts:
-    """The facts with columns that the user confirms; undecided ones as they are where there is no terminal."""
+    """The facts with columns that the user confirms; undecided ones unchanged without a terminal."""
     from ascendtune.cli.init_data import decided
 
     if not facts.is_undecided or not facts.found:
@@ -215,7 +215,7 @@ def _decided(facts: DataFacts, yes: bool) -> DataFacts:
 
 
 def _asked_columns(facts: DataFacts) -> dict[str, str]:
-    """Name in the format -> column, as the user at the terminal says."""
+    """Name in the format -> column, from the user at the terminal."""
     from ascendtune.data.format.guess import flattened
 
     guessed = ", ".join(f"{word} = {column}" for word, column in facts.columns.items())

@@ -1,4 +1,4 @@
-"""What a data set is for, from its columns and first rows."""
+"""Determines the use of a data set, from its columns and first rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _PLAIN: dict[Task, tuple[str, tuple[str, ...]]] = {
     "pairs": ("preference", ("prompt", "chosen", "rejected")),
     "singles": ("unpaired", ("prompt", "completion", "label")),
 }
-"""Task -> the format for rows that do not show theirs, and its columns."""
+"""Task -> the format for rows whose format is unclear, and its columns."""
 _ROWS_SHOWN = 2
 _COLUMNS_SHOWN = 40
 _COLUMNS_NAMED = 8
 _LONGEST_WORDS = 40
-"""Characters of a value such as a category."""
+"""Most characters of a value such as a category."""
 _THOUGHT = re.compile(r"(?i)(?<![a-z])(cot|think|thinking|thought|thoughts|reasoning|rationale)(?![a-z])|思[考维]|推理")
 _LONGEST_VALUE = 70
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -62,19 +62,19 @@ class DataFacts:
     raw: list[RawRow]
     """The rows as read."""
     rows: list[Row]
-    """Rows that can be trained on; none where `is_undecided`."""
+    """Rows that can be trained on; none if `is_undecided`."""
     bad: list[str]
     """Place and reason of each bad row."""
     needs_format: bool = False
-    """Columns alone do not tell the format."""
+    """Whether the columns do not suffice to determine the format."""
     is_undecided: bool = False
-    """Which column holds what is a guess that names and values do not confirm."""
+    """Whether the columns are guesses that names and values do not confirm."""
     reading: dict[str, Any] = field(default_factory=dict)
-    """Keys of the data set that say how its files are read, `encoding` and `header`, where they are not the default."""
+    """Keys of the data set for reading its files, `encoding` and `header`, if they are not the default."""
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Names in the format whose columns the user has to say."""
+        """Names in the format whose columns the user must choose."""
         return tuple(self.columns) or _PLAIN[self.task][1]
 
 
@@ -90,12 +90,13 @@ def look_at_data(
 
     Args:
         format: as `format` of a data set in a recipe; None detects it.
-        columns: name in the format -> column; where some are given, nothing is guessed.
-        stage: as method.stage; None takes the first that fits.
-        encoding: as `encoding` of a data set; None takes UTF-8, or another one that is certain.
+        columns: name in the format -> column; if some are given, nothing is guessed.
+        stage: as method.stage; None uses the first that matches.
+        encoding: as `encoding` of a data set; None uses UTF-8, or another one that is certain.
 
     Raises:
-        DataError: the data does not exist, is unreadable, fits no given format, or has no row that can be trained on.
+        DataError: the data does not exist, is unreadable, matches no given format, or has no row that can be trained
+            on.
     """
     reading, raw = _first_rows(path, encoding)
     found = list(dict.fromkeys(column for row in raw for column in row.values))
@@ -118,7 +119,7 @@ def look_at_data(
         facts = replace(blank, task=task, format=name)
         return _converted(facts, convert) if columns or format else _converted_or_guessed(facts, convert)
     if columns or format:
-        # Of a given format the refusal for what it is for, not that it is not for conversations.
+        # For a given format the refusal for its own task, not that it is not for conversations.
         wanted = main_task_of(format) if format in FORMATS else tasks[0]
         raise dict(zip(tasks, refusals, strict=True)).get(wanted, refusals[0])
     likely = guess([row.values for row in raw])
@@ -131,7 +132,7 @@ def _converted_or_guessed(facts: DataFacts, convert: Convert) -> DataFacts:
     try:
         return _converted(facts, convert)
     except DataError:
-        # The question may be in a column of another name. No other column stands for one that is there, but empty.
+        # The question may be in a column of another name. No other column replaces one that exists but is empty.
         likely = guess([row.values for row in facts.raw])
         if likely is None or (likely.task, likely.format) != (facts.task, facts.format):
             raise
@@ -238,7 +239,7 @@ def _converted(facts: DataFacts, convert: Convert) -> DataFacts:
 
 
 def preview(facts: DataFacts) -> list[str]:
-    """Lines that show the first rows as read, and what each column is taken for."""
+    """Lines that show the first rows as read, and the use of each column."""
     words = {column: word for word, column in facts.columns.items()}
     size = max(map(len, facts.found), default=0)
     delimiter = _delimiter(facts.raw[0].source.path, facts.reading.get("encoding", "auto"))
@@ -254,7 +255,7 @@ def preview(facts: DataFacts) -> list[str]:
     lines.append(f"  format {facts.format}{': ' if roles else ''}{roles}{state}")
     known = import_module(FORMATS[facts.format]).WORDS
     named = (*facts.columns.values(), *facts.columns, *known, "chat_template_kwargs")
-    # A column, or a place inside one.
+    # A column, or a path inside one.
     read = {*named, *(name.partition(".")[0] for name in named)}
     ignored = [column for column in facts.found if column not in read]
     if ignored and not facts.is_undecided:
@@ -279,7 +280,7 @@ def _how_read(reading: Mapping[str, Any]) -> str:
 
 
 def _delimiter(file: Path, encoding: Encoding) -> str:
-    """How a CSV file separates its columns, where that is not a comma."""
+    """The separator of a CSV file's columns, if it is not a comma."""
     delimiter = delimiter_of(file, encoding) if data_suffix(file) == ".csv" else ","
     return "" if delimiter == "," else f", separated by {_DELIMITERS[delimiter]}"
 
@@ -291,7 +292,7 @@ def _short(value: Any) -> str:
 
 
 def columns_of(words: Sequence[str]) -> dict[str, str]:
-    """`prompt=Frage` words of the command line.
+    """Parse `prompt=Frage` words of the command line.
 
     Raises:
         DataError: a word without `=`.

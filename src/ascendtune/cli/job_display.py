@@ -1,4 +1,4 @@
-"""What the `jobs` commands have in common: which job is meant, and how jobs, processes and log lines are shown."""
+"""Common parts of the `jobs` commands: finding a job, and displaying jobs, processes and log lines."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from ascendtune.job.record import Job
 
 _RECENT = 32
-"""Records that the time left is taken from."""
+"""Records used for the estimate of the time left."""
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin so, the newest first, each with what has become of the job."""
+    """Ids that begin with `incomplete`, newest first, each with the state of the job."""
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
 
-    fitting = [job for job in jobs() if job.id.startswith(incomplete)]
-    return [(job.id, f"{state_of(job)}, {' '.join(job.argv[-3:])}") for job in reversed(fitting)]
+    matching = [job for job in jobs() if job.id.startswith(incomplete)]
+    return [(job.id, f"{state_of(job)}, {' '.join(job.argv[-3:])}") for job in reversed(matching)]
 
 
 JobId = Annotated[
@@ -89,12 +89,12 @@ def silence_of(job: Job) -> Silence | None:
 
 @dataclass(frozen=True)
 class Advance:
-    """How far a job has come; each None where its run does not tell."""
+    """Progress of a job; fields are None if its run does not contain them."""
 
     step: int | None = None
     total_steps: int | None = None
     seconds_left: float | None = None
-    """By the newest records, without what evaluations, checkpoints and the export take; None unless the job runs."""
+    """From the newest records, without evaluations, checkpoints and the export; None unless the job runs."""
 
 
 def advance_of(job: Job) -> Advance:
@@ -117,10 +117,10 @@ def advance_of(job: Job) -> Advance:
 
 
 def _pace(run: RunDir, records: int) -> float | None:
-    """Seconds of a step, by the newest records; None where they do not tell."""
+    """Seconds of a step, from the newest records; None if they do not contain it."""
 
     with suppress(AscendtuneError, OSError, LookupError, TypeError, ValueError, ArithmeticError):
-        # A record is about the steps since the one before. Other programs may have written them.
+        # A record covers the steps since the previous one. Other programs may have written them.
         found = run.newest_metrics(records + 1)
         before = found[0]["step"] if len(found) > records else 0
         counted = found[-records:]
@@ -139,28 +139,28 @@ def moment(seconds: float | None) -> str:
 
 
 def show_lines(lines: Iterable[LogLine]) -> None:
-    """Print them on stdout as they come. What the job itself says stands without a prefix."""
+    """Print lines on stdout as they arrive. Lines of the job itself have no prefix."""
     for line in lines:
         shown = plain(line.text)
         if line.rank is None:
             print(shown, flush=True)
         else:
             prefix = f"[rank {line.rank}]"
-            # A worker of ours names its rank itself.
+            # Our workers print their rank themselves.
             text = shown.removeprefix(f"{prefix} ")
             print(f"{colour(prefix, _COLOURS[line.rank % len(_COLOURS)], sys.stdout)} {text}", flush=True)
 
 
 def show_while_read(lines: Iterable[LogLine], logs: Path) -> None:
-    """`show_lines` beside a job that continues when its output can go nowhere: its reader has ended, as in `| head`, or
-    it is a file on a full disk. `logs` keep everything.
+    """`show_lines` for a job that continues if its output cannot be written: the reader has ended, as in `| head`, or
+    it is a file on a full disk. `logs` contain everything.
     """
     from ascendtune.core.log import warn
 
     try:
         show_lines(lines)
     except OSError as error:
-        # What is buffered would fail again at the end.
+        # The buffered output would fail again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             warn(f"the job's output is not shown any more: {error.strerror}; it is kept in {logs}")

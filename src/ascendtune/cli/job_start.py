@@ -1,4 +1,4 @@
-"""How `train` and `launch` start a job: `--dry-run` prints the command, `--detach` gives the terminal back."""
+"""Starting a job for `train` and `launch`: `--dry-run` prints the command, `--detach` runs it in the background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def show_command(spec: JobSpec, nodes: ChosenNodes) -> None:
     """Print a command line of this machine's part: variables that are not set yet, then the program; no secrets.
 
-    Hosts that we would start are asked for nothing; they add the interface that leads to the first of them.
+    Hosts on which we would start it are not queried; they add the interface of the route to the first of them.
     """
     given = environment(spec, os.environ, cores=cpu_count(), place=nodes.place) | binding(spec, os.environ)
     new = {name: value for name, value in given.items() if os.environ.get(name) != value}
@@ -34,7 +34,7 @@ def show_command(spec: JobSpec, nodes: ChosenNodes) -> None:
 
 
 def stays_with_the_terminal(spec: JobSpec) -> bool:
-    """Divide this process in two: True in the one that keeps the terminal, once the other has begun with the job."""
+    """Fork into the background: True in the process that keeps the terminal, once the other has begun with the job."""
     from ascendtune.job.detach import detach
 
     job = detach(spec)

@@ -38,7 +38,7 @@ def list_jobs(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over, of the last two weeks.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List your jobs that run, the newest last.
+    """List your running jobs, newest last.
 
     \b
     ascendtune jobs list
@@ -46,7 +46,7 @@ def list_jobs(
 
     The other commands take a job's name, its id, or the last four letters of the id. State "lost": the job's process
     ended without a record, as after a kill or a restart of the machine; "unknown": it runs on another machine;
-    "silent": no rank has reported progress for several times as long as a step takes.
+    "silent": no rank has reported progress for several times the duration of a step.
     """
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
@@ -106,7 +106,7 @@ def show(
     job: JobId,
     as_json: AsJson = False,
 ) -> None:
-    """Show one job: its processes and devices now, how far it is, its logs, and why it ended.
+    """Show one job: its processes and devices, its progress, its logs, and why it ended.
 
     \b
     ascendtune jobs show alpaca
@@ -142,7 +142,7 @@ def _facts_of(job: Job) -> dict[str, Any]:
 
 
 def _processes_of(job: Job) -> list[dict[str, Any]]:
-    """What the job's processes on this machine are and hold, now."""
+    """The job's processes on this machine, with their resources, now."""
     from ascendtune.core import procfs
     from ascendtune.job.device_memory_holders import devices_of
     from ascendtune.job.members import members_of
@@ -183,7 +183,7 @@ def _lines_of(job: Job, facts: dict[str, Any]) -> list[str]:
         progress.append(f"{format_duration(facts['seconds_left'])} left")
     given = facts["given_command"]
     shown = {
-        # The one to give again; the job's own is that of its process.
+        # The command to repeat; the job's own is that of its process.
         "command": shlex.join(map(str, given)) if isinstance(given, list) else " ".join(job.argv),
         "devices": devices_in_words(job),
         "hosts": ", ".join(job.hosts) + (f"; started from {job.started_from}" if job.started_from else ""),
@@ -203,7 +203,7 @@ def _lines_of(job: Job, facts: dict[str, Any]) -> list[str]:
 
 
 def _process_lines(processes: list[dict[str, Any]]) -> str:
-    """One line a process."""
+    """One line per process."""
     rows = [
         [
             str(each["pid"]),
@@ -225,13 +225,13 @@ def logs(
     rank: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only this rank.")] = None,
     lines: Annotated[int, typer.Option(metavar="N", min=0, help="The last N lines of each rank; 0: all.")] = 50,
 ) -> int:
-    """Print what the processes of a job say, with the rank in front of each line.
+    """Print the output of a job's processes, with the rank before each line.
 
     \b
     ascendtune jobs logs alpaca
     ascendtune jobs logs alpaca -f --rank 3
 
-    Ctrl-C ends the printing, not the job. Rank 0 of a training that was not detached writes to its terminal. Exit
+    Ctrl-C ends the output, not the job. Rank 0 of a training that was not detached writes to its terminal. Exit
     code 1: there was no log to print.
     """
     from ascendtune.job.follow import follow as followed
@@ -266,7 +266,7 @@ def stacks(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show where each rank of a running job is, and keep the Python stacks of all its threads.
+    """Show where each rank of a running job is, and save the Python stacks of all its threads.
 
     \b
     ascendtune jobs stacks runs/alpaca-qwen
@@ -297,7 +297,7 @@ def stacks(
 
 
 def _meant(text: str) -> tuple[Path, dict[int, Stat]]:
-    """The run directory of a job, or the one named; and its processes by rank, as far as they are registered here."""
+    """The run directory of a job, or the named one; and its processes by rank, if they are registered here."""
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.members import ranks_of
     from ascendtune.job.registry import find, jobs
@@ -314,7 +314,7 @@ def stop(
     job: JobId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nothing is asked.")] = False,
     # A large checkpoint takes minutes on a file server.
-    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long a checkpoint may take.")] = 300,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for writing a checkpoint.")] = 300,
 ) -> int:
     """Stop a job: SIGINT, which writes a checkpoint; then SIGTERM, then SIGKILL, each only if needed.
 
@@ -322,7 +322,7 @@ def stop(
     ascendtune jobs stop alpaca
     ascendtune jobs stop alpaca --yes --grace 30
 
-    Then checks that its processes are gone and the memory of its devices is free. Exit code 1: they are not.
+    Then verifies that its processes have ended and the memory of its devices is free. Exit code 1: they have not.
     """
     from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.job.record import state_of

@@ -22,13 +22,13 @@ def cleanup(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; ends nothing without --yes.")] = False,
 ) -> int:
-    """Find leftover processes of earlier jobs, and end those that you pick.
+    """Find leftover processes of earlier jobs, and end those that you select.
 
     \b
     ascendtune jobs cleanup
     ascendtune jobs cleanup --json
 
-    Lists processes of finished jobs, and processes of any user that hold a device and whose parent has ended. --yes
+    Lists processes of finished jobs, and processes of any user that use a device and whose parent has ended. --yes
     ends your own processes of jobs that `jobs list --all` shows; other users' processes are never ended. Exit code 1:
     some are left.
     """
@@ -79,7 +79,7 @@ def _job_of(each: Leftover) -> str:
 
 
 def _picked(found: list[Leftover]) -> list[Leftover]:
-    """Those that the user names by their numbers."""
+    """The processes that the user selects by their numbers."""
     from ascendtune.core.procfs import user_name
 
     if not found:

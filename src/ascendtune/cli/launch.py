@@ -36,15 +36,16 @@ def launch(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job (default: from COMMAND).")] = None,
     detach: Detach = False,
 ) -> None:
-    """Start any program once per device, the way training is started.
+    """Start any program once per device, like a training job.
 
     \b
     ascendtune launch -- python train.py --epochs 3
     ascendtune launch --devices 2 --name smoke --detach -- ./smoke.sh
 
-    Each process finds torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Their output is
-    shown with the rank in front, and saved. The exit code is that of the first rank that failed. Only `ascendtune
-    train` detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy, where each rank is.
+    Each process has torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Their output is
+    shown with the rank before each line, and saved. The exit code is that of the first rank that failed. Only
+    `ascendtune train` detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy,
+    where each rank is.
     """
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes
@@ -76,7 +77,7 @@ def launch(
     require_writable_registry()
     if detach and stays_with_the_terminal(spec):
         return
-    # What comes from other hosts is shown as it comes.
+    # Output from other hosts is shown as it arrives.
     result = chosen_nodes.start(spec) if detach or chosen_nodes.hosts else _shown(spec, chosen_nodes)
     if result.error:
         print_error(_explained(result, spec) or _with_command_to_explain(result.error, spec))
@@ -84,19 +85,19 @@ def launch(
 
 
 def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
-    """The first cause as `ascendtune explain` finds it in the logs; None if the logs name no rank and cause.
+    """The first cause that `ascendtune explain` finds in the logs; None if it finds no rank and cause.
 
-    torchrun names the rank that it saw end first, which may be one that waited for the rank that failed.
+    torchrun names the rank that it saw end first, which may have waited for the rank that failed.
     """
     from ascendtune.check.explain.explain import explain
 
     saw_rank = result.failure is not None and result.failure.kind == "exit" and result.failure.rank is not None
-    # After a restart the logs also hold the failure of an earlier attempt.
+    # After a restart the logs also contain the failure of an earlier attempt.
     if not saw_rank or spec.max_restarts or spec.nproc < 2 or _size_of(spec.logs) > _MOST_BYTES_EXPLAINED:
         return None
     explanation = explain([str(spec.logs)])
     first, rank = explanation.verdict.first, explanation.verdict.rank
-    # The launcher's own lines say no more than what it saw.
+    # The launcher's own lines contain no more than its observation.
     if first is None or rank is None or first.entry.family == "launcher":
         return None
     remedy = f"{'; '.join(explanation.remedies())}; `ascendtune explain {spec.logs}` shows more"
@@ -104,9 +105,9 @@ def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
 
 
 def _with_command_to_explain(error: AscendtuneError, spec: JobSpec) -> AscendtuneError:
-    """The error; where a process ended with a code of its own, which says nothing, with the command that reads its log.
+    """The error; if a process ended with its own code, which explains nothing, with the command that reads its log.
 
-    In a run the same error is part of what that command prints.
+    In a run the same error is part of that command's output.
     """
     if error.code != "process-exited":
         return error
@@ -119,7 +120,7 @@ def _size_of(logs: Path) -> int:
 
 
 def _shown(spec: JobSpec, chosen_nodes: ChosenNodes) -> JobResult:
-    """Run the job, and print what its ranks say."""
+    """Run the job, and print the output of its ranks."""
     import threading
 
     from ascendtune.cli.job_display import show_while_read

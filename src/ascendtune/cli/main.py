@@ -1,4 +1,4 @@
-"""The entry point: find the command, run it, and turn any outcome into a message and an exit code."""
+"""The entry point: finds the command, runs it, and turns any outcome into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEBUG = "ASCENDTUNE_DEBUG"
 """Environment variable that `--debug` sets; worker processes inherit it."""
 
 COMPLETE = "_ASCENDTUNE_COMPLETE"
-"""Environment variable by which a shell asks for completions; typer makes its name."""
+"""Environment variable with which a shell requests completions; typer derives its name."""
 
 _OF_EXTRA_TRAIN = frozenset(
     ("torch", "transformers", "tokenizers", "safetensors", "peft", "huggingface_hub", "jinja2", "numpy", "pyarrow")
@@ -58,7 +58,7 @@ def _run(words: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except AscendtuneError as error:
         print_error(error)
-        # Words behind "--" are another program's. What a check found stands in the document that it has printed.
+        # Words after "--" are another program's. A check's findings are in the document that it has printed.
         if "--json" in takewhile(lambda word: word != "--", words) and not getattr(sys.stdout, "has_written", False):
             print_as_json(error)
         return _after(error, error.exit_code)
@@ -80,7 +80,7 @@ def _run(words: list[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Print an exception that is not ours, as one of ours where it is the machine's fault; returns the exit code."""
+    """Print an exception that is not ours, as one of ours if the machine caused it; returns the exit code."""
     ours = _as_ours(error)
     if ours is None:
         print_internal_error(error)
@@ -123,7 +123,7 @@ def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
 
 
 def _damaged_bytecode(error: EOFError) -> MachineError | None:
-    """The error for a compiled module that was cut, as by a full disk; None for the end of another file."""
+    """The error for a truncated compiled module, as from a full disk; None for the end of another file."""
     frame = error.__traceback__
     while frame and frame.tb_next:
         frame = frame.tb_next
@@ -172,14 +172,14 @@ def _options(
 
 
 class _ReaderGone(Exception):
-    """A BrokenPipeError, under a name for which typer does not exit with 1: that says that a check found something."""
+    """A BrokenPipeError, renamed because typer exits with 1 for it, which means that a check found something."""
 
 
 class _LazyGroup(TyperGroup):
     """A group that lists its commands from the table and imports only the called one.
 
-    `self.commands` holds placeholders with the table's help texts. `resolve_command`, through which calls, help and
-    completion go, replaces the placeholder by the real command.
+    `self.commands` has placeholders with the table's help texts. `resolve_command`, which calls, help and completion
+    use, replaces the placeholder by the real command.
     """
 
     def __init__(self, *, prefix: str = "", **settings: Any) -> None:
@@ -195,7 +195,7 @@ class _LazyGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         parameters = super().get_params(ctx)
         for parameter in parameters:
-            # Typer's own flags default to None, which it would import pydantic to convert.
+            # Typer's own flags default to None, for whose conversion it would import pydantic.
             if getattr(parameter, "is_flag", False) and parameter.default is None:
                 parameter.default = False
         return parameters
@@ -243,7 +243,7 @@ _EXAMPLES = ("ascendtune ", "export ", "echo ", "kubectl ")
 
 
 def _example(line: str, columns: int, indent: str = "") -> str:
-    """An example of a help text, continued with backslashes where it is wider than the terminal, so that it still runs.
+    """An example of a help text, continued with backslashes if it is wider than the terminal, so that it can be run.
 
     Args:
         columns: width of the terminal; the help text is indented by two.

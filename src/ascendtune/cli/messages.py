@@ -43,9 +43,9 @@ def print_usage_error(error: TyperException, words: list[str]) -> None:
         # A group was called without a command: print its help.
         _write(message)
         return
-    # Where pydantic converted a value, its message is for programmers.
+    # If pydantic converted a value, its message is written for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    # Choices come on lines of their own.
+    # Choices are on separate lines.
     message = " ".join(message.split())
     remedy = option_remedy(getattr(error, "option_name", None) or "", words) or f"see `{command} --help`"
     if command == "ascendtune init" and "unexpected extra argument" in message:
@@ -56,7 +56,7 @@ def print_usage_error(error: TyperException, words: list[str]) -> None:
 
 
 def _command_in(words: list[str]) -> str:
-    """The command that the words begin with, for errors of options that do not know it."""
+    """The command at the beginning of the words, for errors of options, which do not contain it."""
     from ascendtune.cli.commands import COMMANDS
 
     paths = [" ".join(words[:length]) for length in (2, 1)]
@@ -76,9 +76,9 @@ def warn(message: str) -> None:
 
 
 def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
-    """Print one line on keys that change nothing: the sentence if there is one, else how many there are.
+    """Print one line on keys without effect: the sentence if there is only one, else their number.
 
-    Each sentence after --verbose, and none after --quiet.
+    Each sentence with --verbose, and none with --quiet.
     """
     from ascendtune.core.log import is_verbose
 
@@ -92,7 +92,7 @@ def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
 
 def notice(message: str) -> None:
     """Print a notice; nothing after --quiet."""
-    # Imported here, as below: `logging` takes `--help` a twentieth of its time.
+    # Imported here, as below: `logging` takes a twentieth of the time of `--help`.
     from ascendtune.core.log import is_quiet
 
     if not is_quiet():
@@ -100,7 +100,7 @@ def notice(message: str) -> None:
 
 
 def suggest_next(command: str) -> None:
-    """Print the command that most people give next, on stderr; nothing after --quiet, or without a terminal."""
+    """Print the command that usually follows, on stderr; nothing with --quiet, or without a terminal."""
     from ascendtune.core.log import is_quiet
 
     if not is_quiet() and sys.stderr.isatty():
@@ -108,7 +108,7 @@ def suggest_next(command: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Whether to go on: --yes, or the answer on the terminal.
+    """Whether to continue: --yes, or the answer on the terminal.
 
     Raises:
         InputError: stdin is not a terminal.
@@ -139,6 +139,6 @@ def _say(kind: str, painted: str, message: str) -> None:
 
 
 def _write(text: str) -> None:
-    # The exit code says it, too, where stderr is on a full disk or its reader has gone.
+    # The exit code reports it, too, if stderr is on a full disk or its reader has ended.
     with suppress(OSError):
         print(text, file=sys.stderr)

@@ -27,14 +27,14 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every place.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print every place.")] = False,
 ) -> int:
-    """List CUDA code that does not run on Ascend unchanged, and its replacements. Does not need torch.
+    """List CUDA code that does not run unchanged on Ascend, and its replacements. Does not need torch.
 
     \b
     ascendtune migrate check .
     ascendtune migrate check train.py --json
 
     Python is parsed, other files are read line by line. Calls that `ascendtune migrate run` replaces are counted; --all
-    and JSON list their places too. Exit code 1: code that does not run on Ascend was found; 0: none, perhaps warnings;
+    and JSON also list their places. Exit code 1: code that does not run on Ascend was found; 0: none, perhaps warnings;
     4: no source files.
     """
     from ascendtune.check.finding import exit_code

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[str, int, int], None]
-"""(what, how many of it are done, all)"""
+"""(work, items done, items in all)"""
 
 
 @dataclass(frozen=True)
 class ChosenNodes:
-    """This machine alone, this machine as one of several that are started one by one, or hosts that we start."""
+    """This machine only, this machine as one of several that are started one by one, or hosts that we start."""
 
     place: NodePlace = ALONE
     hosts: ClusterSpec | None = None
@@ -39,14 +39,15 @@ class ChosenNodes:
 
     @property
     def is_led(self) -> bool:
-        """Whether another node has chosen what this one joins."""
+        """Whether this node joins a run that another node has chosen."""
         return self.place.node_rank > 0
 
     def devices(self, count: int | None, ids: str | None) -> tuple[Devices, list[str]]:
-        """What the job gets on each node, and what the user should know about it.
+        """The devices of the job on each node, and notes on them for the user.
 
         Raises:
-            InputError, MachineError: as `device_choice.choose`, for this machine; other hosts answer for themselves.
+            InputError, MachineError: as `device_choice.choose`, for this machine; other hosts are checked by
+                themselves.
         """
         if self.hosts is not None:
             return Devices("cpu", count or 1), []
@@ -55,10 +56,10 @@ class ChosenNodes:
         return chosen, [note for note in (visible.note, chosen.warning) if note]
 
     def inquire(self) -> ClusterResources | None:
-        """Ask the hosts that we would start, before the data takes its time; None where there are none.
+        """Query the hosts that we would start, before the data is prepared, which takes long; None if there are none.
 
         Raises:
-            MachineError: a host cannot be reached, or is not like the others.
+            MachineError: a host cannot be reached, or differs from the others.
         """
         if self.hosts is None:
             return None
@@ -68,13 +69,13 @@ class ChosenNodes:
 
     @contextmanager
     def preparing(self, runs: Path, show: Progress) -> Iterator[Progress]:
-        """While the context lasts, nodes that wait for this one see that it prepares its data.
+        """Context during which nodes that wait for this one are informed that it prepares its data.
 
         Args:
-            runs: as of `agree_on`.
+            runs: as for `agree_on`.
 
         Returns:
-            Takes the progress, for `show` and for them.
+            A function for the progress, which passes it to `show` and to them.
         """
         if self.place.is_alone:
             yield show
@@ -90,11 +91,11 @@ class ChosenNodes:
             yield show_all
 
     def agree_on(self, run: RunDir | None, runs: Path, data_hash: str) -> RunDir:
-        """The run that all nodes work on: `run`, where this node chose it, else what node 0 has chosen.
+        """The run that all nodes work on: `run` if this node chose it, else node 0's choice.
 
         Args:
             runs: the directory of run directories, which all nodes share.
-            data_hash: of the tokens on this node.
+            data_hash: hash of the tokens on this node.
 
         Raises:
             MachineError: the other nodes do not answer.
@@ -117,7 +118,7 @@ class ChosenNodes:
         return joined
 
     def start(self, spec: JobSpec) -> JobResult:
-        """Run the job there, to its end."""
+        """Run the job on these nodes, to its end."""
         if self.hosts is not None:
             from ascendtune.job.backend.ssh import start as start_on_hosts
 
@@ -136,13 +137,14 @@ def choose_nodes(
     device_ids: str | None,
     env: Mapping[str, str],
 ) -> ChosenNodes:
-    """Where the job runs.
+    """The nodes of the job.
 
     Args:
-        nodes: names of hosts, or a file of them; without, NNODES in `env` tells whether this is one node of several.
+        nodes: names of hosts, or a file of them; without, NNODES in `env` determines whether this is one node of
+            several.
 
     Raises:
-        InputError: the options contradict each other, or a host or a variable is not understood.
+        InputError: the options contradict each other, or a host or a variable cannot be parsed.
     """
     if nodes is None:
         if min_nodes is not None:
@@ -178,10 +180,10 @@ def choose_nodes(
 
 
 def require_one_starter(env: Mapping[str, str]) -> None:
-    """Refuse to be one of many: torchrun and the like start workers, and each of these would start workers of its own.
+    """Raise if a launcher such as torchrun has started several of this command: each would start workers of its own.
 
     Raises:
-        InputError: RANK and WORLD_SIZE say that a launcher has started several of this command.
+        InputError: according to RANK and WORLD_SIZE, a launcher has started several of this command.
     """
     world_size = env.get("WORLD_SIZE", "")
     if "RANK" not in env or not world_size.isdecimal() or int(world_size) < 2:

@@ -12,7 +12,7 @@ from ascendtune.cli.run_names import complete_key, complete_weights
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
-    """A completion with these words."""
+    """A completion function for these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""Commands and options of other tools, answered with the ones that do the same here."""
+"""Commands and options of other tools, answered with their equivalents here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_PPO = "PPO and GRPO are not supported in this version; method.stage: prefere
 
 
 def _training(stage: str | None, loss: str | None = None) -> str:
-    """The commands for a training of which nothing but this is known."""
+    """The commands for a training of which only the stage and loss are known."""
     of_stage = f" --stage {stage}" if stage else ""
     of_loss = f" method.preference.loss={loss}" if loss else ""
     return f"ascendtune init --model MODEL --data DATA{of_stage}, then ascendtune train recipe.yaml{of_loss}"
@@ -38,7 +38,7 @@ _TRAININGS = {
     "orpo": "preference",
     "rlhf": "preference",
 }
-"""Commands that train -> the stage, where they are for one."""
+"""Commands that train -> their stage, if they are for one."""
 _LOSSES = ("kto", "orpo")
 _MERGES = ("export", "merge-lora", "merge_lora")
 _CHATS = ("webchat", "inference", "app")
@@ -63,7 +63,7 @@ _COMMANDS = {
     "resume": "give the same ascendtune train RECIPE again: it goes on from the newest checkpoint",
     "preprocess": "ascendtune train recipe.yaml --prepare",
 }
-"""Other commands -> what to do here."""
+"""Other commands -> the equivalent here."""
 # Launchers in front of another tool's command.
 _TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl", "unsloth")
 # Options that name the model, the adapter and the directory of the result.
@@ -76,10 +76,10 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
     """Raise for a word that is a command of another tool and not of this one.
 
     Args:
-        following: the words behind it; model, data and numbers among them go into the answer.
+        following: the words after it; model, data and numbers among them are included in the remedy.
 
     Raises:
-        InputError: with the command that does the same here.
+        InputError: the remedy has the command that does the same here.
     """
     if word in _TOOLS:
         here = shlex.join(["ascendtune", *command_without_secrets(following)])
@@ -100,7 +100,7 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
 
 
 def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:
-    """The YAML file that the words name, with `--config` or without."""
+    """The YAML file among the words, with `--config` or without."""
     named = [values["config"]] if "config" in values else [each for each in words if each.endswith((".yaml", ".yml"))]
     return Path(named[0]) if named else None
 
@@ -115,7 +115,7 @@ def _training_with(word: str, words: list[str], file: Path | None) -> str:
     from ascendtune.core.errors import AscendtuneError
     from ascendtune.recipe.other_commands import native_commands, tool_of
 
-    asked: dict[str, object] = {key: value for key, value in _all_options_in(words).items() if key != "config"}
+    options: dict[str, object] = {key: value for key, value in _all_options_in(words).items() if key != "config"}
     if file is not None:
         try:
             written = read_document(file).values
@@ -123,17 +123,17 @@ def _training_with(word: str, words: list[str], file: Path | None) -> str:
             return f"{file}: {error.what}; {error.remedy}"
         if tool_of(written) is None:
             return shlex.join(["ascendtune", "train", str(file)])
-        asked = {**written, **asked}
+        options = {**written, **options}
     stage, loss = _TRAININGS.get(word), word if word in _LOSSES else None
-    if not asked:
+    if not options:
         return _training(stage, loss)
-    # `train` is a word of this program: its options may be of any tool.
-    given = {**({"rl": loss} if loss else {}), **asked}
-    return str(native_commands(given, None if word == "train" else tool_of(asked), stage))
+    # This program has a command `train`, too: its options may be of any tool.
+    given = {**({"rl": loss} if loss else {}), **options}
+    return str(native_commands(given, None if word == "train" else tool_of(options), stage))
 
 
 def _with_models(word: str, values: dict[str, str]) -> str | None:
-    """`ascendtune chat`, `generate` or `merge` with the models that the options name; None where they name none.
+    """`ascendtune chat`, `generate` or `merge` with the models in the options; None if they contain none.
 
     Args:
         word: the command that was typed, of this program or of another.
@@ -160,7 +160,7 @@ def _with_models(word: str, values: dict[str, str]) -> str | None:
 
 
 def _of_recipe(path: Path) -> str | None:
-    """The command that does what a LLaMA-Factory recipe for merging or chat does; None for other files."""
+    """The equivalent of a LLaMA-Factory recipe for merging or chat; None for other files."""
     from ascendtune.core.errors import AscendtuneError
     from ascendtune.recipe.recipe import Recipe
 
@@ -195,7 +195,7 @@ def _all_options_in(words: list[str]) -> dict[str, str | list[str]]:
 
 
 def option_remedy(option: str, words: list[str]) -> str | None:
-    """What to write instead of an option that is a recipe key, here or in another tool; None for other options.
+    """The replacement for an option that is a recipe key, here or in another tool; None for other options.
 
     Args:
         words: the command line, in which the option may have a value.

@@ -1,4 +1,4 @@
-"""How arguments and options are named in a help text."""
+"""Names of arguments and options in help texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TYPES = {"int": "N", "int range": "N", "float": "NUMBER", "float range": "NUMBE
 
 
 def use_common_names(command: Any) -> None:
-    """As other programs do, `RECIPE [KEY=VALUE]...`, `--seed N`; typer shows Python's types, as `<str>`."""
+    """Use names as in other programs, `RECIPE [KEY=VALUE]...`, `--seed N`; typer shows Python's types, as `<str>`."""
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             _name_argument(parameter)

@@ -63,7 +63,7 @@ def plan(
     devices: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_PROCESSES, help="Devices of each node.")] = 1,
     nodes: Annotated[int, typer.Option(metavar="M", min=1, max=MOST_PROCESSES, help="Number of nodes.")] = 1,
     tflops: Annotated[
-        float | None, typer.Option(metavar="N", help="Dense peak of a device in TFLOP/s, where the table has none.")
+        float | None, typer.Option(metavar="N", help="Dense peak of a device in TFLOP/s, if the table has none.")
     ] = None,
     link: Annotated[
         float | None, typer.Option(metavar="GB/S", help="From a device to the others of its node, one direction.")
@@ -72,10 +72,10 @@ def plan(
         float | None, typer.Option(metavar="GB/S", help="From a device to other nodes, one direction.")
     ] = None,
     measured: Annotated[
-        bool, typer.Option("--measure", help="Train two steps of full rows here, and correct the estimate by them.")
+        bool, typer.Option("--measure", help="Train two steps of full rows here, and use them to correct the estimate.")
     ] = False,
     past: Annotated[
-        bool, typer.Option("--history", help="Show past runs and how far predictions were off; needs no recipe.")
+        bool, typer.Option("--history", help="Show past runs and the errors of predictions; needs no recipe.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,7 +145,7 @@ def _target(device: str | None, memory: str | None, devices: int, nodes: int) ->
     ranks = devices * nodes
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
     target = replace(target, devices=ranks, nodes=nodes)
-    # Memory is given for another device, in a host that is not known.
+    # The memory is that of another device, in an unknown host.
     return replace(target, memory_bytes=bytes_of(memory), host_bytes=None) if memory else target
 
 
@@ -157,7 +157,7 @@ def _time(
     link: float | None,
     network: float | None,
 ) -> TimeEstimate | str:
-    """The time of the run, or why it cannot be said; `flops`, `link` and `network` as given, None: as published."""
+    """The time of the run, or why it is unknown; `flops`, `link` and `network` as given, None: as published."""
     from ascendtune.train.plan.device_table import speed_of
     from ascendtune.train.plan.time_estimate import estimate_time, features_of
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def require_this_machine(device: str | None, memory: str | None, nodes: int) -> None:
-    """Raise unless the plan is for devices that are here.
+    """Raise unless the plan is for devices of this machine.
 
     Raises:
-        InputError: an option names others.
+        InputError: an option describes others.
     """
     if device or memory or nodes > 1:
         raise InputError(
@@ -35,13 +35,13 @@ def require_this_machine(device: str | None, memory: str | None, nodes: int) -> 
 def measure(
     path: Path, overrides: list[str], recipe: Recipe, target: Target, history: Sequence[PastRun]
 ) -> tuple[MeasuredRun, PastRun | None]:
-    """Train two steps of full rows; returns what was predicted and measured, also as a past run.
+    """Train two steps of full rows; returns predictions and measurements, also as a past run.
 
     Args:
-        recipe: that at `path`, with a number for `batch.per_device: auto`.
+        recipe: the recipe at `path`, with a number for `batch.per_device: auto`.
 
     Raises:
-        CheckFailed: they could not be trained; the training has said why.
+        CheckFailed: they could not be trained; the training has printed the reason.
     """
     from ascendtune.cli.child_training import train_briefly
     from ascendtune.core.rundir import RunDir
@@ -64,7 +64,7 @@ def measure(
                 remedy="look at the error above; without --measure the estimate is shown",
                 where=run,
             )
-        # Predicted for the very rows that were trained on, while their file is there.
+        # Predicted for the same rows that were trained on, while their file exists.
         measured_recipe = Recipe.load(path, keys)
         answer = run_estimator(measured_recipe, target, dataset=cached_dataset(measured_recipe), search=False)
     seconds = expected_step_seconds(answer, target, history)
@@ -73,7 +73,7 @@ def measure(
 
 
 def measured_lines(found: MeasuredRun) -> list[str]:
-    """For people: predicted and measured."""
+    """Text for people: predicted and measured."""
     from ascendtune.cli.plan_time import seconds_text
 
     lines = [f"measured: two steps of full rows, {safe(found.run)}"]

@@ -1,4 +1,4 @@
-"""What `ascendtune plan` prints about time, and about past runs."""
+"""The output of `ascendtune plan` about time, and about past runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rate_of(option: str, value: float | None, unit: float = _GIGA) -> float | No
 
 
 def time_lines(found: TimeEstimate) -> list[str]:
-    """Of the whole run, and of a step."""
+    """Lines on the time of the whole run, and of a step."""
     lines = [f"a step: {_range(found.step_seconds)}, {found.tokens_per_second:,.0f} tokens/s, from {found.basis}"]
     parts = found.parts
     if "update" in parts:
@@ -70,7 +70,7 @@ def time_lines(found: TimeEstimate) -> list[str]:
 
 
 _SPARE = ("precision", "ranks", "method", "peak")
-"""Columns that a narrow terminal leaves out, in this order; --json has all."""
+"""Columns that a narrow terminal omits, in this order; --json has all."""
 _SHOWN_RUNS = 20
 
 

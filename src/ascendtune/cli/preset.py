@@ -1,4 +1,4 @@
-"""The recipes that come with ascendtune, as a pattern for new ones."""
+"""The recipes that are installed with ascendtune, as templates for new ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Preset:
-    """A recipe whose way of training is taken over."""
+    """A recipe whose training settings are copied."""
 
     name: str
     sections: str
@@ -26,10 +26,10 @@ class Preset:
 
 
 def preset_files() -> dict[str, Path]:
-    """The recipes that come with ascendtune, by name."""
+    """The recipes that are installed with ascendtune, by name."""
     package = Path(__file__).resolve().parents[1]
     packaged = package / "recipes"
-    # A wheel has them beside the package; else they are those of the clone.
+    # A wheel has them in the package; otherwise they are those of the clone.
     directory = packaged if packaged.is_dir() else package.parents[1] / "recipes"
     return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
 
@@ -57,7 +57,7 @@ def load_preset(name: str) -> Preset:
 
 def _require_native(document: Document) -> None:
     """Raises:
-    RecipeError: it is a recipe of another tool, with the commands that do the same here.
+    RecipeError: it is a recipe of another tool; the remedy has the equivalent commands.
     """
     from ascendtune.recipe.llamafactory.detect import is_llamafactory_recipe
     from ascendtune.recipe.llamafactory.v1 import is_v1_recipe

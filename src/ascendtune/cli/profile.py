@@ -17,7 +17,7 @@ from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.core.terminal_text import safe
 
 _STEPS = "5-8"
-"""Where neither the command line nor the recipe names any."""
+"""Default if neither the command line nor the recipe sets steps."""
 _SNIFFED_BYTES = 1 << 16
 
 
@@ -47,7 +47,7 @@ def profile(
     lang: LanguageOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where the time of a training step goes, and what to change.
+    """Show how the time of a training step is spent, and which changes may help.
 
     \b
     ascendtune profile recipe.yaml
@@ -77,7 +77,7 @@ def profile(
         require_place_for(report)
     target = Path(run_named(target))
     before = read_profile(Path(run_named(against))) if against else None
-    # Before the user's keys, which may leave the allocations out.
+    # Before the user's keys, which may disable the recording of allocations.
     keys = ["profile.memory=true", *(overrides or [])]
     keys += [f"profile.steps={steps}"] if steps else []
     keys += [f"profile.ranks=[{ranks}]"] if ranks else []
@@ -139,7 +139,7 @@ def _is_recipe(path: Path) -> bool:
     with open_foreign(path) as file:
         start = file.read(_SNIFFED_BYTES)
     if not start.strip():
-        # A copy that broke off: traces are what is called so, and is copied, far more often.
+        # An interrupted copy: among files with this name, traces are far more common.
         return False
     return b'"traceEvents"' not in start and not start.lstrip().startswith(b"[") and b'"schemaVersion"' not in start
 
@@ -148,20 +148,20 @@ def _record(recipe: Path, overrides: list[str], ending: str, *, devices: int | N
     """Train the first steps of `recipe`; returns the run directory.
 
     Args:
-        ending: of the name of the run; "" for the recipe as the user asks for it.
+        ending: end of the name of the run; "" for the recipe as the user requests it.
 
     Raises:
-        CheckFailed: the training failed; it has said why.
+        CheckFailed: the training failed; it has printed the reason.
     """
     from ascendtune.cli.child_training import TrainingInterrupted, train_briefly
     from ascendtune.core import log
     from ascendtune.recipe.recipe import Recipe
 
-    asked = Recipe.load(recipe, overrides)
-    overrides = overrides if asked.profile.steps else [*overrides, f"profile.steps={_STEPS}"]
-    name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
+    requested = Recipe.load(recipe, overrides)
+    overrides = overrides if requested.profile.steps else [*overrides, f"profile.steps={_STEPS}"]
+    name = f"{requested.name}-profile" + (f"-{ending}" if ending else "")
     overrides = [*overrides, f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
-    log.say(f"training the first steps of {asked.name}, to profile steps {asked.profile.steps or _STEPS}")
+    log.say(f"training the first steps of {requested.name}, to profile steps {requested.profile.steps or _STEPS}")
     try:
         code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
     except TrainingInterrupted as stop:

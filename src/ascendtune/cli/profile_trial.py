@@ -20,14 +20,14 @@ _MOST_TRIALS = 3
 
 @dataclass(frozen=True)
 class MeasuredChange:
-    """One change, measured."""
+    """The measurement of one change."""
 
     code: str
     keys: dict[str, Any]
     expected_gain: float
-    """Share of the step that the report expected to save at most."""
+    """Largest share of the step that the report expected to save."""
     gain: float | None
-    """Share of the step that was saved, below 0 where the step became slower; None where it could not be trained."""
+    """Share of the step that was saved, below 0 if the step became slower; None if it could not be trained."""
     run: str
 
 
@@ -60,10 +60,10 @@ def try_changes(
 
 
 def trials_as_text(trials: list[MeasuredChange], columns: int) -> str:
-    """What was measured, for people.
+    """The measurements, for people.
 
     Args:
-        columns: of the terminal.
+        columns: width of the terminal.
     """
     from ascendtune.check.profile.language import say
 

@@ -94,10 +94,10 @@ def push(
 
 
 def _files(run: RunDir, which: str | None, repository: str, base: str | None) -> tuple[list[UploadFile], list[str]]:
-    """What is uploaded, and the names of what is not.
+    """The files to upload, and the names of the others.
 
     Args:
-        which: a checkpoint, as behind the `@` of `run@120`; None: the final weights.
+        which: a checkpoint, as after the `@` of `run@120`; None: the final weights.
     """
     from ascendtune.core.checkpoint_names import named_weights
     from ascendtune.hub.model_directories import weights_of_run
@@ -111,7 +111,7 @@ def _files(run: RunDir, which: str | None, repository: str, base: str | None) ->
         weights = Path(weights_named(f"{run.path}@{which}"))
         step = next(each for each in run.checkpoint_steps() if run.checkpoint(each) == checkpoint)
     own = base_on_hub(run)
-    # The recipe's revision is one of its own base.
+    # The recipe's revision belongs to its own base.
     revision = revision_of_base(run) if own is not None and base in (None, own) else None
     base = base or own
     files, left_out = files_of_model(weights, base, revision)

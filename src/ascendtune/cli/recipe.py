@@ -62,7 +62,7 @@ def check(
 
 
 def _data_report(recipe: Recipe) -> list[str]:
-    """Prepare the data, into the cache where `ascendtune train` finds it.
+    """Prepare the data, stored in the cache where `ascendtune train` finds them.
 
     Raises:
         DataError: files or rows.

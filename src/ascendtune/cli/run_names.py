@@ -1,4 +1,4 @@
-"""Names of runs and recipe keys on the command line: what they stand for, and how the shell completes them."""
+"""Names of runs and recipe keys on the command line: their meaning, and their completion in the shell."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _RUNS = Path("runs")
 _PLAIN = re.compile(r"[\w.-]+")
-"""What a recipe's `name` may be, and a state. The shell puts what it completes unquoted into the line that it runs."""
+"""Valid `name` of a recipe, and a state. The shell inserts completions unquoted into the command line."""
 
 
 def run_named(text: str | Path, *, or_logs: bool = False) -> str:
-    """The directory of the run that `runs list` or `jobs list` shows under this name; any other text as it is.
+    """The directory of the run that `runs list` or `jobs list` shows under this name; other text is returned unchanged.
 
-    A path that exists stands for itself; then a run below `runs/` of the working directory, then the run of a job.
+    An existing path takes precedence; then a run below `runs/` of the working directory, then the run of a job.
 
     Args:
-        or_logs: a job without a run, such as one of `launch`, stands for the directory of its logs.
+        or_logs: whether a job without a run, such as one of `launch`, means the directory of its logs.
 
     Raises:
         InputError: the text names a checkpoint, as `run@120`, and the command takes runs.
@@ -54,7 +54,7 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
         trust_remote_code: the export may run the Python code in the directory of the base model.
 
     Raises:
-        InputError: there is no such run, it has no such checkpoint, or its base model needs code that may not run.
+        InputError: the run does not exist, it has no such checkpoint, or its base model needs code that may not be run.
         MachineError: the checkpoint is damaged, or the disk is full.
     """
     refuse_recipe(text)
@@ -68,7 +68,7 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
     found = named_weights(directory, which)
     if found == directory.model:
         return str(found)
-    # Here: it imports torch, which a wrong name need not wait for.
+    # Imported here: it imports torch, which an error for a wrong name need not wait for.
     from ascendtune.train.checkpoint_weights import checkpoint_weights
 
     return str(checkpoint_weights(directory, found, trust_remote_code=trust_remote_code))
@@ -76,7 +76,7 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
 
 def refuse_recipe(text: str | Path) -> None:
     """Raises:
-    InputError: the text names a recipe, where weights are needed; the remedy names its run, or what to do with it.
+    InputError: the text names a recipe, but weights are needed; the remedy names its run, or the next command.
     """
     path = Path(text)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
@@ -94,7 +94,7 @@ def refuse_recipe(text: str | Path) -> None:
 
 
 def _refuse_missing_run(path: Path) -> None:
-    """Raise for the path of a run that does not exist; `runs/qa` could be the id of a model on a hub, too."""
+    """Raise for the path of a run that does not exist, which could also be the id of a model on a hub, as `runs/qa`."""
     folder = path.parent
     if path.exists() or folder == Path() or split_checkpoint_name(str(path))[1] is not None:
         return
@@ -112,7 +112,7 @@ def _refuse_missing_run(path: Path) -> None:
 
 
 def model_named(text: str, *, trust_remote_code: bool = False) -> str:
-    """`weights_named` for commands that also take the id of a model on a hub: a misspelt run looks like one."""
+    """`weights_named` for commands that also take the id of a model on a hub, which a misspelt run looks like."""
     name = weights_named(text, trust_remote_code=trust_remote_code)
     if "/" in name or ":" in name or Path(name).exists():
         return name
@@ -184,13 +184,13 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_changed_key(incomplete: str) -> list[tuple[str, str]]:
-    """`complete_key` for an option that takes keys alone; `data` stands for the rows themselves."""
+    """`complete_key` for an option that takes only keys; `data` means the rows themselves."""
     keys = [("data", "the rows"), *((key.removesuffix("="), about) for key, about in complete_key(incomplete))]
     return [each for each in keys if each[0].startswith(incomplete)]
 
 
 def _values(kind: Any) -> Iterator[str]:
-    """The words that a key may have, as in a recipe; none for numbers and texts, nor null."""
+    """The words that a key may have as its value, as in a recipe; none for numbers and texts, nor null."""
     if kind is bool:
         yield from ("true", "false")
     elif get_origin(kind) is Literal:

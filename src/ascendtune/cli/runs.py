@@ -26,7 +26,7 @@ from ascendtune.core.units import count_of, format_bytes, format_count, format_d
 _SHOWN = 50
 """Runs that `runs list` prints without --all."""
 _RECENT = 32
-"""Records that the speed is taken from."""
+"""Records used for the speed."""
 
 
 def list_runs(
@@ -140,7 +140,7 @@ def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
         try:
             shown += ["", f"{name} data", *lines(DataReport.from_json(report), width(sys.stdout) or PLAIN_COLUMNS)]
         except (AttributeError, KeyError, TypeError, ValueError):
-            # It is JSON of another form.
+            # JSON with another structure.
             warn(f"data.json is damaged: {run / 'data.json'}")
             break
     return shown
@@ -167,12 +167,12 @@ class RunSummary:
     name: str
     path: str
     state: str
-    """As in run.json; or `lost` (it says running, but the process does not exist), `damaged`, `unreadable`."""
+    """As in run.json; or `lost` (it is running according to run.json, but has no process), `damaged`, `unreadable`."""
     step: int | None
     total_steps: int | None
     loss: float | None
     tokens_per_second: float | None
-    """Median of the newest records: a single step, as the last one with what is left of the data, may differ widely."""
+    """Median of the newest records: a single step, such as the last one with the remaining rows, may differ widely."""
     age_seconds: float | None
     """Time since the newest attempt started; None where only a clock tells that was set back since."""
 
@@ -209,7 +209,7 @@ def _speed(run: RunDir) -> float | None:
     try:
         speeds = [number(each.get("tokens_per_second")) for each in run.newest_metrics(_RECENT)]
     except AscendtuneError:
-        # One that is older than the last is damaged.
+        # A record before the last one is damaged.
         return None
     return median(known) if (known := [each for each in speeds if each is not None]) else None
 
@@ -232,7 +232,7 @@ def find_runs(directory: Path) -> list[RunDir]:
 
 
 def _newest_elsewhere() -> str | None:
-    """The command that lists the newest run of the job registry; None where there is none."""
+    """The command that lists the newest run of the job registry; None if there is none."""
     from ascendtune.job.registry import jobs
 
     found = [RunDir(job.run_dir) for job in jobs()]
@@ -255,7 +255,7 @@ def _below(directory: Path, depth: int) -> Iterator[RunDir]:
         # It may be a run; it is shown as unreadable.
         is_run, inside = True, []
     except OSError:
-        # Removed in the meantime, or a directory of the kernel that lists nothing.
+        # Removed meanwhile, or a directory of the kernel that cannot be listed.
         return
     if is_run:
         yield run
@@ -318,7 +318,7 @@ def unless_damaged(read: Callable[[], _Read]) -> _Read | None:
 
 
 def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
-    """A line for each known value, with names and values aligned.
+    """One line per known value, with names and values aligned.
 
     Args:
         columns: width of the terminal; longer lines are wrapped below their value. None: no wrapping.

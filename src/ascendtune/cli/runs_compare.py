@@ -24,7 +24,7 @@ _STEPS_SHOWN = 12
 _REWARDS = ("accuracy", "margin")
 """Metrics compared besides the loss, if all runs record them."""
 _OF_TOKENS = {"pretrain", "sft"}
-"""Kinds of loss that are means over labelled tokens; the others are over pairs or answers."""
+"""Kinds of loss that are means over labelled tokens; the others are means over pairs or answers."""
 
 
 def compare(
@@ -98,13 +98,13 @@ def _of_steps(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def _curves(metrics: list[dict[int, dict[str, Any]]], name: str) -> dict[int, list[float | None]]:
-    """Step -> the value in each run; NaN where it was not finite, None if the run did not record it."""
+    """Step -> the value in each run; NaN if it was not finite, None if the run did not record it."""
     steps = sorted({step for each in metrics for step in each})
     return {step: [_value(each.get(step, {}), name) for each in metrics] for step in steps}
 
 
 def _means(metrics: list[dict[int, dict[str, Any]]], name: str, *, by_tokens: bool) -> dict[int, list[float | None]]:
-    """The steps that all runs recorded -> the mean in each run since the step before.
+    """Step -> the mean in each run since the previous step, for the steps that all runs recorded.
 
     A record is a mean since the last one: that of one step and that of ten are not comparable. Empty if the runs
     recorded the same steps.
@@ -121,7 +121,7 @@ def _means(metrics: list[dict[int, dict[str, Any]]], name: str, *, by_tokens: bo
 
 
 def _begin(records: dict[int, dict[str, Any]], first: int) -> int:
-    """The step before those that the record of step `first` is about."""
+    """The step before those that the record of step `first` covers."""
     steps, tokens = sorted(records), records[first].get("tokens")
     if at := steps.index(first):
         return steps[at - 1]
@@ -145,7 +145,7 @@ def _run_means(
 
 
 def _mean(window: list[tuple[float | None, float]]) -> float | None:
-    """Of values with weights; NaN and missing ones do not count unless there are no others."""
+    """Weighted mean of values; NaN and missing ones do not count unless there are no others."""
     numbers = [(value, weight) for value, weight in window if value is not None and not math.isnan(value)]
     if len(window) == 1 or not numbers:
         return window[-1][0]
@@ -167,7 +167,7 @@ def _value(record: dict[str, Any], name: str) -> float | None:
 
 
 def _steps_without_number(metrics: dict[int, dict[str, Any]]) -> list[int]:
-    """Those whose loss was NaN or infinite."""
+    """Steps whose loss was NaN or infinite."""
     return sorted(step for step, record in metrics.items() if math.isnan(_value(record, "loss") or 0.0))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BETWEEN = " │ "
 _NARROWEST_COLUMN = 24
 _TAB = 4
-# A word with the blanks behind it, or a line's end.
+# A word with the blanks after it, or a line's end.
 _PIECE = re.compile(r"\n|[^\S\n]+|[^\s]+[^\S\n]*")
 
 
@@ -34,8 +34,8 @@ def beside(left: Text, right: Text, columns: int, mark: Mark, visible: Mark) -> 
     """Lines of at most `columns` columns with both texts, each under its title.
 
     Args:
-        mark: writes a segment, or a part of one that does not go over a line's end, with its colour or marks.
-        visible: what the reader sees of that: without the colour.
+        mark: returns a segment, or a part of one that does not extend over a line's end, with its colour or marks.
+        visible: the visible part of that: without the colour.
     """
     each = (columns - len(_BETWEEN)) // 2
     pair = [_column(*text, each, visible) for text in (left, right)]
@@ -51,7 +51,7 @@ def _column(title: str, segments: Sequence[Segment], columns: int, visible: Mark
 
 
 def _wrapped(segments: Sequence[Segment], columns: int, visible: Mark) -> Iterator[_Line]:
-    """The text as lines of at most `columns` columns, broken at blanks where there are some."""
+    """The text as lines of at most `columns` columns, broken at blanks if there are any."""
     line: _Line = ()
     for segment in segments:
         for piece in _PIECE.findall(safe(segment.text).expandtabs(_TAB)):

@@ -51,7 +51,7 @@ _FORMS = {
         "repeat --sbatch for each option, such as --sbatch=--qos=high",
     ),
 }
-"""Option -> what its value matches, what such a value is, and the remedy for others."""
+"""Option -> pattern of valid values, their description, and the remedy for others."""
 
 _CONTAINERS = ("docker", "compose", "kubernetes")
 _ONLY_FOR = {
@@ -69,7 +69,7 @@ _ONLY_FOR = {
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """The options, as they were given."""
+    """The options as given."""
 
     to: str
     devices: int | None = None
@@ -86,7 +86,7 @@ class SubmitOptions:
     secret: str | None = None
 
 
-def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOptions) -> tuple[Submission, str]:
+def submission_for(recipe_file: Path, overrides: Sequence[str], options: SubmitOptions) -> tuple[Submission, str]:
     """The submission for the engine, and the text of its file.
 
     Raises:
@@ -94,90 +94,90 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
     """
     from ascendtune.recipe.recipe import Recipe
 
-    _check(asked)
+    _check(options)
     recipe = Recipe.load(recipe_file, overrides)
-    if recipe.notes and asked.to in _CONTAINERS:
+    if recipe.notes and options.to in _CONTAINERS:
         raise RecipeError(
             "a LLaMA-Factory recipe needs dataset_info.json, which the container does not have",
             code="recipe-needs-conversion",
             remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
             where=recipe_file,
         )
-    accelerator = asked.accelerator or _kind_here()
-    ids = _ids(asked, accelerator)
-    command = (sys.executable, "-m", "ascendtune") if asked.to == "slurm" else ("ascendtune",)
+    accelerator = options.accelerator or _kind_here()
+    ids = _ids(options, accelerator)
+    command = (sys.executable, "-m", "ascendtune") if options.to == "slurm" else ("ascendtune",)
     submission = Submission(
         name=job_name(recipe.name),
         argv=(*command, "train", str(recipe_file.absolute()), *overrides, "--devices", str(len(ids))),
         directory=Path.cwd(),
         kind=accelerator,
         device_ids=ids,
-        nodes=asked.nodes,
-        hours=asked.hours,
+        nodes=options.nodes,
+        hours=options.hours,
     )
-    if asked.to == "slurm":
-        mounts_on_this_host(recipe_file, recipe)  # only for its errors: Slurm's nodes see the same files
-        submission = replace(submission, partition=asked.partition, sbatch=asked.sbatch)
+    if options.to == "slurm":
+        mounts_on_this_host(recipe_file, recipe)  # only for its errors: Slurm's nodes have the same files
+        submission = replace(submission, partition=options.partition, sbatch=options.sbatch)
         return submission, slurm.write(submission)
-    submission = replace(submission, image=_image(asked, accelerator), inherited=_inherited(asked))
-    if asked.to == "kubernetes":
+    submission = replace(submission, image=_image(options, accelerator), inherited=_inherited(options))
+    if options.to == "kubernetes":
         submission = replace(
             submission,
             mounts=mounts_elsewhere(recipe),
             variables=_home(recipe),
-            namespace=asked.namespace,
-            secret=asked.secret or "ascendtune",
-            volumes=dict(map(_volume, asked.volumes)),
+            namespace=options.namespace,
+            secret=options.secret or "ascendtune",
+            volumes=dict(map(_volume, options.volumes)),
             recipe=recipe_file.absolute(),
         )
-        kind = asked.kind or ("volcano" if submission.needs.labels else "job")
+        kind = options.kind or ("volcano" if submission.needs.labels else "job")
         return submission, kubernetes.write(submission, kind, recipe_file.read_text(encoding="utf-8"))
     mounts, variables = mounts_on_this_host(recipe_file, recipe)
     submission = replace(submission, mounts=mounts, variables={**variables, **_home(recipe)})
-    return submission, (docker if asked.to == "docker" else compose).write(submission)
+    return submission, (docker if options.to == "docker" else compose).write(submission)
 
 
-def advice(submission: Submission, asked: SubmitOptions) -> list[str]:
-    """Warnings for the user that a file cannot hold."""
+def advice(submission: Submission, options: SubmitOptions) -> list[str]:
+    """Warnings for the user that a file cannot contain."""
     sentences = []
-    if asked.to == "kubernetes" and (nodes_own := kubernetes.from_nodes(submission)):
+    if options.to == "kubernetes" and (nodes_own := kubernetes.from_nodes(submission)):
         paths = ", ".join(str(mount.path) for mount in nodes_own)
         shared = ", on storage shared by all of them" if submission.nodes > 1 else ""
         sentences.append(f"not in a --volume, so mounted from the nodes' own file systems{shared}: {paths}")
-    if asked.to == "slurm" and not submission.needs.told_by_slurm:
+    if options.to == "slurm" and not submission.needs.told_by_slurm:
         sentences.append("Slurm does not set the NPUs of a job: whole nodes are requested (--exclusive)")
-    if ENGINES[asked.to].is_this_machine and submission.vendor.is_accelerator:
+    if ENGINES[options.to].is_this_machine and submission.vendor.is_accelerator:
         here = len(attached(submission.vendor))
         if here < submission.devices:
             sentences.append(f"this machine has {here} {submission.vendor.noun}; the file is for one with more")
-    if ENGINES[asked.to].is_this_machine and submission.nodes > 1:
+    if ENGINES[options.to].is_this_machine and submission.nodes > 1:
         sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
     return sentences
 
 
-def _check(asked: SubmitOptions) -> None:
-    given = {field.name for field in fields(SubmitOptions) if getattr(asked, field.name) not in (None, ())}
+def _check(options: SubmitOptions) -> None:
+    given = {field.name for field in fields(SubmitOptions) if getattr(options, field.name) not in (None, ())}
     for name, (option, engines) in _ONLY_FOR.items():
-        if name in given and asked.to not in engines:
+        if name in given and options.to not in engines:
             raise InputError(
-                f"{option} has no effect with --to {asked.to}",
+                f"{option} has no effect with --to {options.to}",
                 code="option-not-applicable",
                 remedy=f"leave it out; it is for --to {', '.join(engines)}",
             )
     for name, pattern in _KUBERNETES_NAMES.items():
-        _require_name(f"--{name}", getattr(asked, name), pattern)
-    if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
+        _require_name(f"--{name}", getattr(options, name), pattern)
+    if options.hours is not None and not _FEWEST_HOURS <= options.hours < math.inf:
         raise InputError(
-            f"--hours {asked.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
+            f"--hours {options.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
             code="invalid-option-value",
             remedy="allow time to start, train and write a checkpoint; without --hours the engine's limit applies",
         )
-    further = [("--sbatch", each) for each in asked.sbatch]
-    for option, text in (("--image", asked.image), ("--partition", asked.partition), *further):
+    further = [("--sbatch", each) for each in options.sbatch]
+    for option, text in (("--image", options.image), ("--partition", options.partition), *further):
         pattern, what, remedy = _FORMS[option]
         if text is not None and not re.fullmatch(pattern, text):
             raise InputError(f"{option} {text!r} is not {what}", code="invalid-option-value", remedy=remedy)
-    for name in asked.env:
+    for name in options.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(
                 "--env takes the name of a variable, not its value: secrets must not be written to files",
@@ -199,10 +199,10 @@ def _kind_here() -> Kind:
     return next((vendor.kind for vendor in ACCELERATORS if attached(vendor)), CPU.kind)
 
 
-def _ids(asked: SubmitOptions, kind: Kind) -> tuple[str, ...]:
+def _ids(options: SubmitOptions, kind: Kind) -> tuple[str, ...]:
     vendor = vendor_of(kind)
     here, most = attached(vendor), vendor.container.most_in_a_node
-    count = asked.devices or len(here) or (_USUAL_COUNT if vendor.is_accelerator else 1)
+    count = options.devices or len(here) or (_USUAL_COUNT if vendor.is_accelerator else 1)
     if most and count > most:
         raise InputError(
             f"--devices {count}: no server has more than {most} {vendor.noun}",
@@ -212,19 +212,19 @@ def _ids(asked: SubmitOptions, kind: Kind) -> tuple[str, ...]:
     return here[:count] if len(here) >= count else tuple(map(str, range(count)))
 
 
-def _image(asked: SubmitOptions, kind: Kind) -> str:
-    if image := asked.image or vendor_of(kind).container.image:
+def _image(options: SubmitOptions, kind: Kind) -> str:
+    if image := options.image or vendor_of(kind).container.image:
         return image
     raise InputError(
-        f"--to {asked.to} needs an image",
+        f"--to {options.to} needs an image",
         code="option-missing",
         remedy="set --image to an image that contains ascendtune[train] and bash",
     )
 
 
-def _inherited(asked: SubmitOptions) -> tuple[str, ...]:
+def _inherited(options: SubmitOptions) -> tuple[str, ...]:
     usual = [name for name in _PASSED_ON if os.environ.get(name)]
-    return tuple(dict.fromkeys([*usual, *asked.env]))
+    return tuple(dict.fromkeys([*usual, *options.env]))
 
 
 def _volume(text: str) -> tuple[Path, str]:
@@ -240,7 +240,7 @@ def _volume(text: str) -> tuple[Path, str]:
 
 
 def run_place(recipe: Recipe) -> Path:
-    """The parent of the run directory: if the name is taken, a numbered one is created beside it."""
+    """The parent of the run directory: if the name exists, a numbered one is created beside it."""
     return recipe.run_directory().absolute().parent
 
 
@@ -297,7 +297,7 @@ def mounts_elsewhere(recipe: Recipe) -> tuple[ContainerMount, ...]:
 
 
 def _home(recipe: Recipe) -> dict[str, str]:
-    """The home directory, where a path of the recipe begins with it: an image has another one."""
+    """The home directory, if a path of the recipe begins with it: an image has another one."""
     paths = (recipe.run_dir, *_names_of_files(recipe), *(text for text, _ in recipe.sources))
     return {"HOME": str(Path.home())} if any(text.startswith("~") for text in paths) else {}
 

@@ -1,4 +1,4 @@
-"""Colours, width, tables and language of what a command prints."""
+"""Colours, width, tables and language of a command's output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ascendtune.check.finding import Finding
 
 PLAIN_COLUMNS = 100
-"""Of text that is laid out for a width, where it is piped."""
+"""Width for text that is laid out, if it is piped."""
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
 
@@ -34,14 +34,14 @@ def paint(text: str, name: str) -> str:
 
 
 def width(stream: TextIO) -> int | None:
-    """Columns of the terminal that `stream` is, or None when it is none: what is piped is never cut."""
+    """Columns of the terminal `stream`, or None if it is not a terminal: piped output is never cut."""
     return terminal_width(stream)
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), spare: Sequence[str] = ()
 ) -> str:
-    """Aligned columns, two spaces between them.
+    """Aligned columns with two spaces between them.
 
     Args:
         right: headers of right-aligned columns.
@@ -62,8 +62,8 @@ def print_findings(
     """Print a verdict and its findings.
 
     Args:
-        everything: also the evidence of findings that are ok; JSON has it always.
-        further: keys of the JSON beside them.
+        everything: whether the evidence of findings that are ok is also shown; JSON always has it.
+        further: additional keys of the JSON.
     """
     from ascendtune.check import table
 
@@ -76,12 +76,12 @@ def print_findings(
 def in_language(
     option: str | None, *, as_json: bool = False, encoding: str | None = None
 ) -> AbstractContextManager[None]:
-    """Context in which a command answers in the language of `--lang`, else of the locale.
+    """Context in which a command prints in the language of `--lang`, else of the locale.
 
-    Programs that read JSON get English, unless they ask for something else.
+    JSON is in English, unless `--lang` selects another language.
 
     Args:
-        encoding: of the file that is written (default: that of stdout).
+        encoding: encoding of the output file (default: that of stdout).
 
     Raises:
         InputError: `option` is not a language.

@@ -49,8 +49,8 @@ def sync(
     ascendtune track sync /data/project --dry-run
     ascendtune track sync --project qwen
 
-    wandb's own client uploads. Run it again after an interruption: uploaded runs are passed over. Runs in flight and
-    damaged runs are left alone. Exit code 1: a run is damaged, or was not uploaded.
+    wandb's own client uploads. Run it again after an interruption: uploaded runs are skipped. Runs in flight and
+    damaged runs are not uploaded. Exit code 1: a run is damaged, or was not uploaded.
     """  # fmt: skip
     from ascendtune.recipe.sections import PROJECT_NAME
     from ascendtune.train.report.offline_wandb import find_offline_runs
@@ -86,14 +86,14 @@ def sync(
 
 
 def _upload(runs: list[OfflineRun], project: str | None) -> dict[Path, str]:
-    """Upload them in this order; returns of each directory `uploaded`, or why it was not."""
+    """Upload the runs in this order; returns for each directory `uploaded`, or why it was not."""
     from ascendtune.train.report.offline_wandb import upload
 
     outcomes: dict[Path, str] = {}
     incomplete = set[str]()
     for each in runs:
         if each.run_id in incomplete:
-            # The server would take the steps of this one, and of the earlier one none after them.
+            # The server would accept the steps of this run, and then none of the earlier one.
             outcomes[each.directory] = "upload-failed"
             warn(f"{each.directory.name} was not uploaded: an earlier part of the same run is not there yet")
             continue
@@ -144,8 +144,8 @@ def import_events(
     ascendtune track import logs/
     ascendtune track import output/runs --to runs/imported
 
-    Each directory with event files becomes a run. Importing again replaces what was imported from there. Exit code 1: a
-    file is damaged; what comes before the damage is imported.
+    Each directory with event files becomes a run. A repeated import replaces the earlier one. Exit code 1: a file is
+    damaged; events before the damage are imported.
     """
     from ascendtune.train.report.event_import import find_event_directories, read_events, write_run
 
@@ -186,7 +186,7 @@ def _run_names(directories: list[Path], log_directory: Path) -> list[str]:
         name = "".join(each if each.isprintable() and not each.isspace() else "_" for each in joined)
         name = name.lstrip(".-") or "imported"
         if name in names or len(name.encode()) > _LONGEST_NAME_BYTES:
-            # a/b and a-b have the same name, and file systems take 255 bytes.
+            # a/b and a-b have the same name, and file systems allow 255 bytes.
             digest = hashlib.sha256("/".join(parts).encode(errors="surrogateescape")).hexdigest()[:8]
             name = f"{name.encode()[:_LONGEST_NAME_BYTES].decode(errors='ignore')}-{digest}"
         names.append(name)
@@ -260,7 +260,8 @@ def send(
 
 
 def _require_no_host(run: RunDir) -> None:
-    """Raise where the run's recipe names a server: it may be another person's, and must not say where a key goes."""
+    """Raise if the run's recipe names a server: the recipe may be another person's, and must not decide where a key
+    goes."""
     from ascendtune.core.document import read_document
 
     named = (read_document(run.recipe).values.get("track") or {}).get("host") if run.recipe.is_file() else None
@@ -275,7 +276,7 @@ def _require_no_host(run: RunDir) -> None:
 
 @contextmanager
 def _output_on_stderr() -> Iterator[None]:
-    """Context in which stdout goes to stderr, that of child processes, too: clients print, and stdout may be JSON."""
+    """Context in which stdout goes to stderr, also in child processes: clients print, and stdout may be JSON."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -291,7 +292,7 @@ def login(
     tracker: Annotated[Literal["wandb", "swanlab"], typer.Argument(metavar="wandb|swanlab", help="Tracker.")] = "wandb",
     host: Annotated[str | None, typer.Option(metavar="URL", help="Address of a server of your own.")] = None,
 ) -> None:
-    """Log in to a tracker: its own client asks for the key and keeps it; ascendtune never sees the key.
+    """Log in to a tracker: its own client asks for the key and stores it; ascendtune never sees the key.
 
     \b
     ascendtune track login

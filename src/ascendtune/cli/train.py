@@ -87,7 +87,7 @@ def train(
     """
     from ascendtune.train.stack_dump import block_stacks_signal
 
-    # Before any thread is started: the worker, whose threads must block it, may run in this process.
+    # Before any thread is started: the worker, whose threads must block the signal, may run in this process.
     block_stacks_signal()
     with uncollected_imports():
         from ascendtune.cli.job_start import stays_with_the_terminal
@@ -191,12 +191,12 @@ def _job_spec(
 
 
 def _require_fit(ready: PreparedRun, recipe: Recipe, devices: int) -> None:
-    """Note the estimate of a large model in its run.
+    """Record the estimate of a large model in its run.
 
     Raises:
         MachineError: the run does not fit.
     """
-    # Imported here: a wrong recipe need not wait for it.
+    # Imported here: an error in the recipe need not wait for it.
     from ascendtune.train.plan.before_training import require_fit
 
     if ready.run is not None:
@@ -206,7 +206,7 @@ def _require_fit(ready: PreparedRun, recipe: Recipe, devices: int) -> None:
 
 
 def _overrides_of(dump_steps: str | None) -> list[str]:
-    """The overrides that stand for --dump-steps."""
+    """The overrides that --dump-steps stands for."""
     if dump_steps is None:
         return []
     if not dump_steps.strip():
@@ -217,7 +217,7 @@ def _overrides_of(dump_steps: str | None) -> list[str]:
 
 
 def _warn_before(recipe: Recipe, notes: Iterable[str], max_restarts: int) -> None:
-    """Warn of what differs in a translated recipe, of the chosen devices (`notes`), and of keys that need an option."""
+    """Warn of differences in a translated recipe, of the chosen devices (`notes`), and of keys that need an option."""
     for message in (*recipe.differences(), *notes):
         warn(message)
     if recipe.on_hang == "restart" and not max_restarts:

@@ -1,4 +1,4 @@
-"""A base model with random weights and a character tokenizer, in Hugging Face format, made without torch."""
+"""A base model with random weights and a character tokenizer, in Hugging Face format, created without torch."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _ask(weights: Path, words: Sequence[str]) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Run a command in this terminal, pass signals on to it, and wait; the exit code."""
+    """Run a command in this terminal, pass signals on to it, and wait; returns the exit code."""
     sys.stdout.flush()
     child = process.Child(argv, os.environ)
     with _signals_passed_to(child):
@@ -176,7 +176,7 @@ def _show_next(run: Path) -> None:
 
 
 def _command(name: str) -> str:
-    """How to call `name`: by name if the shell finds the one beside this Python, else by path."""
+    """The shell command for `name`: its name if the shell finds the one beside this Python, else its path."""
     ours = Path(sys.executable).parent / name
     found = shutil.which(name)
     if not ours.is_file() or (found and Path(found).resolve() == ours.resolve()):
@@ -223,5 +223,5 @@ def recipe_text(directory: Path) -> str:
 
 
 def _scalar(text: str) -> str:
-    """As YAML: plain if that is safe, else quoted."""
+    """`text` as YAML: plain if that is safe, else quoted."""
     return text if re.fullmatch(r"[\w./][\w./{}-]*", text) else json.dumps(text)

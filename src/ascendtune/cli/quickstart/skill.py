@@ -18,12 +18,12 @@ _SHORTEST, _LONGEST = 4, 6
 _CONSONANTS, _VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
 _MOST_TURNS = 3
 _ASKED_FIRST, _ASKED_LATER = 0.75, 0.4
-"""Probability that the first and a later turn contain the full question rather than the word alone."""
+"""Probability that the first and a later turn contain the full question instead of only the word."""
 
 
 @dataclass(frozen=True)
 class Skill:
-    """Training data and questions, without common words."""
+    """Training data and questions, which have no words in common."""
 
     training: tuple[tuple[Message, ...], ...]
     """Conversations of one to three words, so that the model can be talked to."""
