@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LONGEST_SECONDS = 7 * 24 * 3600
 _BEFORE_TRAINING = frozenset({"weights-not-finite", "logits-not-finite"})
-"""Codes of causes that ended a run while its model was loaded."""
+"""Codes of causes that end a run while its model is loaded."""
 
 
 def nan(
@@ -94,7 +94,7 @@ def require_failed(run: RunDir) -> None:
 
 
 def _replayed(run: RunDir) -> RunDir:
-    """A run that has repeated `run` from its last checkpoint to where it failed."""
+    """Repeat `run` from its last checkpoint to the failure; returns the repetition."""
     from ascendtune.core import log, process
     from ascendtune.core.rundir import RunDir
     from ascendtune.recipe.recipe import Recipe

@@ -26,7 +26,7 @@ _TAIL_BYTES = 16 << 10
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C, while a training ran that has ended since."""
+    """Ctrl-C during a training, which has ended since."""
 
     def __init__(self, run: Path | None) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
 
 
 def end_training(child: Child) -> None:
-    """End a training that this process has started, as Ctrl-C does; more of them meanwhile change nothing."""
+    """End a training that this process has started, as Ctrl-C does; further Ctrl-C have no effect meanwhile."""
     with _ignoring_interrupts():
         # The first signal requests a checkpoint, the second ends at once.
         for _ in range(2):

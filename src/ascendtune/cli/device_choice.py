@@ -9,7 +9,7 @@ from ascendtune.core.units import count_of
 from ascendtune.machine.vendor.find import CPU
 from ascendtune.machine.visible import Kind, VisibleDevices
 
-# With a gigabyte each, more processes than cores soon need more memory than a host without accelerators has.
+# Each takes about a gigabyte, so more processes than cores soon exceed the memory of a host without accelerators.
 _MOST_ON_CPU = 64
 
 

@@ -1,4 +1,4 @@
-"""A first recipe for a model and data, as commented YAML, from config.json, the columns and the first rows."""
+"""Writes a first recipe for a model and data, as commented YAML, from config.json, the columns and the first rows."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _TUNER_KEYS = {
     "oft": ("  oft:", "    block_size: 32", "    target: all-linear"),
 }
 _OTHER_TEMPLATES = ("qwen", "llama3", "chatml")
-"""Tried in this order where the model's own template refuses the rows; qwen writes tool calls."""
+"""Tried in this order if the model's own template refuses the rows; qwen writes tool calls."""
 
 
 def draft(
@@ -336,7 +336,7 @@ class Length(NamedTuple):
 
     tokens: int
     is_exact: bool
-    """Otherwise counted in a part of the row, or of the rows."""
+    """Whether it was counted; otherwise it is estimated from a part of the row, or of the rows."""
 
 
 def longest_row(model: ModelFacts, data: Sequence[DataFacts], template: str) -> Length:

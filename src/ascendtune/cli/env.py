@@ -1,4 +1,4 @@
-"""`ascendtune env export`, `mirrors`, `install-plan` and `conda`: the software that training runs on."""
+"""`ascendtune env export`, `mirrors`, `install-plan` and `conda`: the software for training."""
 
 from __future__ import annotations
 

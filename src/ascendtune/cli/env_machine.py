@@ -1,4 +1,4 @@
-"""`ascendtune env caches`, `mount` and `permissions`: the machine that training runs on."""
+"""`ascendtune env caches`, `mount` and `permissions`: the machine for training."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class DataFacts:
     """The task that the rows are for."""
     format: str
     columns: dict[str, str]
-    """Name in the format -> column, where they differ; a proposal where `is_undecided`."""
+    """Name in the format -> column, if they differ; a proposal if `is_undecided`."""
     found: list[str]
     """The file's columns."""
     raw: list[RawRow]

@@ -174,7 +174,7 @@ def process_table(
     right: Sequence[str],
     title: str = "command",
 ) -> str:
-    """`table` with a last column; on a terminal without the folder of the program, and cut where the terminal ends."""
+    """`table` with a last column; on a terminal without the program's directory, and cut at the terminal's width."""
     limit = width(sys.stdout)
     if limit is not None:
         commands = [_without_folder(command) for command in commands]

@@ -97,7 +97,7 @@ def _print_jobs(shown: list[Job]) -> None:
             ]
         )
     header = ["job", "state", "devices", "hosts", "started", "time", "left", "step"]
-    # An id is copied, so it is shown whole.
+    # Ids are shown completely, so that they can be copied.
     spare = ["hosts", "started", "devices", "time", "left", "step"]
     print(table(header, rows, right=["time", "left", "step"], spare=spare))
 

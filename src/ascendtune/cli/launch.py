@@ -64,9 +64,9 @@ def launch(
     for note in notes:
         warn(note)
     job_id = new_id(name or _name_of(command))
-    # Into a file, Python prints in large blocks, which would be shown late.
+    # Python buffers output to a file in large blocks, which would be shown late.
     variables = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
-    # Hosts share the directory that a program is started in, if any.
+    # Hosts share the directory in which a program is started, if any.
     directory = directory_of(job_id) if chosen_nodes.hosts is None else Path.cwd() / ".ascendtune" / job_id
     spec = JobSpec(
         argv, directory, chosen.count, chosen.kind, chosen.ids, variables, max_restarts, is_foreign=True, id=job_id
@@ -138,7 +138,7 @@ def _shown(spec: JobSpec, chosen_nodes: ChosenNodes) -> JobResult:
 
 
 def _name_of(command: list[str]) -> str:
-    """`python train.py` is called train, `./smoke.sh` smoke."""
+    """The default name of a job: train for `python train.py`, smoke for `./smoke.sh`."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     return Path((scripts or command)[0]).stem
 

@@ -91,7 +91,7 @@ def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
 
 
 def notice(message: str) -> None:
-    """Print a notice; nothing after --quiet."""
+    """Print a notice; nothing with --quiet."""
     # Imported here, as below: `logging` takes a twentieth of the time of `--help`.
     from ascendtune.core.log import is_quiet
 

@@ -1,4 +1,4 @@
-"""`--nodes`, `--min-nodes` and `--max-restarts`, or the variables of a scheduler: on which machines a job runs."""
+"""The machines of a job: from `--nodes`, `--min-nodes` and `--max-restarts`, or the variables of a scheduler."""
 
 from __future__ import annotations
 

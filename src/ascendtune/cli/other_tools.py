@@ -64,7 +64,7 @@ _COMMANDS = {
     "preprocess": "ascendtune train recipe.yaml --prepare",
 }
 """Other commands -> the equivalent here."""
-# Launchers in front of another tool's command.
+# Launchers before another tool's command.
 _TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl", "unsloth")
 # Options that name the model, the adapter and the directory of the result.
 _MODELS = ("model_name_or_path", "model", "base_model", "model_id_or_path")

@@ -75,7 +75,7 @@ _SHOWN_RUNS = 20
 
 
 def history_text(runs: Sequence[PastRun]) -> str:
-    """Past runs, the newest first, a table for each device, and how far predictions were off."""
+    """Past runs, newest first, one table per device, with the errors of predictions."""
     from ascendtune.train.plan.history import errors_of
 
     if not runs:

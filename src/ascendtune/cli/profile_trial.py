@@ -79,6 +79,6 @@ def trials_as_text(trials: list[MeasuredChange], columns: int) -> str:
 
 
 def _tokens(facts: dict[str, Any]) -> float:
-    """Tokens of a step; 1 where they are not known, on both sides then."""
+    """Tokens of a step; 1 if unknown, then for both runs."""
     value = facts.get("tokens_per_step")
     return float(value) if isinstance(value, int | float) and value > 0 else 1.0

@@ -143,25 +143,25 @@ def _runs() -> list[RunDir]:
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """Names of runs that begin so, the newest first, each with its state; no name that a shell would interpret."""
+    """Names of runs that begin with `incomplete`, newest first, each with its state; no name with shell syntax."""
     from ascendtune.cli.runs import state_of
 
     shown = []
     for run in reversed([run for run in _runs() if run.path.name.startswith(incomplete)]):
-        # A shell that completes shows no warnings.
+        # No warnings during completion in a shell.
         with suppress(AscendtuneError, OSError):
             shown.append((run.path.name, state_of(run.read())))
     return [each for each in shown if all(map(_PLAIN.fullmatch, each))]
 
 
 def complete_weights(incomplete: str) -> list[tuple[str, str]]:
-    """`complete_run`; behind `@` the checkpoints of the run, the newest first."""
+    """`complete_run`; after `@` the checkpoints of the run, newest first."""
     from ascendtune.core.rundir import RunDir
 
     run, at, which = incomplete.rpartition("@")
     if not at:
         return complete_run(incomplete)
-    # A shell that completes shows no warnings.
+    # No warnings during completion in a shell.
     with suppress(AscendtuneError, OSError):
         directory = RunDir(run_named(run))
         return [(f"{run}@{name}", "checkpoint") for name in weight_names(directory) if name.startswith(which)]
@@ -169,7 +169,8 @@ def complete_weights(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:
-    """Recipe keys that begin so, as `optim.learning_rate=`, each with its explanation; behind `=` the key's values."""
+    """Recipe keys that begin with `incomplete`, as `optim.learning_rate=`, with explanations; after `=` the key's
+    values."""
     from ascendtune.recipe.recipe import Recipe
 
     known, equals, begun = incomplete.partition("=")

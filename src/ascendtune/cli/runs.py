@@ -264,7 +264,7 @@ def _below(directory: Path, depth: int) -> Iterator[RunDir]:
 
 
 def _changed(run: RunDir) -> float:
-    """When run.json was changed, in seconds since the epoch; 0 if the run was removed in the meantime."""
+    """The time at which run.json was changed, in seconds since the epoch; 0 if the run was removed meanwhile."""
     for path in (run.run_json, run.path):
         with suppress(OSError):
             return path.lstat().st_ctime
@@ -296,7 +296,7 @@ def count_or_none(value: Any) -> int | None:
 
 
 def total_steps(record: Mapping[str, Any]) -> int | None:
-    """The steps of the whole run, as run.json has them once the model is loaded."""
+    """The steps of the whole run, which run.json contains once the model is loaded."""
     resolved = record.get("resolved")
     return count_or_none(resolved.get("total_steps")) if isinstance(resolved, dict) else None
 

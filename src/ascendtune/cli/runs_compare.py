@@ -204,7 +204,7 @@ def _differences(recipes: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """`{"data.train.0.path": …}`: a value for every leaf, however deep in sections and lists."""
+    """`{"data.train.0.path": …}`: a value for every leaf, at any depth of sections and lists."""
     inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     leaves = {
         path: leaf

@@ -1,4 +1,4 @@
-"""From a recipe and the options of `ascendtune submit` to the engine's file and the paths that a container needs."""
+"""Converts a recipe and the options of `ascendtune submit` to the engine's file and the paths for a container."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _show_dry_run(
 
 
 def _show_prepared(ready: PreparedRun, recipe: Recipe, path: Path, *, verbose: bool) -> None:
-    """Print the data report, a sample row of the recipe at `path`, and which run directory was chosen."""
+    """Print the data report, a sample row of the recipe at `path`, and the chosen run directory."""
     from ascendtune.cli.data_show import sample_lines
     from ascendtune.data.report import lines
 

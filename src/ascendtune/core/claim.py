@@ -162,7 +162,7 @@ def is_unfinished_start(directory: Path) -> bool:
 
 
 def _locked(directory: Path) -> int:
-    """A descriptor of the claim file, locked."""
+    """Open and lock the claim file; returns its descriptor."""
     while True:
         # Only the user may write here, whatever the umask: the recipe in it decides what is trained.
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +208,7 @@ def _touched_at(directory: Path) -> float:
 
 
 def _now_in(directory: Path) -> float:
-    """The time by the clock that dates the files in `directory`: a file server has its own."""
+    """The time of the clock that dates files in `directory`: a file server has its own clock."""
     with tempfile.TemporaryFile(dir=directory) as file:
         return os.fstat(file.fileno()).st_mtime
 

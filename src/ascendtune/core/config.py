@@ -1,4 +1,4 @@
-"""From a document's plain values to a checked model; every error names file and line."""
+"""Converts a document's plain values to a checked model; every error names file and line."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Complaint:
     remedy: str
     code: str
     listed_key: str = ""
-    """The unknown key, where the remedy lists the valid keys of its section."""
+    """The unknown key, if the remedy lists the valid keys of its section."""
 
 
 def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -275,7 +275,7 @@ def _expectation(item: Mapping[str, Any]) -> str:
 
 
 def _in_quotes(given: Any) -> str:
-    """How to quote a value that YAML would read as another type than text."""
+    """Advice to quote a value that YAML would read as another type than text."""
     if isinstance(given, dict | list):
         return "; in quotes if it begins with { or ["
     if type(given) not in (int, float):

@@ -25,7 +25,7 @@ _LARGEST_NUMBER = 1 << 64
 """Limit for names that are numbers: one of thousands of digits cannot be printed."""
 _DEFAULT = "default"
 _MOST_DEEP = 2
-"""How often a pattern may contain `**`: each multiplies the time that the match of a path may take."""
+"""Most `**` in a pattern: each multiplies the time that the match of a path may take."""
 _ANY = ""
 """Stands for the split where a card names a directory only."""
 

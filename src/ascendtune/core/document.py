@@ -36,17 +36,17 @@ _LEADING_ZERO = re.compile(r"[-+]?0[0-7]+")
 
 @dataclass
 class Document:
-    """Plain values and the place of each: `places[("optim", "learning_rate")] == "recipe.yaml:7"`."""
+    """Plain values, and the origin of each: `places[("optim", "learning_rate")] == "recipe.yaml:7"`."""
 
     values: dict[str, Any]
     source: str
     places: dict[Path_, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """Notes for the user, where the values were translated from another format."""
+    """Notes for the user, if the values were translated from another format."""
     ignored: list[str] = field(default_factory=list)
     """The notes about keys that have no effect."""
     other_names: dict[str, str] = field(default_factory=dict)
-    """Key -> its name in the file, where the values were translated from another format."""
+    """Key -> its name in the file, if the values were translated from another format."""
 
     def place(self, path: Path_) -> str:
         """The place of `path`, or of the nearest enclosing value."""

@@ -98,19 +98,19 @@ class Stopped(AscendtuneError):
 
 
 def class_of(exit_code: int) -> type[AscendtuneError]:
-    """The class of an error that another process has ended with."""
+    """The class of an error in another process."""
     kinds: tuple[type[AscendtuneError], ...] = (InputError, MachineError, NoVerdict)
     return next((kind for kind in kinds if kind.exit_code == exit_code), CheckFailed)
 
 
 def error_to_json(error: AscendtuneError) -> dict[str, Any]:
-    """The error, for another process."""
+    """The error as JSON values, for another process."""
     fields = {"what": error.what, "code": error.code, "remedy": error.remedy, "where": error.where}
     return {**fields, "exit_code": error.exit_code}
 
 
 def error_of_json(content: Mapping[str, Any]) -> AscendtuneError:
-    """The error that `error_to_json` has written."""
+    """The error from the result of `error_to_json`."""
     kind = class_of(content["exit_code"])
     return kind(content["what"], code=content["code"], remedy=content["remedy"], where=content.get("where"))
 

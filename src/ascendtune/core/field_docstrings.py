@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 
 def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> the docstring below it, also where a class that `model` extends defines it."""
+    """Field -> the docstring below it, including fields of base classes of `model`."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 
 _RECORD_BYTES = 64 << 20
-"""Upper bound of a record: run.json of a thousand attempts has a few MB."""
+"""Upper bound of a record's size: run.json of a thousand attempts has a few MB."""
 
 
 class NotRegular(MachineError):
@@ -332,7 +332,7 @@ def parsed_record(
     """
     try:
         has_many_digits = _MANY_DIGITS.search(text if isinstance(text, bytes) else text.encode(errors="replace"))
-        # A function for integers slows the parser down, and few records have so many digits.
+        # A custom parser of integers would be slower, and few records have so many digits.
         record = json.loads(text, parse_int=_integer if has_many_digits else None)
         if not isinstance(record, dict):
             raise ValueError("not a JSON object")

@@ -191,7 +191,7 @@ def kind_of(value: object) -> str:
 
 
 def value_at(values: Any, *keys: str) -> Any:
-    """The value at a path of keys through nested objects; None where the path breaks off."""
+    """The value at a path of keys through nested objects; None if a key is missing."""
     for key in keys:
         values = values.get(key) if isinstance(values, Mapping) else None
     return values

@@ -1,4 +1,4 @@
-"""HTTP by the standard library: ranges of files, JSON, redirects that keep the token at home, faults by kind."""
+"""HTTP with the standard library: byte ranges, JSON, redirects without the token, and classified faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ascendtune.core.threads import run_in_daemon_thread
 _ANSWER_SECONDS = 20.0
 """A server that sends nothing for so long counts as down."""
 _OPENING_SECONDS = 90.0
-"""Until the body of an answer begins, redirects and a slow proxy included."""
+"""Until the body of an answer begins, including redirects and a slow proxy."""
 _MOST_JSON_BYTES = 64 << 20
 _MOST_JSON_SECONDS = 120.0
 """Limit for one JSON answer, however slowly it arrives."""
@@ -125,7 +125,7 @@ def _quoted(error: urllib.error.HTTPError) -> str:
 
 
 def translated(error: Exception) -> Fault:
-    """The fault that an exception of a connection is."""
+    """The fault for an exception of a connection."""
     reason = getattr(error, "reason", None) or error
     return Fault(str(reason) or type(reason).__name__)
 

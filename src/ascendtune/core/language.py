@@ -59,7 +59,7 @@ def choose(option: str | None, environment: Mapping[str, str], encoding: str | N
 
 @contextmanager
 def using(language: Language) -> Iterator[None]:
-    """`Phrases` answer in `language` inside the block; threads of this process included."""
+    """`Phrases` use `language` inside the block, in all threads of this process."""
     global _chosen
     before, _chosen = _chosen, language
     try:

@@ -70,12 +70,12 @@ def is_verbose() -> bool:
 
 
 def say(message: str) -> None:
-    """Log an information."""
+    """Log an informational message."""
     _logger.info(message)
 
 
 def say_in_handler(message: str) -> None:
-    """Log an information from the handler of a signal."""
+    """Log an informational message from a signal handler."""
     try:
         say(message)
     except RuntimeError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import PurePath
 
-# pad_token, and others that a tokenizer has, are not secret.
+# pad_token and other tokens of a tokenizer are not secret.
 _NOT_OF_A_TOKENIZER = "".join(
     rf"(?<!(?:{words})[_-])"
     for words in (
@@ -66,7 +66,7 @@ _DECLARED = re.compile(
 """Assignments in a Dockerfile and in csh, as a pair in Python, and in a row of a table."""
 _SAID = re.compile(r"((?:密码|口令|密钥|令牌)(?:是|为)\s*)[!-~]{4,}")
 _OPTION = re.compile(rf"(?i)((?<![\w.-])--?(?=[a-z]){_SECRET_NAME}(?:{_QUOTE},)?[ \t]+(?!{_QUOTE}?-)){_VALUE}")
-"""`--token VALUE`, and the same in a list of Python."""
+"""`--token VALUE`, and the same in a list of Python strings."""
 _WEAK_OPTION = re.compile(
     rf"(?i)((?<![\w.-])--?(?=[a-z])(?:[\w.-]*[_.-])?(?:auth|creds?|cookies?|pwd?)"
     rf"(?:{_QUOTE},)?[ \t]+(?!{_QUOTE}?-)){_NO_SECRET}{_VALUE}"
@@ -127,7 +127,7 @@ _IS_SECRET_OPTION = re.compile(
 _MAIL = re.compile(r"(?<![\w.+@/-])[\w.+-]{1,64}+@(?:[A-Za-z0-9-]{1,63}\.){1,6}(?P<top>[A-Za-z]{2,24})(?![\w@-])")
 _NOBODY = ("git@", "noreply@", "no-reply@")
 _UNITS = ("service", "socket", "target", "scope", "slice", "mount", "timer", "device", "path", "so", "py")
-"""systemd's: user@1000.service."""
+"""Suffixes of systemd units: user@1000.service."""
 _HOST = re.compile(
     r"(?:(?<=://)|(?<![\w.@/-]))(?=[a-z-]{0,40}\d)[a-z][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,63}){1,6}(?![\w-]|\.\w)",
     re.IGNORECASE,
@@ -203,7 +203,7 @@ class Mask:
 
     @classmethod
     def of_this_machine(cls, env: Mapping[str, str], versions: Iterable[str] = ()) -> Mask:
-        """Masks the names of this host and of its user."""
+        """A mask for the names of this host and of its user."""
         host = os.uname().nodename
         users = {env.get("USER", ""), PurePath(env.get("HOME", "")).name, _user()} - {""}
         return cls(users=users, hosts=dict.fromkeys((host, host.partition(".")[0])), versions=versions)
@@ -238,7 +238,7 @@ class Mask:
         return found[0] if is_kept else self._named("mail", found[0])
 
     def _host(self, found: re.Match[str]) -> str:
-        """Another node by its full name; names of modules, files and public servers have other forms."""
+        """Mask another node's full name; names of modules, files and public servers have other forms."""
         first, *between, top = found[0].lower().split(".")
         is_node = top in _PRIVATE_DOMAINS or (
             bool(between) and _PUBLIC_DOMAINS.fullmatch(top) and _IS_NODE.search(first)

@@ -94,12 +94,12 @@ def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | N
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
     except PermissionError:
-        # Also where nothing has this name, and a directory of PATH is closed to this user.
+        # Also if no program has this name, and a directory in PATH is closed to this user.
         if shutil.which(argv[0], os.F_OK, (os.environ if env is None else env).get("PATH")) is None:
             return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
         return Finished(tuple(argv), 126, "", f"{argv[0]}: may not be executed")
     except OSError as error:
-        # A program for another machine, a script without its first line.
+        # A program for another architecture, or a script without its first line.
         return Finished(tuple(argv), 126, "", f"{argv[0]}: {error.strerror}")
     _running.add(process)
     deadline = time.monotonic() + timeout_seconds
@@ -353,11 +353,11 @@ class PipedChild(_InASession):
         return True
 
     def output_lines(self) -> Iterator[str]:
-        """Lines of its stdout, until it closes it."""
+        """Lines of its stdout, until the child closes it."""
         return self._lines(self._process.stdout)
 
     def error_lines(self) -> Iterator[str]:
-        """Lines of its stderr, until it closes it."""
+        """Lines of its stderr, until the child closes it."""
         return self._lines(self._process.stderr)
 
     def hang_up(self) -> None:

@@ -19,12 +19,12 @@ def adopt_orphans() -> None:
 
 
 def children(pid: int) -> list[psutil.Process]:
-    """The processes that `pid` has started itself."""
+    """The children of `pid`."""
     return _children(pid, recursive=False)
 
 
 def below(pid: int) -> list[psutil.Process]:
-    """Every process that `pid` has started, directly or not."""
+    """The descendants of `pid`."""
     return _children(pid, recursive=True)
 
 

@@ -106,7 +106,7 @@ class ProgressBar:
                     self.show(*self._state)
 
     def say(self, message: str) -> None:
-        """Print a line that stays, above the progress bar."""
+        """Print a line permanently, above the progress bar."""
         with self._hidden():
             self._stream.write(message + "\n")
             self._stream.flush()

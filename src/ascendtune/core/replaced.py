@@ -1,4 +1,4 @@
-"""Functions of other packages, replaced for a while."""
+"""Temporary replacement of functions of other packages."""
 
 from __future__ import annotations
 

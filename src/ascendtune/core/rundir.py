@@ -38,7 +38,7 @@ FORCED_STACKS_SIGNAL = signal.SIGUSR2
 """For a worker that has not answered STACKS_SIGNAL."""
 _TAIL_BYTES = 64 * 1024
 _RESERVED_BYTES = 128 * 1024
-"""Several times a run.json."""
+"""Several times the size of run.json."""
 # The form that `checkpoint` writes; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 _LONGEST_STATE = 32
@@ -208,7 +208,7 @@ class RunDir:
         return self.metrics.is_file() and self.metrics.stat().st_size > 0
 
     def read_if_any(self) -> dict[str, Any]:
-        """`read`; empty where there is no run.json."""
+        """`read`; empty if there is no run.json."""
         return self.read() if self.run_json.is_file() else {}
 
     def read(self) -> dict[str, Any]:
@@ -319,7 +319,7 @@ class RunDir:
             os.posix_fallocate(file.fileno(), 0, _RESERVED_BYTES)
 
     def last_metrics(self) -> dict[str, Any] | None:
-        """The newest whole line of metrics.jsonl, without reading the rest.
+        """The newest complete line of metrics.jsonl, without reading the others.
 
         Raises:
             MachineError: it is damaged.

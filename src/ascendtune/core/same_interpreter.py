@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 _READ_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
-"""Beginnings of variables that the loader, the C library and Python read when a program starts, and never again."""
+"""Prefixes of variables that the loader, the C library and Python read only when a program starts."""
 
 
 def become_module(argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Follows a file that another process appends lines to."""
+"""Follows a file to which another process appends lines."""
 
 from __future__ import annotations
 

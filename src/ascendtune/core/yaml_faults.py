@@ -1,4 +1,4 @@
-"""From PyYAML's errors to messages with a line and a remedy that fits the usual slips."""
+"""Converts PyYAML's errors to messages with a line and a remedy for common mistakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yaml.reader import ReaderError
 from ascendtune.core.errors import RecipeError
 
 FULL_WIDTH_COLON = "write ':' and a space, not the full-width colon '：'"
-# A key and the colon of a Chinese keyboard, which YAML reads as a letter.
+# A key with the colon of a Chinese keyboard, which YAML reads as a letter.
 _KEY_WITH_FULL_WIDTH_COLON = re.compile(r"^\s*(- *)?[\w.-]+\s*：")
 
 _TAGS_OF_YAML = "tag:yaml.org,2002:"

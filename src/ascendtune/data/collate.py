@@ -34,10 +34,10 @@ class Batch:
     targets: NDArray[np.int64]
     """(labelled,) int64: the token ids to predict at these positions."""
     tokens: int
-    """Real tokens, padding not counted."""
+    """Real tokens, without padding."""
     attention_mask: NDArray[np.int64] | None = None
     """(batch, tokens) int64 when padded: 1 for tokens, 0 for padding."""
-    # The fields below are filled only where groups have several rows; elsewhere they would cost time at every step.
+    # The fields below are set only if groups have several rows; otherwise they would cost time at every step.
     documents: int = 0
     """Rows in the batch, group by group."""
     target_document: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)

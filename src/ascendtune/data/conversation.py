@@ -37,7 +37,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text that is trained on whole, without roles."""
+    """Text without roles that is trained on completely."""
 
     text: str
 

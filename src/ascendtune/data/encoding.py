@@ -1,4 +1,4 @@
-"""Text files in another encoding than UTF-8: read as UTF-8, and which encoding a file is likely to have."""
+"""Text files in other encodings than UTF-8: conversion to UTF-8, and detection of a file's likely encoding."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def read_lines(path: Path, encoding: Encoding = "auto") -> Iterator[tuple[int, s
 
 
 class _BlankLines:
-    """Bounds the blank lines behind each other: a small gzip file unpacks to hundreds of millions of them."""
+    """Limits consecutive blank lines: a small gzip file can decompress to hundreds of millions of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -329,7 +329,7 @@ def _training_files(files: list[Path], folder: Path) -> list[Path]:
 
 @cache
 def _tell_once(message: str, is_warning: bool = False) -> None:
-    # The files are listed for the format, for the hash of the tokens, and to read them.
+    # The files are listed for the format, for the hash of the tokens, and for reading.
     (warn if is_warning else say)(message)
 
 
@@ -352,7 +352,8 @@ def _matching(files: list[Path], folder: Path, spec: DatasetSpec, word: Literal[
 
 
 def _mentions(file: Path, folder: Path, word: str) -> bool:
-    """`train` is in train.jsonl, data/train-00000-of-00002.parquet and train/0.json, not in training.json."""
+    """Whether a word occurs in a path: `train` in train.jsonl, data/train-00000-of-00002.parquet, not in
+    training.json."""
     return bool(re.search(rf"(?<![a-zA-Z0-9]){re.escape(word)}(?![a-zA-Z0-9])", str(file.relative_to(folder)), re.I))
 
 
@@ -363,5 +364,5 @@ def _is_data(relative: Path) -> bool:
 
 
 def _is_packed(path: Path) -> bool:
-    """Whether it is data in another compression than gzip: rows.jsonl.zst."""
+    """Whether the file is data in another compression than gzip: rows.jsonl.zst."""
     return path.suffix.lower() in _PACKED and data_suffix(path.with_suffix("")) is not None

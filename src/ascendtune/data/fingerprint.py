@@ -39,7 +39,7 @@ class TokenInputs:
     model_directory: Path
     """The directory of the tokenizer."""
     locations: Sequence[tuple[DatasetSpec, Path]]
-    """Every data set of the section, and where it lies on this machine."""
+    """Every data set of the section, and its location on this machine."""
     task: Task
     new_tokens: Sequence[str]
     seed: int

@@ -1,4 +1,4 @@
-"""Rows as they are trained on: as read, as the template writes them, as tokens with labels, and where they are cut."""
+"""Shows rows as they are trained on: as read, as rendered, and as tokens with labels and cuts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Segment:
     tokens: int
     is_trained: bool
     is_cut: bool
-    """Behind data.max_length."""
+    """Whether the tokens are beyond data.max_length."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TokenSequence:
     trained: list[bool]
     """Per token: whether the loss covers it, before the cut."""
     is_beginning: bool
-    """The text is so long that only its beginning was tokenised."""
+    """Whether the text is so long that only its beginning was tokenised."""
 
     @property
     def kept(self) -> int:
@@ -152,7 +152,7 @@ class Inspection:
                 return [self._of_conversation(made, "")]
 
     def _of_text(self, text: str) -> TokenSequence:
-        """All of it is trained on, then EOS; behind max_length the next row of tokens begins."""
+        """The whole text is trained on, followed by EOS; beyond max_length the next row of tokens begins."""
         shown = text[:_MOST_CHARACTERS]
         encoding = self.tokenizer.encode_batch([shown])[0]
         ids, offsets = list(encoding.ids), list(encoding.offsets)

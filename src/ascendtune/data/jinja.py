@@ -1,4 +1,4 @@
-"""The Jinja dialect that chat templates are written in: the same sandbox, filters and tags as in transformers."""
+"""The Jinja dialect of chat templates: the same sandbox, filters and tags as in transformers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChatEnvironment(LimitedEnvironment):
 
 
 def split_generation_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The text without marks, and the character ranges that lay between them, in order."""
+    """The text without marks, and the character ranges between them, in order."""
     if GENERATION_BEGINS not in text:
         return text, []
     pieces, ranges, length = [], [], 0

@@ -22,7 +22,7 @@ _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 _MOST_OBJECTS = 20
 """Most columns of a row that may all be objects; a first line with more is a file of rows by name."""
 _LONGEST_WORD = 16
-"""Characters; that which a number, a name like `-Infinity` or an escape can lack at the end is shorter."""
+"""Characters: more than the missing end of a number, a name like `-Infinity` or an escape."""
 
 
 def rows_of_json(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:

@@ -157,7 +157,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(parts)
 
     def plus(self, parts: tuple[Any, ...]) -> Any:
-        """`a + b + c`, a few at once."""
+        """`a + b + c`, a few operands at once."""
         each = iter(parts)
         made = next(each)
         for part in each:
@@ -264,7 +264,7 @@ def _finalizer(meter: Meter) -> Callable[[Any], Any]:
 
 
 class _Counted:
-    """An iterable each of whose elements is a step."""
+    """An iterable that counts a step for each element."""
 
     def __init__(self, iterable: Any, meter: Meter) -> None:
         self._iterable = iterable

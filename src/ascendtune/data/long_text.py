@@ -23,9 +23,9 @@ from ascendtune.data.store import Int32
 from ascendtune.data.tokenizer import Tokenizer
 
 _MARGIN = 4096
-"""Characters before a cut whose tokens are not used."""
+"""Tokens of this many characters before a cut are not used."""
 _OVERLAP = 4 * _MARGIN
-"""Characters at the end of a part that the next part repeats, or some of them."""
+"""Characters at the end of a part of which the next part repeats some or all."""
 _CHARACTERS_PER_TOKEN = 8
 _CHARACTERS_PER_PART = 500_000
 _LONGEST_PART = 8_000_000
@@ -66,7 +66,7 @@ def first_tokens(backend: Backend, text: str, tokens: int) -> tuple[Encoding, in
 
 
 def _reaches(encoding: Encoding, tokens: int, characters: int) -> bool:
-    """Whether more than `tokens` tokens end before so many characters."""
+    """Whether more than `tokens` tokens end before this number of characters."""
     if len(encoding) <= tokens:
         return False
     place: tuple[int, int] | None = encoding.token_to_chars(tokens)

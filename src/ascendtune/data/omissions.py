@@ -64,7 +64,7 @@ def _calls_in(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
 
 
 def _with_calls_marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with `_MARK` and a number behind the names of called functions."""
+    """The messages with `_MARK` and a number appended to the names of called functions."""
     marked, numbers = list(messages), count(1)
     for at, message in enumerate(messages):
         if calls := message.get("tool_calls"):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 PackedSequence = tuple[int, ...]
 """Group numbers."""
 _BLOCK = 1 << 20
-"""Rows handled at a time where each needs more bytes than are kept of it."""
+"""Rows that are handled at a time if each needs more temporary bytes than are kept of it."""
 
 
 class Bins:
@@ -152,7 +152,7 @@ class BatchPlan:
         return int(self._lengths[_groups(sequences)].sum())
 
     def padding_ratio(self, per_device: int) -> float:
-        """Share of the computed positions that are padding in the first epoch, where rows of a batch are padded."""
+        """Share of the computed positions that are padding in the first epoch, if rows of a batch are padded."""
         longest = self.first_epoch.sums(self._row_lengths.reshape(-1, self._group_size).max(axis=1))
         if not len(longest):
             return 0.0
@@ -232,7 +232,7 @@ def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.i
 
 
 def _longest_first(lengths: NDArray[np.int32], order: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(rows,) int32: `order`, sorted by falling length."""
+    """(rows,) int32: `order`, sorted by descending length."""
     shortfall = lengths.max(initial=0) - lengths
     # Integers of 16 bits are sorted in linear time.
     keys = shortfall.astype(np.uint16) if shortfall.max(initial=0) < 1 << 16 else shortfall

@@ -48,7 +48,7 @@ class PreparedData:
     report: DataReport
     eval_report: DataReport | None
     vocab_size: int
-    """Rows that the model's embeddings need."""
+    """Required rows of the model's embeddings."""
     eos_id: int | None
     pad_id: int
     stop_ids: tuple[int, ...]

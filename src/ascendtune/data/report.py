@@ -1,4 +1,4 @@
-"""The data report: accounts for every row that was read. Written in full to data.json, printed in short."""
+"""The data report: accounts for every row that was read. Written completely to data.json, printed in short."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class Rows(Sequence[Any]):
         return np.arange(len(self._file), dtype=np.int32) if self._order is None else self._order
 
     def without_copies(self) -> Numbers:
-        """(rows,) int32: ascending indices, of each row that of its first copy."""
+        """(rows,) int32: per row the index of its first copy, ascending."""
         if self._order is None:
             return self.numbers
         return np.sort(np.unique(self._order, return_index=True)[1]).astype(np.int32)

@@ -34,7 +34,7 @@ class TokenizeResult(TokenCounts):
     dropped: list[tuple[int, str, str]] = field(default_factory=list)
     """(row, reason, detail): rows that were not written."""
     disagrees: bool = False
-    """The fast path of rendering disagreed with Jinja: the outcome is invalid."""
+    """Whether the fast path of rendering disagreed with Jinja: then the result is invalid."""
 
     def add(self, other: TokenizeResult) -> None:
         self.add_counts(other)
@@ -45,7 +45,7 @@ class TokenizeResult(TokenCounts):
         self.disagrees |= other.disagrees
 
     def saw(self, length: int) -> None:
-        """Note the length of a row before truncation."""
+        """Record the length of a row before truncation."""
         self.longest = max(self.longest, length)
         self.shortest = length if self.shortest is None else min(self.shortest, length)
 

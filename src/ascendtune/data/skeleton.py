@@ -50,7 +50,7 @@ Shape = tuple[tuple[str, bool], ...]
 
 
 class SkeletonRenderer:
-    """Renders plain conversations of `template`, the same as `template.render` does."""
+    """Renders plain conversations of `template`, with the same results as `template.render`."""
 
     def __init__(self, template: ChatTemplate) -> None:
         environment = _WatchingEnvironment()
@@ -71,7 +71,7 @@ class SkeletonRenderer:
             content = message["content"]
             if not content or content.strip() != content:
                 return None
-            # Two keys are role and content.
+            # Two keys: role and content.
             if len(message) == 2:
                 shape.append((message["role"], True))
             elif _KEYS.issuperset(message):

@@ -28,7 +28,7 @@ from ascendtune.data.tokenizer import Tokenizer
 _BORDERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 _AFTER: Mapping[str, tuple[str, ...]] = {"system": ("user",), "user": ("assistant",), "assistant": ("user",)}
-# Conversations up to this length are always rendered whole.
+# Conversations up to this length are always rendered completely.
 _MANY_MESSAGES = 64
 # Turns over all renderings of one conversation: about ten seconds.
 _MOST_RENDERED = 2_000_000
@@ -152,7 +152,7 @@ def _text_and_spans(
 
 
 def _alternates(messages: Sequence[Message]) -> bool:
-    """Whether questions and answers alternate, after an optional system message: every template supports that order."""
+    """Whether questions and answers alternate, after an optional system message: every template supports this order."""
     allowed: tuple[str, ...] = ("system", "user")
     for message in messages:
         if message["role"] not in allowed:
@@ -220,7 +220,7 @@ class _Finder:
         return span if any(span[1] <= begin < extended[1] for begin, _ in marked) else extended
 
     def with_stop(self, span: Span) -> Span:
-        """The span up to and including the stop token that follows it, white space before it included."""
+        """The span including the stop token that follows it, and the white space before that."""
         found = _stops(self._template).match(self._text, span[1])
         return (span[0], found.end()) if found else span
 
@@ -303,7 +303,7 @@ class _Finder:
                 alike = _agreement(self._text[here : written[1]], alone._text[there:])
                 end = self._token_around(here + alike)[0]
                 calls, rest = self._text[here:end], alone._text[there + end - here :]
-                # Apriel writes the ids of calls only where a result follows: the calls go on behind the difference.
+                # Apriel writes the ids of calls only if a result follows: the calls continue after the difference.
                 is_whole = not rest.strip() or _stops(self._template).match(rest)
                 if is_whole and all(calls.count(name) >= times for name, times in called.items()):
                     return end
@@ -351,7 +351,7 @@ def _text_unlike(text: str) -> str:
 
 
 def _with_other_text(message: Message, other_text: str) -> Iterator[Message]:
-    """The message with another content: first as a plain answer, then, for tool calls, within the same calls."""
+    """Copies of the message with another content: as a plain answer, then, for tool calls, within the same calls."""
     # A tool's result has the id of its call, without which a template may refuse it.
     kept: Message = message if message["role"] == "tool" else {"role": message["role"]}
     yield {**kept, "content": other_text}

@@ -105,7 +105,7 @@ class _Job:
         for number in rows:
             length = len(self.texts[number].text)
             if length >= _CHARACTERS_PER_BATCH and begin < number:
-                # A text of this length is a batch of its own.
+                # A text of this length forms a batch by itself.
                 yield range(begin, number)
                 begin, characters = number, 0
             characters += length
@@ -120,7 +120,7 @@ class _Job:
             self._write_long(rows.start, writer, total)
             return
         texts = [self.texts[number].text for number in rows]
-        # Offsets are not needed, and leaving them out saves a fifth of the time.
+        # Offsets are not needed, and omitting them saves a fifth of the time.
         encodings = self.tokenizer.encode_batch(texts, offsets=False)
         tokens: list[int] = []
         offsets = [0]
@@ -133,7 +133,7 @@ class _Job:
         self._write(np.array(tokens, np.int32), np.array(offsets, np.int32), writer, total)
 
     def _write_long(self, number: int, writer: ShardWriter, total: TokenizeResult) -> None:
-        """Write a text that is tokenised part by part, or only at its beginning where it is dropped anyway."""
+        """Write a text that is tokenised part by part, or only at its beginning if it is dropped anyway."""
         text = self.texts[number].text
         if not self.split and len(text) > characters_for(self.max_length):
             encoding, seen = first_tokens(self.tokenizer.backend, text, self.max_length)

@@ -98,7 +98,7 @@ class TokenDataset:
         return np.concatenate(values)[:: self.group_size] if values else np.empty(0, np.float32)
 
     def rows_by_length(self) -> dict[int, int]:
-        """Tokens of a row -> how many rows have as many, in ascending order."""
+        """Number of tokens -> number of rows with this length, ascending."""
         found = Counter[int]()
         for part in self._parts:
             counts = np.bincount(np.diff(part.offsets))
@@ -110,7 +110,7 @@ class TokenDataset:
         return int(self._starts[-1])
 
     def content_hash(self) -> str:
-        """16 hex digits over all rows, in order, however they are divided into shards."""
+        """Hash, of 16 hex digits, of all rows in order, independent of their division into shards."""
         digest = hashlib.blake2b(self.lengths.astype("<i4").tobytes(), digest_size=8)
         digest.update(self.values.astype("<f4").tobytes())
         for column in ("input_ids", "labels"):
@@ -211,7 +211,7 @@ class ShardWriter:
                     self._writer.close()
                     self._file.close()
         finally:
-            # After a failure nothing is worth writing, but an open file would keep its space on a full disk.
+            # After a failure nothing needs to be written, but an open file would keep its space on a full disk.
             with suppress(OSError):
                 self._file.close()
 

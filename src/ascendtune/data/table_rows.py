@@ -52,7 +52,7 @@ def rows_of_csv(
 
 
 def _rows_of_fields(path: Path, delimiter: str, encoding: Encoding) -> Iterator[tuple[int, list[str]]]:
-    """The line on which a row begins, and its fields, of the rows that have any."""
+    """The line on which each row begins, and its fields; empty rows are skipped."""
     csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader((line for _, line in read_lines(path, encoding)), delimiter=delimiter, strict=True)
     begin = 1
@@ -148,7 +148,7 @@ _LARGE_BATCH = 64 << 20
 _MOST_VALUES, _MOST_TIMES = 1 << 27, 200
 """A Parquet file of more values than the first may have at most this many times its size in bytes."""
 _ARROW_FILE = b"ARROW1"
-"""Arrow's file format begins so, which polars and Feather write; datasets writes the format of streams."""
+"""Begin of Arrow's file format, which polars and Feather write; datasets writes the format of streams."""
 
 
 class _NumberedSource(SourceFile):

@@ -1,4 +1,4 @@
-"""Chat templates: from messages to the text that the model reads, and the part of it that is trained on."""
+"""Chat templates: convert messages to the text for the model, and mark the part of it that is trained on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_OPTIONS = ("messages", "tools", "add_generation_prompt")
 _UNUSUAL, _THOUGHT = "7302946185", "8206514973"
 """An answer and a thought that no template itself contains, unlike the word in `</answer>`, and that a change of case
 does not change."""
-# Bytes; a longer file is refused for its length.
+# Bytes; longer files are refused.
 _LONGEST_FILE = 4_000_000
 
 
@@ -143,7 +143,7 @@ class ChatTemplate:
         return find_spans(self.with_options(conversation.options), conversation, needed)
 
     def with_options(self, options: dict[str, Any] | None) -> ChatTemplate:
-        """This template, with these variables in all that it writes."""
+        """This template, with `options` as variables of every rendering."""
         if not options:
             return self
         # The copy shares the cached values of this one, and is not compiled again.

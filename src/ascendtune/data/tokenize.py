@@ -1,4 +1,4 @@
-"""From conversations to shards of tokens with labels."""
+"""Converts conversations to shards of tokens with labels."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _conversion(directory: Path) -> str:
         convert = "from transformers.integrations.mistral import convert_tekken_tokenizer as convert; "
         convert += f"convert('{directory / 'tekken.json'}')"
     elif (directory / "tokenizer.model").is_file():
-        # transformers 5 merges runs of spaces before all else: other tokens than SentencePiece's.
+        # transformers 5 merges runs of spaces before everything else: other tokens than SentencePiece's.
         condition = ", in an environment of its own with `pip install 'transformers<5' sentencepiece protobuf`"
     return f"convert its tokenizer once{condition}: python -c \"{convert}.save_pretrained('{directory}')\""
 

@@ -214,7 +214,7 @@ def _local_path_meant(name: str) -> str:
         return ""
     if nearest := closest_path(Path(name)):
         return f"did you mean the path '{nearest}'? If not: "
-    # Most models on hubs are OWNER/NAME.
+    # Most models on hubs have the form OWNER/NAME.
     return "" if "/" in name else "if it is a path: it starts at the working directory; else: "
 
 

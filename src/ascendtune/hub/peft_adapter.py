@@ -54,7 +54,7 @@ class LowRank:
     shape: tuple[int, int]
     """(out, in) of B @ A."""
     is_embedding: bool = False
-    """Then the weight is the transpose: (in, out), a row for each token."""
+    """Whether the weight is the transpose: (in, out), one row per token."""
     magnitude: str | None = None
     """DoRA: the length of each row (of each column of an embedding)."""
     bias: str | None = None

@@ -43,7 +43,7 @@ _BITS = {
     "F6_E3M2": 6,
 }
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")
-"""Types of weights that an adapter can be added to."""
+"""Dtypes of weights to which an adapter can be added."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
 
 
 def bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor of a type that the format has."""
+    """Size in bytes of a tensor with a dtype of the format."""
     return math.prod(shape) * _BITS[dtype] // 8
 
 

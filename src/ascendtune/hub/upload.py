@@ -22,7 +22,7 @@ from ascendtune.hub.upload_files import UploadFile
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository of models on a hub, as it is before the upload."""
+    """A repository of models on a hub, in its state before the upload."""
 
     name: str
     """OWNER/NAME."""

@@ -25,7 +25,7 @@ _ORIGINS = ("_name_or_path", "name_or_path")
 
 @dataclass(frozen=True)
 class UploadFile:
-    """A file as it will be in the repository."""
+    """A file for the repository."""
 
     name: str
     source: Path | bytes

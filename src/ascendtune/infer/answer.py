@@ -16,7 +16,7 @@ _THOUGHT_TOKENS = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
 
 @dataclass(frozen=True)
 class Answer:
-    """`thought` is empty where the model did not think, or wrote its thought as ordinary text (`<think>`)."""
+    """`thought` is empty if the model did not think, or wrote its thought as ordinary text (`<think>`)."""
 
     text: str
     thought: str = ""
@@ -64,7 +64,7 @@ class AnswerMarks:
             return Answer(answer.lstrip(), thought.strip())
         if not is_whole and any(mark and mark.startswith(generated) for mark in (begins, self.before_answer)):
             return Answer("")
-        # A call or another channel begins otherwise: it is shown with its special tokens.
+        # A call or another channel begins in another way: it is shown with its special tokens.
         return Answer(generated.removeprefix(self.before_answer).lstrip() if self.before_answer else text)
 
 

@@ -277,7 +277,8 @@ def _counts_positions_itself(model: Any) -> bool:
 
 
 def _leave_positions_to(model: Any) -> None:
-    """Drop the positions of transformers' `generate`, which start at 0: the model's own forward counts otherwise."""
+    """Drop the positions of transformers' `generate`, which start at 0: the model's own forward numbers them
+    differently."""
     prepare = model.prepare_inputs_for_generation
 
     # `generate` inspects the signature.

@@ -13,7 +13,7 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import attached
 
 _OTHER_BINDER = "CPU_AFFINITY_CONF"
-"""torch_npu's own variable, which binds single threads: the user's choice where it is set."""
+"""torch_npu's own variable, which binds single threads: if it is set, the user's choice is kept."""
 
 
 def binding(

@@ -43,7 +43,7 @@ class Leftover:
 
     @property
     def is_ours(self) -> bool:
-        """The user's own, and of a job in the user's registry."""
+        """Whether it belongs to the user, and to a job in the user's registry."""
         return self.is_of_our_job and self.may_be_ended
 
     @property
@@ -96,7 +96,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
 
 
 def _highest(marked: MarkedProcess) -> procfs.Stat:
-    """The ancestor of all processes of the same job."""
+    """The topmost ancestor among the processes of the same job."""
     highest = marked.stat
     while (parent := procfs.stat_of(highest.parent)) and mark_of(parent.pid) == marked.job_id:
         highest = parent
@@ -104,7 +104,7 @@ def _highest(marked: MarkedProcess) -> procfs.Stat:
 
 
 def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs.Stat, str | None]]:
-    """Processes on a device whose parent has ended."""
+    """Processes that use a device and whose parent has ended."""
     listed = {pid_here(entry) for device in devices for entry in device.processes}
     has_files = any(_DEVICE_FILES.fullmatch(path.name) for path in dev.iterdir())
     for stat in procfs.stats():
@@ -135,7 +135,7 @@ def _device_files(pid: int, dev: Path) -> set[str]:
 
 
 def _spared() -> Collection[int]:
-    """This process and its ancestors, and the processes that run jobs: a job inside another carries the outer mark."""
+    """This process, its ancestors, and the processes that run jobs: a job inside another has the outer job's mark."""
     spared = {job.pid for job in registry.jobs() if is_alive(job)}
     stat = procfs.stat_of(os.getpid())
     while stat is not None:

@@ -92,7 +92,7 @@ def _fork_to_background(log: Path) -> _BackgroundProcess | None:
 
 
 def _wait(other: _BackgroundProcess, job_id: str) -> int | None:
-    """Until the job is registered, or its process has ended: then its exit code."""
+    """Wait until the job is registered, or its process has ended: then return its exit code."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if (exit_code := other.exit_code()) is not None:

@@ -27,7 +27,7 @@ class DeviceMemoryHolder:
 
 
 def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int, list[DeviceMemoryHolder]]:
-    """The memory of each of `pids`. A container numbers its processes otherwise than the host; both are tried."""
+    """The memory of each of `pids`. A container has other pids than the host; both are tried."""
     found: dict[int, list[DeviceMemoryHolder]] = {}
     for device in devices:
         for each in device.processes:

@@ -1,4 +1,4 @@
-"""The environment of a job's processes. The user's settings win over defaults."""
+"""The environment of a job's processes. The user's settings take precedence over defaults."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ class LogLine:
 
 @dataclass
 class _Log:
-    """A log that is followed."""
+    """A log that is being followed."""
 
     rank: int | None
     tail: Tail
     shown_at: float = field(default_factory=time.monotonic)
     bar: str = ""
-    """The state of a progress bar that was shown last."""
+    """The last state of a progress bar that was shown."""
 
     def news(self, is_over: bool) -> list[str]:
         """Lines since the last call, and sometimes the state of a progress bar; at the end everything that is left."""

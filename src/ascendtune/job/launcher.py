@@ -47,7 +47,7 @@ class Launcher:
     ) -> None:
         process_tree.adopt_orphans()
         token = secrets.token_hex(8)
-        # An absolute path: the guard has a directory of its own.
+        # An absolute path, because the guard has another working directory.
         left = (str(scratch.absolute()),) if scratch else ()
         self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token, *left), env)
         self._scratch = scratch
@@ -100,7 +100,7 @@ class Launcher:
         process_tree.send(self.descendants(), signal.SIGCONT)
 
     def kill(self) -> None:
-        """End everything now."""
+        """End all processes now."""
         process_tree.send(self.descendants(), signal.SIGKILL)
 
     def end_descendants(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
@@ -123,5 +123,5 @@ class Launcher:
         self._guard.dismiss()
 
     def descendants(self) -> list[psutil.Process]:
-        """The agent and everything below it, also where a parent in between has died."""
+        """The agent and its descendants, including those whose parent has ended."""
         return [each for each in process_tree.below(os.getpid()) if each not in self._others]

@@ -20,7 +20,7 @@ from ascendtune.job.record import Job, is_alive
 
 @dataclass(frozen=True)
 class MarkedProcess:
-    """A process that carries the mark of a job."""
+    """A process with the mark of a job."""
 
     stat: procfs.Stat
     job_id: str

@@ -46,7 +46,7 @@ def main(*arguments: str) -> None:
 
 
 def bind(local_rank: int, cores: str) -> None:
-    """Keep this process, its threads and its children on its part of `cores`."""
+    """Bind this process, its threads and its children to its part of `cores`."""
     parts = cores.split(";")
     if local_rank < len(parts) and (mine := cores_of(parts[local_rank])):
         os.sched_setaffinity(0, mine)

@@ -29,7 +29,7 @@ class Job:
     pid: int
     """Pid of the process that started the others, or of the only one."""
     start_ticks: int
-    """When that process started, in clock ticks since boot: with `pid`, `boot_id` and `pid_namespace` unique."""
+    """Start time of that process, in clock ticks since boot: unique with `pid`, `boot_id` and `pid_namespace`."""
     boot_id: str
     pid_namespace: str
     host: str
@@ -51,7 +51,7 @@ class Job:
     started: float
     """Seconds since the epoch, as `ended`."""
     is_foreign: bool = False
-    """Rank 0 has a log, too."""
+    """Whether rank 0 also has a log."""
     ended: float | None = None
     exit_code: int | None = None
     started_monotonic: float | None = None

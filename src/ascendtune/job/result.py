@@ -230,7 +230,8 @@ def _said(launcher_log: Path, said_before: int) -> str:
 
 
 def close(run_dir: Path, state: State, cause: dict[str, Any] | None) -> None:
-    """Record the end of an attempt whose workers could not: they have all ended, so nothing else writes run.json."""
+    """Record the end of an attempt whose workers could not: they have all ended, so no other process writes
+    run.json."""
     run = RunDir(run_dir)
     if run.run_json.is_file() and run.read()["state"] in ("created", "running", "stopped"):
         run.end_attempt(state, cause)

@@ -23,7 +23,7 @@ class JobSpec:
     run_dir: Path
     """Directory of launcher.log, the ranks' logs and the cause of a failure."""
     nproc: int
-    """On each node."""
+    """Number of processes on each node."""
     kind: Kind
     device_ids: tuple[str, ...] | None = None
     """Values of the visibility variable of `kind`; None keeps the user's."""
@@ -76,7 +76,7 @@ class NodePlace:
     address: str | None = None
     """Address of this node for the others; None on one node."""
     interface: str | None = None
-    """The network interface with that address."""
+    """The network interface of that address."""
     connect_to: str | None = None
     """The address of node 0 if `master_addr` is a name that means a loopback address here."""
 

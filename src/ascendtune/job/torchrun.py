@@ -39,7 +39,7 @@ from ascendtune.machine.peers import INIT_METHOD
 
 _LOOPBACK = "127.0.0.1"
 _PATIENCE_SECONDS = 10.0
-"""Beyond the store's own time-out, which ends all other cases with a better message."""
+"""Longer than the store's own time-out, which ends all other cases with a better message."""
 
 
 class OneRendezvous(RendezvousHandler):

@@ -27,7 +27,7 @@ class Wheel:
     python: tuple[str, ...]
     product: str
     also: tuple[str, ...]
-    """Further CANN releases that the vendor declares to work."""
+    """Further CANN releases that the vendor declares compatible."""
     source: str
 
     def takes_python(self, python: str) -> bool:
@@ -54,7 +54,7 @@ class DriverRange:
 
 
 def release_key(version: str) -> Key:
-    """Something to compare releases by; unknown letters count as nothing."""
+    """A key to compare releases by; unknown letters are ignored."""
     return (*(_part(part) for part in re.split(r"[.-]", version.strip().lower()) if part), _END)
 
 
@@ -73,7 +73,7 @@ def base_version(version: str) -> str:
 
 
 def wheels() -> tuple[Wheel, ...]:
-    """All of them, newest torch first."""
+    """All wheels, newest torch first."""
     return _tables()[0]
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML (package nvidia-ml-py, optional). No library, no driver or no GPU: nothing, quietly."""
+"""NVIDIA GPUs through NVML (package nvidia-ml-py, optional). Without library, driver or GPU the result is empty."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def memory_limit(read: Callable[[str], str]) -> int | None:
 
 
 def usable_memory_bytes() -> int:
-    """Memory of this machine, or the limit of this process's control group where that is less."""
+    """Memory of this machine, or the limit of this process's control group if that is less."""
     total: int = psutil.virtual_memory().total
     limit = memory_limit(text_of)
     return total if limit is None else min(total, limit)

@@ -66,7 +66,7 @@ class Accelerator:
     bus_id: str | None = None
     utilization_ratio: float | None = None
     memory_used_bytes: int | None = None
-    """High-bandwidth memory where the chip has it, else DDR."""
+    """High-bandwidth memory if the chip has it, else DDR."""
     memory_total_bytes: int | None = None
     power_watts: float | None = None
     temperature_celsius: int | None = None
@@ -74,7 +74,7 @@ class Accelerator:
     hugepages_total: int | None = None
     processes: tuple[DeviceProcess, ...] = ()
     processes_known: bool = field(default=True, compare=False)
-    """False where the tool's list of processes was cut off; not part of the JSON."""
+    """False if the tool's list of processes was cut off; not part of the JSON."""
     logical_id: int | None = field(default=None, compare=False)
     """Its value in the kind's visibility variable; not part of the JSON."""
     uuid: str | None = field(default=None, compare=False)

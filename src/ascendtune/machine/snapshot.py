@@ -25,7 +25,7 @@ class Snapshot:
 
     @property
     def is_blind(self) -> bool:
-        """Devices should be present, and no fact about them is known."""
+        """Whether devices should be present, and nothing is known about them."""
         return not self.devices and any(trouble.blinding for trouble in self.troubles)
 
     def as_json(self) -> dict[str, Any]:

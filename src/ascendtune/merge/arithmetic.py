@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK = 1 << 18
-"""Numbers added at a time: as many as fit into a core's cache."""
+"""Numbers that are added at a time: as many as fit into a core's cache."""
 _ONE_PASS = 256
 """With a rank up to this a product is summed in one pass, in the same order whether it is added to a matrix or not
 (MKL: 384)."""
@@ -54,7 +54,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 class Scratch:
-    """Memory that is reused: allocating it again costs more than the arithmetic."""
+    """Reused memory: a new allocation takes longer than the arithmetic."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
@@ -139,7 +139,7 @@ def is_equal(one: tuple[SafetensorsHeader, str], other: tuple[SafetensorsHeader,
 
 
 def as_bytes(tensor: torch.Tensor) -> Any:
-    """(bytes,) uint8 array of the tensor's contents; no copy where the tensor is contiguous."""
+    """(bytes,) uint8 array of the tensor's contents; no copy if the tensor is contiguous."""
     return tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 

@@ -184,7 +184,7 @@ def _skeleton(base: Base, *, is_classifier: bool) -> Any:
 
 
 def _siblings(key: str, names: dict[str, torch.Tensor]) -> list[str]:
-    """The names of all experts' pieces, where that of a first and only expert is `key`."""
+    """The names of all experts' pieces, if `key` is that of a single expert."""
     parts = key.split(".")
     for at, part in enumerate(parts):
         numbered = [".".join([*parts[:at], str(number), *parts[at + 1 :]]) for number in range(len(names))]

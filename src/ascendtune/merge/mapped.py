@@ -32,7 +32,7 @@ _DTYPES = {
 
 
 class NotInFp32(Exception):
-    """The weights are stored in a dtype of quantised models."""
+    """Raised if the weights are stored in a dtype of quantised models."""
 
 
 class MappedFiles:
@@ -48,7 +48,7 @@ class MappedFiles:
         """By name: each with the shape and the dtype in the file."""
         for header in headers:
             with header.path.open("rb") as file:
-                # A private map: nothing that is written into a tensor reaches the file.
+                # A private map: data written into a tensor does not reach the file.
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._maps.append(mapped)
             for name, stored in header.tensors.items():

@@ -131,7 +131,7 @@ class MergePlanBuilder:
         self._set(found, replace(old, rotations=(*old.rotations, InputRotation(adapter, rotation, rows))))
 
     def add_expert_lora(self, adapter: Adapter, expert_lora: ExpertLora) -> None:
-        """The change of all experts of a module, in as many tensors as they have in the files."""
+        """Plan the change of all experts of a module, for each of their tensors in the files."""
         layout = self.require_layout()
         parameters = layout.parameters_of(expert_lora.module, adapter.config["target_parameters"])
         if len(parameters) <= expert_lora.depth:

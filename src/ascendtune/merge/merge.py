@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """A model that was written."""
+    """The result of a merge."""
 
     directory: Path
     base: Path
@@ -30,7 +30,7 @@ class MergeResult:
     size_bytes: int
     tensors: int
     changed: int
-    """Tensors that are not the base's own."""
+    """Number of tensors that differ from the base's."""
     notes: list[str]
     """Notes for the user, one sentence each."""
     verification: Verification | None

@@ -61,7 +61,7 @@ class Output:
     dtype: str
     shape: tuple[int, ...]
     source: tuple[SafetensorsHeader, str]
-    """The file and the name that it starts from: the base's, or the adapter's for a whole weight."""
+    """The source, a file and a name: the base's, or the adapter's for a whole weight."""
     additions: tuple[Addition, ...] = ()
     biases: tuple[tuple[Adapter, LowRank], ...] = ()
     """LoRA's own biases, for the bias of a module."""
@@ -75,7 +75,7 @@ class Output:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it has to be computed; otherwise bytes are copied."""
+        """Whether it must be computed; otherwise bytes are copied."""
         source = self.source[0].tensors[self.source[1]]
         return bool(self.additions or self.biases or self.experts or self.rotations) or source.dtype != self.dtype
 
@@ -101,6 +101,6 @@ class MergePlan:
 
     @property
     def changed(self) -> int:
-        """Tensors that are not the base's own."""
+        """Number of tensors that differ from the base's."""
         outputs = [each for shard in self.shards.values() for each in shard]
         return sum(each.is_changed or each.source[0].path.parent != self.base.directory for each in outputs)

@@ -23,7 +23,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16)
 
 
 def rounded_outputs(plan: MergePlan) -> dict[str, Output]:
-    """Tensors that are computed in fp32 and written in half precision, by name."""
+    """Outputs that are computed in fp32 and written in half precision, by name."""
     outputs = (each for shard in plan.shards.values() for each in shard)
     return {each.name: each for each in outputs if each.is_changed and each.dtype in _ROUNDED}
 

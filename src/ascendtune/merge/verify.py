@@ -39,7 +39,7 @@ tokens reach more of them."""
 _DOING = "comparing with base and adapter"
 # Relative to the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
 _TOLERANCE = 1e-4
-# In a smaller effect, in tolerances, a missing part of it could not be detected.
+# Minimum effect, in tolerances: in a smaller one a missing part could not be detected.
 _DISCERNIBLE = 10
 
 

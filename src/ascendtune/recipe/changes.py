@@ -163,7 +163,7 @@ def _meaning_of_adapter(recipe: Recipe) -> dict[str, Any]:
 
 
 def _alpha(recipe: Recipe) -> dict[str, Any]:
-    """Its default is that of the rank."""
+    """The default of alpha depends on the rank."""
     return {"method.lora.alpha": recipe.method.lora.alpha_or_default}
 
 

@@ -46,7 +46,7 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
     else:
         document = read_document(Path(section.config), "DeepSpeed JSON")
         _Comparison(document, recipe, compute, ranks).check()
-        # DeepSpeed refuses some sections also where they are off, and stumbles over "auto" and null.
+        # DeepSpeed refuses some sections even if they are off, and fails on "auto" and null.
         passed = {key: value for key, value in document.values.items() if key in PASSED_ON}
         config = {key: value for key, value in passed.items() if value not in (None, AUTO)}
     for name in ("bf16", "fp16"):
@@ -251,7 +251,8 @@ class _Comparison:
 
 
 def _fill_buckets(zero: Config, hidden_size: int | None) -> None:
-    """Sizes that are `auto`, by the formulas of transformers' integration; without a hidden size DeepSpeed's own."""
+    """Set sizes that are `auto`, by the formulas of transformers' integration; without a hidden size DeepSpeed's
+    own."""
     shares = {
         "reduce_bucket_size": (1.0, 2),
         "stage3_prefetch_bucket_size": (0.9, 2),

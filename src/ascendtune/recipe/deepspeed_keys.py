@@ -61,7 +61,7 @@ PASSED_ON = frozenset((
     "timers", "use_data_before_expert_parallelism", "vocabulary_size", "wall_clock_breakdown", "wandb",
     "weight_quantization", "zero_optimization",
 ))  # fmt: skip
-"""Top-level keys that DeepSpeed reads and that change nothing of the recipe."""
+"""Top-level keys that DeepSpeed reads and that contradict nothing in the recipe."""
 
 _OWN = frozenset((
     "bfloat16", "gradient_accumulation_steps", "gradient_allreduce_op", "gradient_clipping",

@@ -1,4 +1,4 @@
-"""The `method` section of a recipe: the objective, and which weights are trained."""
+"""The `method` section of a recipe: the objective, and the weights that are trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ascendtune.core.config import MOST, Contradiction, Section, other_names
 from ascendtune.data.spec import Task
 
-# Other names of supported values, and unsupported values: an alternative for each.
+# Other names of supported values, and alternatives for unsupported values.
 _LOSSES = {"dpo": "sigmoid", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "ipo": "ipo"}
 _OTHER_NAMES = {
     **{name: f"use method.stage: preference with method.preference.loss: {loss}" for name, loss in _LOSSES.items()},
@@ -234,7 +234,7 @@ class PreferenceSection(Section):
 
 
 class MethodSection(Section):
-    """The training objective, and which weights are trained."""
+    """The training objective, and the weights that are trained."""
 
     stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], other_names(_OTHER_NAMES)] = "sft"
     """`pretrain`: text; `sft`: answers; `reward`: scores from pairs; `preference`: DPO and its relatives."""

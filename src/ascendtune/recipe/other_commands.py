@@ -46,7 +46,7 @@ _REPLACED = {"optim.max_steps": "optim.epochs", "optim.warmup_steps": "optim.war
 
 
 def tool_of(values: Mapping[str, Any]) -> str | None:
-    """The tool whose configuration this is, of axolotl, TRL and ms-swift."""
+    """The tool that a configuration belongs to: axolotl, TRL or ms-swift; None for others."""
     keys = set(values)
     marks = {"datasets", "pretraining_dataset", "sequence_len", "micro_batch_size", "sample_packing"}
     if "base_model" in keys and keys & marks:
@@ -151,7 +151,7 @@ def overrides_of(name: str, value: str) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a command line as YAML would read it."""
+    """A value of a command line as YAML would parse it."""
     if isinstance(value, str) and value.lower() in ("true", "false", "none", "null"):
         return {"true": True, "false": False}.get(value.lower())
     return value
@@ -373,7 +373,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether it is a whole number above 0, also as text."""
+    """Whether the value is a whole number above 0, also as text."""
     return _is_number(value) and float(value) >= 1 and float(value).is_integer()
 
 

@@ -54,7 +54,7 @@ BITSANDBYTES_OPTIMIZERS = (
 """Names in transformers of optimizers that bitsandbytes computes."""
 
 _LESS = "optimizer: adafactor needs less memory than adamw, and method.tuner: lora needs the least"
-# Optimizers of other tools, and how these name AdamW.
+# Optimizers of other tools, and their names of AdamW.
 _OTHER_OPTIMIZERS = {
     "adam_mini": f"Adam-mini is not supported in this version: {_LESS}",
     "apollo": f"APOLLO is not supported in this version: {_LESS}",

@@ -57,7 +57,7 @@ class Refusal:
     what: str
     remedy: str
     path: Path_
-    """The key that a message points at."""
+    """The key for the error message."""
 
 
 def _adapts_experts(recipe: Recipe) -> bool:

@@ -112,7 +112,7 @@ ACCELERATORS_CHECK = Check(
 DEVICE_NODES = "device_nodes"
 
 _SHARED = ("davinci_manager", "devmm_svm", "hisi_hdc")
-"""Device files that every process needs besides its davinciN (vendor's container guide)."""
+"""Device files that every process needs in addition to its davinciN (vendor's container guide)."""
 
 
 def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:

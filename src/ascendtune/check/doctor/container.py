@@ -63,7 +63,7 @@ def _mounts(outside: Outside) -> Iterator[Finding]:
 
 
 def _options(places: list[str]) -> list[str]:
-    """The options that mount all of them; the driver's directory once where several of its parts are missing."""
+    """The options that mount all of them; the driver's directory once if several of its parts are missing."""
     parts = [place for place in places if place.startswith(f"{_DRIVER}/")]
     whole = [_DRIVER] if len(parts) > 1 else parts
     return [f"-v {place}:{place}" for place in (*whole, *(each for each in places if each not in parts))]

@@ -213,7 +213,7 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
 
 
 def _without_npu_smi(outside: Outside) -> Finding:
-    """From /proc: processes that have the device file of a card open."""
+    """Processes, from /proc, that have the device file of a card open."""
     holders = _holders(outside)
     if not holders:
         why = say("npu-smi lists no cards; no process visible to this user has a card open")

@@ -141,7 +141,7 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _taken_ports(outside: Outside) -> Iterator[Finding]:
-    """Ports that a job on this machine is going to listen on, by the kernel's tables of sockets."""
+    """A warning if ports that a job on this machine will listen on are in use, by the kernel's tables of sockets."""
     listening = _listening(outside)
     rendezvous = {int(port) for port in (outside.env.get("MASTER_PORT", ""), str(_TORCHRUN_PORT)) if port.isdecimal()}
     ports = _hccl_ports(outside.env) if outside.has_npus else set()

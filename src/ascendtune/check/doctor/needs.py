@@ -30,9 +30,9 @@ class Needs:
     packages: dict[str, str]
     precision: str
     checkpoints: int
-    """Checkpoints that are on the disk at a time."""
+    """Number of checkpoints on the disk at a time."""
     checkpoint_factor: float
-    """Bytes of a checkpoint over bytes of the model's weights in bf16."""
+    """Bytes of a checkpoint relative to bytes of the model's weights in bf16."""
     export_factor: float
     """Bytes of the export relative to the same."""
 

@@ -76,7 +76,7 @@ def _proxy(env: Mapping[str, str]) -> str | None:
 
 
 def address_to_ask(address: str, env: Mapping[str, str]) -> str:
-    """`address`, or the proxy that connections to it go through."""
+    """`address`, or the proxy for connections to it."""
     proxy = _proxy(env)
     return proxy if proxy and not _bypasses(urlsplit(address).hostname or "", _value(env, "no_proxy")) else address
 

@@ -131,7 +131,7 @@ def file_speed(directory: Path) -> tuple[float, float]:
 
 
 def can_see(path: Path) -> bool:
-    """Whether `path` exists; False where a directory above it is closed to this user, for which exists() raises."""
+    """Whether `path` exists; False if a directory above it is closed to this user, for which exists() raises."""
     try:
         return path.exists()
     except OSError:
@@ -148,7 +148,7 @@ def existing_parent(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class MountedFilesystem:
-    """The mount that a path lies on."""
+    """The mounted file system of a path."""
 
     point: str
     kind: str | None

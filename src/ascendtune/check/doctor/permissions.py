@@ -70,7 +70,7 @@ def _environment(outside: Outside) -> Iterator[Finding]:
         )
         return
     if not outside.may_access(site, os.W_OK):
-        # An environment that the administrator keeps; packages are read, not written.
+        # The administrator manages the environment; packages are read, not written.
         return
     with os.scandir(site) as entries:
         names = [entry.name for _, entry in zip(range(_SAMPLE), entries, strict=False)]
@@ -126,7 +126,7 @@ def _remedy(path: Path, there: Path, outside: Outside) -> str:
 
 
 def _repair(path: Path, there: Path, outside: Outside) -> tuple[str, ...]:
-    """The command of `_remedy`; empty where the user changes to another directory."""
+    """The command of `_remedy`; empty if the user changes to another directory."""
     if path == outside.cwd:
         return ()
     if there == path:

@@ -40,7 +40,7 @@ _SQUARE = 256
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program that the first argument names."""
+    """Run the program in the first argument."""
     name, *rest = arguments
     sys.stdout.write(json.dumps(_PROGRAMS[name](*rest)) + "\n")
 

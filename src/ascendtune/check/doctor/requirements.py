@@ -70,7 +70,7 @@ class RequiredVersions:
 
     @property
     def keeps_pair(self) -> bool:
-        """Whether torch, torch_npu and CANN stay: nothing fits the machine better."""
+        """Whether torch, torch_npu and CANN are kept, because nothing matches the machine better."""
         return self.is_possible and self.cann is None and not any(name in self.packages for name in _PAIR)
 
     @property

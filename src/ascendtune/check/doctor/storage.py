@@ -21,7 +21,7 @@ _CHECKPOINT_BYTES = 84e9
 """A full checkpoint of a 7B model: fp32 weights and both moments of AdamW."""
 _SMALL_TRANSFER_BYTES = 64 << 10
 _ROOM_BYTES = 1 << 30
-"""Nothing is written to a file system with less room."""
+"""No test file is written to a file system with less free space."""
 _SHOWN_OPTIONS = ("vers", "proto", "rsize", "wsize", "hard", "soft", "sync", "noac", "nolock", "timeo", "ro")
 
 

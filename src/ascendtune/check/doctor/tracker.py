@@ -27,7 +27,7 @@ class _Service:
     host: str
     key_variable: str
     key_file: str
-    """Below the home directory: where a log-in is kept."""
+    """Path, relative to the home directory, of a stored log-in."""
     mode_variable: str
     silent_modes: tuple[str, ...]
     offline: str

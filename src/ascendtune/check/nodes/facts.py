@@ -31,7 +31,7 @@ _LIMITS = {
 }
 _VARIABLE = re.compile(r"(HCCL|GLOO|NCCL|TP)_\w+|(ASCEND_RT|CUDA)_VISIBLE_DEVICES")
 _OF_ONE_NODE = ("HCCL_IF_IP",)
-"""An address, other on each node by right."""
+"""An address, which rightly differs between nodes."""
 
 
 def facts(outside: Outside) -> Iterator[tuple[str, str]]:

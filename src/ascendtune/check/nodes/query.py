@@ -17,13 +17,13 @@ from ascendtune.job.nodes.connection import HostConnection
 
 AGENT = "ascendtune.check.nodes.agent"
 _CLOCK_QUESTIONS = 5
-"""The quickest answer counts."""
+"""Number of clock queries; the fastest answer counts."""
 _ROUTE_SECONDS = 5.0
 _END_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
 Show = Callable[[int, int], None]
-"""(machines that have answered, all)"""
+"""Called with (machines that have answered, all machines)."""
 
 
 def query_nodes(
@@ -69,7 +69,7 @@ class _HostExam:
         self.host = host
         self.connection = HostConnection(host, agent)
         self.reply: dict[str, Any] = {}
-        """Its answer, when it is complete."""
+        """Its complete answer."""
         self._why_not: AscendtuneError | None = None
         self._messages = self.connection.messages()
 
@@ -126,7 +126,7 @@ def _together(
     limit_seconds: float,
     show: Show = lambda done, total: None,
 ) -> None:
-    """With all hosts at the same time. The thread of a host that is late ends when we hang up."""
+    """Call a function for all hosts at the same time. The thread of a late host ends when we hang up."""
     busy = {run_in_daemon_thread(partial(exam.try_to, do)) for exam in exams}
     deadline = time.monotonic() + limit_seconds
     while busy and time.monotonic() < deadline:

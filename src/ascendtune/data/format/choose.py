@@ -18,7 +18,7 @@ from ascendtune.data.format.turns import template_options
 from ascendtune.data.spec import DatasetSpec, Task
 
 Convert = Callable[[Mapping[str, Any]], Any]
-"""From a row to the `Conversation`, `Text`, `PreferencePair` or `UnpairedPreference` of the task; raises `BadRow`."""
+"""Converts a row to the `Conversation`, `Text`, `PreferencePair` or `UnpairedPreference`; raises `BadRow`."""
 
 # A format is a module with
 #   GIVES             the tasks (`data.spec.Task`) that its rows serve, its main one last
@@ -110,7 +110,7 @@ _MEDIA = ("image", "video", "audio")
 
 
 def _refusing_media(convert: Convert) -> Convert:
-    """`convert`, but a row about a picture is a bad row: its answer would be trained on without the picture."""
+    """`convert`, but rows with pictures are bad rows: their answers would be trained on without the picture."""
 
     def of_text(row: Mapping[str, Any]) -> Any:
         made = convert(row)

@@ -134,7 +134,7 @@ class _Column:
         return sum(text.endswith(_QUESTION_MARKS) for text in texts) / max(1, len(texts))
 
     def mean_length(self) -> float:
-        """Characters."""
+        """Mean length in characters."""
         texts = self.texts
         return sum(map(len, texts)) / max(1, len(texts))
 
@@ -223,13 +223,13 @@ def flattened(row: Mapping[str, Any], depth: int = _DEEPEST) -> dict[str, Any]:
 
 
 def _are_said_in_turn(value: Any) -> bool:
-    """Whether it is a list of two or more texts, as DailyDialog writes conversations."""
+    """Whether the value is a list of two or more texts, as DailyDialog writes conversations."""
     texts = listed(value)
     return isinstance(texts, list) and len(texts) > 1 and all(map(is_text, texts))
 
 
 def _inside(columns: Sequence[_Column]) -> Guess | None:
-    """A use of values that lie inside a column: answers with ranks, a list of answers under `text`, two languages."""
+    """A use of values inside a column: answers with ranks, a list of answers under `text`, two languages."""
     question = _best_question([each for each in columns if each.is_prose()], taken=())
     for column in columns:
         values = [listed(value) for value in column.values]
@@ -262,7 +262,7 @@ def _two_languages(values: Sequence[Any]) -> tuple[str, str] | None:
 
 
 def _are_turns(value: Any, *keys: str) -> bool:
-    """Whether it is a list of objects that have `keys`."""
+    """Whether the value is a list of objects that have `keys`."""
     turns = listed(value)
     return (
         isinstance(turns, list) and bool(turns) and all(isinstance(each, dict) and {*keys} <= {*each} for each in turns)
@@ -338,7 +338,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
     certain = (
         named is not None
         and question.is_named("question")
-        # The question is in no column that is read.
+        # The question is in none of the columns that are read.
         and not question.is_named("system")
         and not _has_rival(named, prose)
         # No format adds lists of passages to a prompt.
@@ -362,7 +362,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
 
 
 def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:
-    """Whether another column has the same name up to a number or letter at its end: output_1 and output_2."""
+    """Whether another column has the same name except for a number or letter at its end: output_1 and output_2."""
     stem = _NUMBERED.sub("", answer.name)
     return any(_NUMBERED.sub("", each.name) == stem != each.name for each in prose if each is not answer)
 

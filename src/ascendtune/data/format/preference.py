@@ -41,7 +41,7 @@ def convert(row: Mapping[str, Any]) -> PreferencePair:
 
 
 def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row; with `messages` as the chosen conversation where its rejected answer is ms-swift's."""
+    """The row, with `messages` as the chosen conversation if its rejected answer has ms-swift's name."""
     turns = listed(row.get("messages"))
     found = next((row[name] for name in _REJECTED if row.get(name) is not None), None)
     if row.get("chosen") is not None or found is None or not isinstance(turns, list) or not turns:

@@ -15,10 +15,10 @@ GIVES = ("pairs",)
 WORDS = ("completions", *PROMPT_WORDS)
 
 _ANSWERS = ("response", "answer", "completion", "output", "content", "text")
-# The overall score of UltraFeedback was wrong in many rows at first; the mean of its four ratings never was.
+# The overall score of UltraFeedback was at first wrong in many rows; the mean of its four ratings never was.
 _SCORES = ("fine-grained_score", "overall_score", "score", "rating", "reward")
 _RANK = "rank"
-"""1 is the best."""
+"""Names of ranks: 1 is the best."""
 
 
 def matches(columns: Collection[str]) -> bool:

@@ -28,7 +28,7 @@ def convert(row: Mapping[str, Any]) -> Conversation:
 
 
 def convert_to_text(row: Mapping[str, Any]) -> Text:
-    """The text as it is, for pretraining."""
+    """The text unchanged, for pretraining."""
     text = row.get("text")
     if text is None:
         raise BadRow("no text", "text is missing or null")

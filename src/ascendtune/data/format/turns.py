@@ -29,7 +29,8 @@ def not_text(name: str, value: Any) -> BadRow:
 
 
 def text_of_parts(value: Any) -> Any:
-    """The text of parts `[{"text": "…"}]`, or of Gemini's `{"parts": [{"text": "…"}]}`; other values stay."""
+    """The text of parts `[{"text": "…"}]`, or of Gemini's `{"parts": [{"text": "…"}]}`; others are returned
+    unchanged."""
     parts = value.get("parts") if isinstance(value, dict) else value
     if isinstance(parts, list) and parts and all(isinstance(part, dict) and part.keys() == {"text"} for part in parts):
         return "".join(part["text"] for part in parts) if all(is_text(part["text"]) for part in parts) else value

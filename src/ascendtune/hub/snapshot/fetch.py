@@ -98,7 +98,7 @@ class FetchResult:
 
 @dataclass
 class _Count:
-    """Bytes that are on the disk, of all files and of each; threads add to it. `parts`: path -> bytes."""
+    """Bytes on the disk, of all files and of each; threads add to it. `parts`: path -> bytes."""
 
     what: str
     total: int
@@ -291,7 +291,7 @@ def _count_of(request: SnapshotRequest, missing: Sequence[RemoteFile], progress:
 
 @dataclass(frozen=True)
 class _Download:
-    """Several files at once, each from mirror after mirror."""
+    """Fetches several files at once, each from one mirror after another."""
 
     request: SnapshotRequest
     commit: str

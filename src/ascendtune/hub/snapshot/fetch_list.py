@@ -34,7 +34,7 @@ class RepositorySection(Section):
     """One repository of a hub."""
 
     id: Annotated[str, AfterValidator(checked_id)]
-    """Its name on the hub: OWNER/NAME."""
+    """Name on the hub: OWNER/NAME."""
     revision: Annotated[str, AfterValidator(checked_revision)] | None = None
     """Branch, tag or commit; the lock file pins the commit."""
     to: str | None = None

@@ -169,7 +169,7 @@ def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[Hu
 
 def _require_hub(address: str, source: str, remedy: str) -> None:
     if "@" in address:
-        # Endpoints are shown and recorded.
+        # Endpoints are printed and recorded.
         raise InputError(
             f"the address of a hub holds a user name or a password: {without_secrets(address)}",
             code="invalid-option-value",

@@ -24,7 +24,7 @@ _CHUNK = 1 << 18
 STATE = ".ascendtune-fetch"
 """Directory inside the target: unfinished parts, the manifest, the lock."""
 PACE_SECONDS = 20.0
-"""The time over which a speed is judged."""
+"""Period over which the speed is measured."""
 
 
 class TooSlow(Fault):

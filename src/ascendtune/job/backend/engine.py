@@ -29,7 +29,7 @@ class JobEngine:
     suffix: str
     """Suffix of the generated file."""
     submit: tuple[str, ...]
-    """The command that hands the file over; `{}` is its path."""
+    """The command that submits the file; `{}` is its path."""
     largest_node: Callable[[Submission], int | None]
     """Number of devices, of the requested kind, of its largest node; None if it cannot be determined."""
     is_this_machine: bool = False

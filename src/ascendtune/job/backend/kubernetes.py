@@ -28,7 +28,7 @@ class KubernetesKind:
     pod_has_deadline: bool = False
     pod_has_subdomain: bool = False
     grants_variables: bool = False
-    """Whether the scheduler notes in the pod's annotations which devices were granted."""
+    """Whether the scheduler records the granted devices in the pod's annotations."""
 
 
 KINDS = {
@@ -128,7 +128,7 @@ def _literal(text: str) -> str:
 
 
 def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
-    """Volumes, and where they are mounted."""
+    """Volumes, and their mounts."""
     volumes: list[Object] = []
     mounts: list[Object] = []
     for number, (place, claim) in enumerate(submission.volumes.items(), 1):

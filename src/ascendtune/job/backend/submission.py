@@ -37,7 +37,7 @@ SHARED_MEMORY_GIB = 16
 
 @dataclass(frozen=True)
 class ContainerMount:
-    """A path of the host, at the same place inside."""
+    """A path of the host, mounted at the same path inside."""
 
     path: Path
     writable: bool = False
@@ -71,7 +71,7 @@ class Submission:
     volumes: Mapping[Path, str] = field(default_factory=dict)
     """Kubernetes: mount point -> the claim that is mounted there."""
     recipe: Path | None = None
-    """Kubernetes: a file that travels with the job."""
+    """Kubernetes: a file that is submitted with the job."""
 
     def __post_init__(self) -> None:
         """Refuse text that cannot be written to an engine's file.

@@ -1,4 +1,4 @@
-"""A hang in a few lines: the phase of each rank and since when, the odd rank, and where the stacks are."""
+"""A hang in a few lines: the phase of each rank and its start, the odd rank, and the directory of the stacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HangReport:
 
     @property
     def moves_on(self) -> bool:
-        """Whether a rank of this machine is known to have been alive a moment ago."""
+        """Whether a rank of this machine is known to have made progress a moment ago."""
         return any(stack.silent_seconds < _A_MOMENT_SECONDS for stack in self.stacks)
 
     @property

@@ -33,7 +33,7 @@ class Beat:
     phase: str
     step: int
     monotonic: float
-    """Seconds since its host was started."""
+    """Seconds since the host was started."""
     attempt: int
     pid: int
     start_ticks: int
@@ -50,7 +50,7 @@ class Beat:
         return f"{self.phase} of step {self.step:,}" if self.step else f"{self.phase}, before the first step"
 
     def process(self) -> Stat | None:
-        """The process, where it runs on this machine and still lives."""
+        """The process, if it runs on this machine."""
         is_here = is_alive(self.pid, self.start_ticks, boot=self.boot_id, namespace=self.pid_namespace, host=self.host)
         return stat_of(self.pid) if is_here else None
 

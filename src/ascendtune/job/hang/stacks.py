@@ -46,7 +46,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The file below the directory that Python searches, and the line: torch/autograd/graph.py:829."""
+        """The path relative to Python's search directory, and the line: torch/autograd/graph.py:829."""
         parts = PurePath(self.file).parts
         starts = [at for at, part in enumerate(parts[:-1]) if part in _TELLING]
         below = parts[starts[-1] :] if starts else parts[-2:]
@@ -62,7 +62,7 @@ class RankStack:
 
     beat: Beat
     silent_seconds: float
-    """Since its last sign of life."""
+    """Time since its last heartbeat."""
     frames: tuple[Frame, ...]
     """Frames of the main thread, innermost first; empty if no stack could be read."""
     source: str

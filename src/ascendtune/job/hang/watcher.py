@@ -28,7 +28,7 @@ from ascendtune.job.spec import OnHang
 
 LOOK_EVERY_SECONDS = 2.0
 _DEFAULT = Limits()
-# A watcher that has not looked for so long was stopped or suspended, and the workers probably with it.
+# A watcher that was inactive for so long was stopped or suspended, and probably the workers, too.
 _ASLEEP_SECONDS = 30.0
 _LIST_EVERY_SECONDS = 60.0
 

@@ -147,7 +147,7 @@ class Node:
         self._send(asked=number)
 
     def pending(self) -> list[dict[str, Any]]:
-        """The messages received meanwhile."""
+        """The messages received since the last call."""
         found = []
         while not self._messages.empty():
             if (message := self._messages.get()) is not None:
@@ -192,7 +192,7 @@ class _Watch:
         self._left_since: float | None = None
 
     def look(self) -> bool:
-        """True when everything was killed."""
+        """Handle pending messages, and end the processes if the starting host is gone; True if they were killed."""
         for message in self._node.pending():
             if "signal" in message:
                 self._launcher.ask(signal.Signals(message["signal"]))

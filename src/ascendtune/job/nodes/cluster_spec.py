@@ -20,7 +20,7 @@ _NAME = re.compile(r"(?P<user>[A-Za-z0-9_][\w.-]*@)?(?:(?P<name>[A-Za-z0-9_:][\w
 
 @dataclass(frozen=True)
 class TargetHost:
-    """A machine to start a node on."""
+    """A machine on which a node is started."""
 
     name: str
     """A name for ssh: a host name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""

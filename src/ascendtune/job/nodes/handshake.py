@@ -24,7 +24,7 @@ _LOOK_EVERY_SECONDS = 0.2
 _TRY_EVERY_SECONDS = 5.0
 
 StopRequested = Callable[[], signal.Signals | None]
-"""Whether the user wants to stop meanwhile."""
+"""Returns whether the user has requested a stop meanwhile."""
 
 
 def handshake(
@@ -95,7 +95,7 @@ def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: Sto
 
 
 def raise_if_stopped(asked: StopRequested) -> None:
-    """Raise `Stopped` if the user wants to stop."""
+    """Raise `Stopped` if the user has requested a stop."""
     if number := asked():
         raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
 

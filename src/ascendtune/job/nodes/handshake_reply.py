@@ -19,7 +19,7 @@ from ascendtune.machine.route import interface_of, source_address
 from ascendtune.machine.visible import visible_devices
 
 COMPARED = ("ascendtune", "torch", "torch_npu", "transformers", "deepspeed")
-"""Packages whose versions must be the same on every node."""
+"""Packages whose versions must be equal on all nodes."""
 _APPEARS_WITHIN_SECONDS = 10.0
 """A network file system may show a new file late."""
 

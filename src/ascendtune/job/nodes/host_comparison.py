@@ -19,7 +19,7 @@ _FEWEST_FOR_A_VIEW = 3
 
 @dataclass(frozen=True)
 class HostGroup:
-    """Hosts on which something is the same. `is_majority`: more than any other group, of three or more."""
+    """Hosts with the same value. `is_majority`: more than any other group, of three or more."""
 
     value: str
     hosts: tuple[str, ...]
@@ -33,7 +33,7 @@ class HostGroup:
 
 
 def differ(values: Mapping[str, str]) -> bool:
-    """Whether not every host has the same value."""
+    """Whether the hosts have different values."""
     return len(set(values.values())) > 1
 
 

@@ -27,7 +27,7 @@ from ascendtune.core.log import say
 from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
-"""Without a sign of a node that prepares its data."""
+"""Limit without a sign of life of a node that prepares its data."""
 _SIGN_EVERY_SECONDS = 15.0
 _TELL_AFTER_SECONDS = 15.0
 _TELL_EVERY_SECONDS = 60.0

@@ -108,7 +108,7 @@ def _may_be_listed(directory: Path, env: Mapping[str, str], *, is_cwd: bool) -> 
 
 
 def _place(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
-    # Without a home no default is absolute.
+    # Without a home directory no default path is absolute.
     home = env.get("HOME") or "-"
     caches = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
     hub = env.get("HF_HOME") or f"{caches}/huggingface"

@@ -208,7 +208,7 @@ def _name_of(prefix: Path) -> str:
 
 
 def _find(environments: Mapping[str, Path], name: str) -> Path | None:
-    """The environment with this name or path."""
+    """The environment with this name or path; None if there is none."""
     if name in environments or not name.startswith("/"):
         return environments.get(name)
     wanted = Path(name).resolve()

@@ -108,7 +108,7 @@ def conda_channels(settings: Mapping[str, Any]) -> list[str]:
 
 
 def with_channels(text: str | None, now: dict[str, Any], site: str | None) -> str | None:
-    """.condarc with the channels of a site; the keys that name no site stay."""
+    """.condarc with the channels of a site; other keys are unchanged."""
     kept = {key: value for key, value in now.items() if key not in ("default_channels", "custom_channels")}
     others = now.get("custom_channels")
     custom = {key: value for key, value in others.items() if key != "conda-forge"} if isinstance(others, dict) else {}

@@ -19,7 +19,7 @@ NETWORK_SECONDS, QUICK_SECONDS = 3600.0, 60.0
 GIVE_UP_SLOW = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
 """Give up on a server that sends less than 1000 bytes a second for 30 s."""
 _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
-"""A hook of git has these variables in its environment: they win over the directory that a command names."""
+"""Variables in the environment of a git hook: they would override the directory that a command names."""
 _PROGRESS = re.compile(r"(Receiving objects|Resolving deltas|Updating files): +\d+% \((\d+)/(\d+)\)")
 _PROGRESS_SECONDS, _END_SECONDS, _TAIL_BYTES = 0.2, 10.0, 1 << 14
 _URL = re.compile(

@@ -74,7 +74,7 @@ def pip_file(env: Mapping[str, str]) -> Path:
 
 
 def pip_settings(text: str, path: Path) -> dict[str, dict[str, str]]:
-    """Section -> option -> value, read as pip reads its file."""
+    """Section -> option -> value, parsed as by pip."""
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(text)

@@ -22,7 +22,7 @@ _PROCESS = re.compile(
     r"Process memory\((?P<unit>[A-Za-z]+)\)\s*:\s*(?P<memory>[0-9]+)"
 )
 _COUNTS = ("count", "cnt", "npu_id", "chip_id", "slot_id", "phy_id", "logic_id")
-"""Ends of names whose values are counted; other plain values stay text (serial numbers, versions)."""
+"""Suffixes of names whose values are numbers; other plain values stay text (serial numbers, versions)."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ def read_facts(text: str) -> list[Chip]:
 
 
 def read_processes(text: str) -> list[DeviceProcess]:
-    """`-t proc-mem`: every process, where the table of `npu-smi info` stops at eight a chip (npu-smi's source)."""
+    """`-t proc-mem`: all processes, of which `npu-smi info` lists at most eight per chip (npu-smi's source)."""
     return [
         DeviceProcess(int(found["pid"]), None, word(found["name"]), bytes_of(found["memory"], found["unit"]))
         for found in _PROCESS.finditer(whole_lines(text))

@@ -38,7 +38,7 @@ def read_link(text: str) -> str | None:
 
 
 def read_health(text: str) -> str | None:
-    """`-net_health`: Success, Init, Fault, Socket failed: whether the detected address answers."""
+    """`-net_health`: Success, Init, Fault, Socket failed: whether the tested address answers."""
     return _after(text, r"net health status")
 
 
@@ -86,7 +86,7 @@ def read_udp_source(text: str) -> UdpSource:
 
 
 def read_link_history(text: str) -> LinkHistory:
-    """`-link_stat`: lines with a device in front, or the 950's table."""
+    """`-link_stat`: lines that begin with a device, or the 950's table."""
     text = whole_lines(text)
     records = re.findall(r"([A-Z][a-z]{2} [A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8} [0-9]{4})\s+LINK (UP|DOWN)\b", text)
     if not records:
@@ -97,7 +97,7 @@ def read_link_history(text: str) -> LinkHistory:
 
 
 def _after(text: str, name: str) -> str | None:
-    """The value of the first line that begins with `name`, a device number in front of it or not."""
+    """The value of the first line that begins with `name`, optionally after a device number."""
     pattern = rf"^\s*(?:\[dev(?:id|ice) [0-9]+\]\s*)?{name}\s*:[^\S\n]*(\S[^\n]*?)\s*$"
     line = re.search(pattern, whole_lines(text), re.MULTILINE)
     return word(line[1]) if line else None

@@ -84,7 +84,7 @@ class _Reader:
     width: int = 0
     """Characters of the longest border: all borders of a table are equally long."""
     closed: bool = False
-    """The last line of the table is a whole border."""
+    """Whether the last line of the table is a complete border."""
     foreign: bool = False
     """Whether the line above is not npu-smi's; within a table, it may have replaced one."""
     damaged: bool = False

@@ -9,12 +9,12 @@ _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 def integer(text: str | None) -> int | None:
-    """A whole number; never Python's wider reading ("1_000", other scripts' digits)."""
+    """A whole number in plain digits; Python would also accept "1_000" and other scripts' digits."""
     return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,18}", text) else None
 
 
 def decimal(text: str | None) -> float | None:
-    """84.7, or 84,7 where a locale writes it so."""
+    """84.7, or 84,7 in some locales."""
     if text is None or not re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]+|,[0-9]{1,2})?", text):
         return None
     return float(text.replace(",", "."))
@@ -33,7 +33,7 @@ def ratio(percent: str | None) -> float | None:
 
 
 def pair(text: str | None) -> tuple[str | None, str | None]:
-    """ "65098 / 65536" -> its two halves."""
+    """ "65098 / 65536" -> both numbers."""
     first, slash, second = (text or "").partition("/")
     return (first.strip(), second.strip()) if slash else (None, None)
 

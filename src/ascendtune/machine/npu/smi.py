@@ -39,7 +39,7 @@ class ChipIds:
 
 
 def read_mapping(text: str) -> list[ChipIds]:
-    """The chips in the order of the answer; empty without a header line, for then no number has a meaning."""
+    """The chips in the order of the answer; empty without a header line, because the numbers then have no meaning."""
     places: list[ChipIds] = []
     header: list[str | None] = []
     for line in text.splitlines():
@@ -118,7 +118,7 @@ class NpuSmi:
         return done.output + ("" if done.timed_out or _is_missing(done) or done.exit_code == 126 else done.error)
 
     def _run(self, words: tuple[str, ...]) -> Finished:
-        """The first of the known places that has npu-smi; later questions go to the same."""
+        """The first of the known paths that has npu-smi; later queries use the same."""
         places = _PLACES if self._program == _PLACES[0] else (self._program or "",)
         env = {**self._env, "LC_ALL": "C"}
         for place in places:
@@ -130,7 +130,7 @@ class NpuSmi:
         return done
 
     def _with_ids(self, info: NpuSmiInfo) -> tuple[Accelerator, ...]:
-        """Chip, physical and logical ids from `-m`; without it the logical id is the place in a whole table."""
+        """Chip, physical and logical ids from `-m`; without it the logical id is the index in a complete table."""
         places = read_mapping(self.ask("info", "-m")) if info.devices else []
         found = []
         for place_in_table, device in enumerate(info.devices):

@@ -67,7 +67,7 @@ def clean(line: str) -> str:
 
 
 def is_border(line: str) -> bool:
-    """A line that is drawn: +-----+====+, also behind a prefix or with a character broken."""
+    """Whether a line is a drawn one: +-----+====+, also after a prefix or with a damaged character."""
     drawn = sum(line.count(character) for character in "+-=")
     return drawn > 3 and drawn > 0.6 * len(line.strip())
 
@@ -95,7 +95,7 @@ def read_header(row: TableRow) -> Header | None:
 
 
 def names(header: Header) -> set[str]:
-    """The known columns of a header."""
+    """The names of the known columns of a header."""
     return {column.name for cell in header for column in cell if column.name}
 
 
@@ -113,7 +113,7 @@ def read_values(row: TableRow, header: Header) -> Values | None:
 
 
 def unit(header: Header, name: str) -> str:
-    """The unit of a column as the header writes it."""
+    """The unit of a column as written in the header."""
     return next((column.unit for cell in header for column in cell if column.name == name), "")
 
 

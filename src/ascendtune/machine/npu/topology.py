@@ -1,4 +1,4 @@
-"""`npu-smi info -t topo`: which link lies between two NPUs, and which cores are near each."""
+"""`npu-smi info -t topo`: the link between each two NPUs, and the cores near each."""
 
 from __future__ import annotations
 

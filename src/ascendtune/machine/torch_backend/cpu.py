@@ -1,4 +1,4 @@
-"""The CPU as a training device, joined by Gloo."""
+"""The CPU as a training device; its ranks communicate by Gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, joined by NCCL."""
+"""NVIDIA GPUs; their ranks communicate by NCCL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CudaDevice(Device):
 
     @property
     def attention(self) -> str:
-        """torch's varlen attention where this torch has it and the chip computes bf16 (sm_80 and later)."""
+        """torch's varlen attention if this torch has it and the chip computes bf16 (sm_80 and later)."""
         has_varlen = importlib.util.find_spec("torch.nn.attention.varlen") is not None
         return "varlen" if has_varlen and torch.cuda.get_device_capability(self.index)[0] >= 8 else "sdpa"
 

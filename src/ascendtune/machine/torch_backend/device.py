@@ -22,7 +22,7 @@ _MOST_ALLOCATIONS = 200_000
 
 
 class StepProfiler(Protocol):
-    """torch.profiler.profile, as much of it as torch_npu.profiler has too."""
+    """The part of torch.profiler.profile that torch_npu.profiler also has."""
 
     def start(self) -> None: ...
 
@@ -67,7 +67,7 @@ class Device(ABC):
     @property
     @abstractmethod
     def torch_device(self) -> torch.device:
-        """The torch device that tensors are moved to."""
+        """The torch device to which tensors are moved."""
 
     @property
     @abstractmethod
@@ -105,7 +105,7 @@ class Device(ABC):
 
     @property
     def computes_bf16(self) -> bool:
-        """Whether bf16 works at all, however slowly; a chip that lacks it raises in the middle of a step."""
+        """Whether bf16 works at all, however slowly; a chip without it raises in the middle of a step."""
         return self.supports_bf16
 
     @property

@@ -1,4 +1,4 @@
-"""Ascend NPUs, joined by HCCL. The only file of this room that names torch_npu."""
+"""Ascend NPUs; their ranks communicate by HCCL. The only file of this room that uses torch_npu."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _SETTINGS = ("TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "PYTORCH_NPU_ALLOC_C
 
 
 def npu_is_usable() -> bool:
-    """Whether torch_npu is installed, imports, and sees a device. A broken installation is the doctor's to explain."""
+    """Whether torch_npu is installed, can be imported, and finds a device. The doctor explains a broken
+    installation."""
     if importlib.util.find_spec("torch_npu") is None:
         return False
     import torch_npu
@@ -75,7 +76,8 @@ class NpuDevice(Device):
 
     @property
     def _has_fused_operators(self) -> bool:
-        """CANN has them from the 910B1 on, as it has bf16 (pages of npu_fusion_attention and aclnnApplyAdamWV2)."""
+        """CANN has them for the 910B1 and later, the first with bf16 (pages of npu_fusion_attention and
+        aclnnApplyAdamWV2)."""
         return self.supports_bf16
 
     @property

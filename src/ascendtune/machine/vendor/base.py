@@ -26,9 +26,9 @@ class ContainerNeeds:
     control_files: tuple[str, ...] = ()
     """Device files that all devices share."""
     driver: tuple[str, ...] = ()
-    """Paths of the host that are mounted read-only at the same place; without them nothing works."""
+    """Required paths of the host, mounted read-only at the same path."""
     driver_if_there: tuple[str, ...] = ()
-    """Likewise, on hosts that have them."""
+    """Optional ones, mounted on hosts that have them."""
     docker_driver: str | None = None
     """Docker's name of the driver that provides the devices, if device files do not suffice."""
     ulimits: Mapping[str, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ContainerNeeds:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which the vendor's scheduler recognises a job."""
     granted: Mapping[str, str] = field(default_factory=dict)
-    """Variable -> annotation of the pod: how the vendor's container runtime learns which devices were granted."""
+    """Variable -> annotation of the pod from which the vendor's container runtime reads the granted devices."""
     gres: str | None = None
     """Slurm's usual name for one device."""
     told_by_slurm: bool = True
@@ -45,7 +45,7 @@ class ContainerNeeds:
     image: str | None = None
     """Name of an image that is built from our Dockerfile."""
     set_up: tuple[str, ...] = ()
-    """Lines for the shell before a program starts."""
+    """Shell lines before a program starts."""
 
     def device_files(self, ids: Sequence[str]) -> tuple[str, ...]:
         """The device files for the devices `ids`."""
@@ -85,11 +85,11 @@ class Planned:
     """The low and the high estimate, as factors of the expected one: on CPU as measured (docs/plan.md); elsewhere the
     allocator reserves more than tensors take. NPUs have not been measured."""
     flops_share: tuple[float, float, float] = (0.2, 0.4, 0.6)
-    """Share of the dense peak that computation reaches, low, expected and high, where nothing has been measured."""
+    """Share of the dense peak that computation reaches: low, expected and high, without measurements."""
     supports_fp16: bool = True
     fuses_optimizer_in_fp16: bool = True
     fuses_without_bf16: bool = True
-    """Whether chips without bf16 have these operators for attention, `kernels` and the optimizer, too."""
+    """Whether chips without bf16 also have these operators for attention, `kernels` and the optimizer."""
 
 
 class Vendor(ABC):
@@ -108,7 +108,7 @@ class Vendor(ABC):
     interface_variables: tuple[str, ...] = ()
     """Environment variables that set the network interface of the collective library."""
     flight_recorder: str | None = None
-    """The name of torch's flight recorder in its environment variables, where a job switches it on."""
+    """The name of torch's flight recorder in its environment variables, if a job enables it."""
     lists_desktop_processes = False
     """Whether the list of a device's processes includes those that draw windows."""
     translates_cuda = False
@@ -165,5 +165,5 @@ class Vendor(ABC):
         return {}
 
     def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
-        """Variables that keep the collective library on `interface`, which has `address`."""
+        """Variables that make the collective library use `interface`, which has `address`."""
         return {}

@@ -77,7 +77,7 @@ def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _of_accelerate(values: dict[str, Any]) -> list[str]:
-    """Overrides that divide the work as a configuration of `accelerate launch` does."""
+    """Overrides for the same parallelism as a configuration of `accelerate launch`."""
     kind = str(values["distributed_type"]).upper()
     own = values.get(f"{kind.lower()}_config")
     options = {key.removeprefix("fsdp_"): value for key, value in own.items()} if isinstance(own, dict) else {}

@@ -209,7 +209,7 @@ class LlamaFactoryRecipe:
         self.add_error(key, f"{what} is not supported in this version", remedy, code="not-in-this-version")
 
     def refuse_value(self, key: str, remedy: str) -> None:
-        """Add an error for a value that is of the right kind and still impossible."""
+        """Add an error for a value of the right kind that is not valid."""
         self.add_error(key, f"'{key}: {self[key]}' is not valid", remedy, code="invalid-value")
 
     def add_errors(self, error: RecipeError) -> None:

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys for a quantised base, which both of its forms of recipes have by nearly the same names."""
+"""LLaMA-Factory's keys for a quantised base, which have nearly the same names in both forms of its recipes."""
 
 from __future__ import annotations
 

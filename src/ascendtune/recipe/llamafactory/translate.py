@@ -160,7 +160,7 @@ def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "write lr_scheduler_kwargs: {min_lr_rate: 0.1}", code="invalid-value",
         )  # fmt: skip
         return
-    # A rate of 0 is refused where it is checked.
+    # A rate of 0 is refused by the recipe's own check.
     share = number / (recipe["learning_rate"] or 1) if "min_lr" in options else number
     native.put("optim.min_learning_rate_ratio", share, recipe.place("lr_scheduler_kwargs"))
 
