@@ -1,1 +1,1 @@
-"""How is attention computed, so that documents in one sequence never see each other?"""
+"""How is attention computed, so that documents in one sequence do not attend to each other?"""

@@ -1,4 +1,4 @@
-"""The attention of a run, with the reason: tried on a small copy of the model, and cached."""
+"""Selects the attention of a run, with the reason: tested on a small copy of the model, and cached."""
 
 from __future__ import annotations
 
@@ -23,66 +23,66 @@ from ascendtune.train.attention.model_type import PICKS_KEYS, SEES_LATER_TOKENS,
 from ascendtune.train.attention.proof import AttentionTrial, Make, NotComparable, decoder_values, lm_values
 from ascendtune.train.model import auto_class
 
-# Functions that compute the same as another of the table, on their devices.
+# Functions that compute the same as another one of the table, on their devices.
 _SAME_AS = {"sdpa_fp32": "sdpa", "varlen": "sdpa", "npu_fusion": "sdpa"}
 
 
 @dataclass(frozen=True)
 class AttentionSupport:
-    """Which attention computes the models of one config, and for which batches."""
+    """The attention that computes the models of a config correctly, and the batches that it supports."""
 
     attention: str
-    """`sdpa` or `eager`; the fused ones of the devices compute what `sdpa` computes."""
+    """`sdpa` or `eager`; the devices' fused functions compute the same as `sdpa`."""
     own: bool = False
-    """Of transformers, with the masks that the model makes; else ours."""
+    """Whether it is transformers' attention with the model's own masks; otherwise this project's."""
     packed: bool = False
-    """Documents may share a sequence."""
+    """Whether documents may share a sequence."""
     padded: bool = True
-    """Rows of different lengths may share a batch."""
+    """Whether rows of different lengths may share a batch."""
     reason: str | None = None
-    """Why it is not the attention that was tried first."""
+    """Reason why it is not the attention that was tried first."""
     why_padded: str | None = None
-    """Why documents may not share a sequence."""
+    """Reason why documents must not share a sequence."""
     refused: str | None = None
-    """Why the model cannot be trained at all."""
+    """Reason why the model cannot be trained at all."""
     without_gradient: list[str] = field(default_factory=list)
-    """Parameters that no token gives a gradient, with stars for numbers."""
+    """Parameters without a gradient from any token, with stars for numbers."""
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
     name: str
-    """Of the attention table, or `transformers_sdpa`, `transformers_eager`: the model's own."""
+    """Name in the attention table, or `transformers_sdpa` or `transformers_eager` for the model's own."""
     reason: str
     support: AttentionSupport
 
     @property
     def is_own(self) -> bool:
-        """Whether the model makes its masks itself: it must be told which tokens are padding."""
+        """Whether the model makes its own masks: then it needs an attention mask, which marks padding."""
         return self.support.own
 
     def implementation(self) -> str:
-        """What to give transformers as `attn_implementation`.
+        """The value of transformers' `attn_implementation`.
 
         Raises:
-            MachineError: it needs a package that is not here.
+            MachineError: it needs a package that is not installed.
         """
         return self.support.attention if self.is_own else register(self.name)
 
 
 def choose_attention(section: ModelSection, stage: str, config: Any, device_default: str) -> AttentionChoice:
-    """The first attention that computes this model.
+    """Select the first attention that computes this model correctly.
 
-    `auto` tries ours for the device, then the model's own. A name is tried as ours, then as the model's own of the same
-    name, which `sdpa` and `eager` alone have.
+    `auto` tries this project's for the device, then the model's own. A name is tried as this project's, then as the
+    model's own of the same name; only `sdpa` and `eager` have one.
 
     Args:
-        device_default: what `auto` takes on this device.
+        device_default: the choice of `auto` on this device.
 
     Raises:
-        MachineError: the one that is asked for is an operator that this device lacks.
-        RecipeError: the one that is asked for does not compute this model, the model cannot learn to predict tokens, or
-            it has no class with a score for stage reward.
+        MachineError: the requested attention is an operator that this device lacks.
+        RecipeError: the requested attention does not compute this model, the model cannot learn to predict tokens, or
+            it has no class with a score head for stage reward.
     """
     if section.attention == "npu_fusion" != device_default:
         raise MachineError(
@@ -94,13 +94,13 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
         _require_class_with_score(section, config)
     else:
         _require_causal_class(section, config)
-    wanted = section.attention
-    if wanted == "auto":
+    requested = section.attention
+    if requested == "auto":
         ours, own = ["sdpa", "eager"], ["sdpa", "eager"]
-    elif wanted in _SAME_AS:
-        ours, own = [_SAME_AS[wanted]], []
+    elif requested in _SAME_AS:
+        ours, own = [_SAME_AS[requested]], []
     else:
-        ours, own = [wanted], [wanted]
+        ours, own = [requested], [requested]
 
     def find() -> AttentionSupport:
         kind = auto_class(stage)
@@ -114,22 +114,22 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
         return find_support(config, make, values, ours=ours, own=own, must_be_causal=stage != "reward")
 
     brings_code = section.trust_remote_code and hasattr(config, "auto_map")
-    # Code that a model brings has no version.
+    # Code that a model brings has no version, so results for it are not cached.
     support = find() if brings_code else cached_support([config.to_dict(), stage == "reward", ours, own], find)
     if support.refused is not None:
-        if wanted != "auto":
+        if requested != "auto":
             raise RecipeError(
-                f"model.attention: {wanted} does not work with this model: {support.refused}",
+                f"model.attention: {requested} does not work with this model: {support.refused}",
                 code="attention-not-equal",
                 remedy="set model.attention: auto",
             )
         raise cannot_train(config.model_type, support.refused)
     if support.own:
         return AttentionChoice(
-            f"transformers_{support.attention}", f"ours does not compute this model: {support.reason}", support
+            f"transformers_{support.attention}", f"ascendtune's does not compute this model: {support.reason}", support
         )
-    if wanted != "auto":
-        return AttentionChoice(wanted, "as asked", support)
+    if requested != "auto":
+        return AttentionChoice(requested, "as asked", support)
     if support.attention != "sdpa":
         return AttentionChoice(
             support.attention, f"the fused one does not compute this model: {support.reason}", support
@@ -163,17 +163,17 @@ def _require_causal_class(section: ModelSection, config: Any) -> None:
 
 
 def cached_support(key: object, find: Callable[[], AttentionSupport]) -> AttentionSupport:
-    """What an earlier start found for the same `key`, or what `find` finds.
+    """Return the cached result of an earlier start for the same `key`, or that of `find`.
 
     Args:
-        key: plain values that decide it, beside the versions of the code.
+        key: plain values that determine the result, beside the versions of the code.
     """
     decisive = json.dumps([key, _versions()], sort_keys=True, default=str)
     file = cache_directory() / "attention" / f"{hashlib.sha256(decisive.encode()).hexdigest()}.json"
     if (known := _read(file)) is not None:
         return known
     support = find()
-    # Without a cache the next start tries again.
+    # Without a cache entry the next start runs the trials again.
     with suppress(OSError, AscendtuneError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(asdict(support)))
@@ -189,12 +189,12 @@ def find_support(
     own: Sequence[str],
     must_be_causal: bool,
 ) -> AttentionSupport:
-    """Try attentions on a small copy of the model, first ours, then its own.
+    """Try attentions on a small copy of the model, first this project's, then the model's own.
 
     Args:
         ours: names in the attention table, in the order in which they are tried.
-        own: names of transformers'.
-        must_be_causal: the model is trained to predict the next token.
+        own: names of transformers' attentions.
+        must_be_causal: whether the model is trained to predict the next token.
     """
     try:
         trial = AttentionTrial(config, make, values_of)
@@ -221,21 +221,21 @@ def find_support(
     for name in own:
         of_padding = trial.difference_padded(name, masked=True)
         if of_padding is None and picks_keys(config.get_text_config().to_dict()):
-            # Seen in some rows and not in others, so no trial is sure to meet it.
+            # Only some rows show it, so a trial may miss it.
             of_padding = PICKS_KEYS
         if of_padding is None:
             return AttentionSupport(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
     if "eager" not in own:
-        # What was asked for by name does not compute this model.
+        # The attention that was requested by name does not compute this model.
         return AttentionSupport(ours[0], refused=reason)
-    # One row at a time it is what the others were held against.
+    # On single rows eager attention is the reference of the trials itself.
     return AttentionSupport(
         "eager", own=True, padded=False, reason=reason, why_padded=of_padding, without_gradient=silent
     )
 
 
 def _versions() -> list[str]:
-    # The code of this room decides, too.
+    # The code of this room influences the result, too.
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
@@ -243,7 +243,7 @@ def _versions() -> list[str]:
 
 
 def _read(file: Path) -> AttentionSupport | None:
-    """What `file` says; None if another user may have written it."""
+    """The result stored in `file`; None if another user may have written it."""
     try:
         for place in (file, file.parent):
             status = place.stat()

@@ -1,15 +1,15 @@
-"""One attention function per device, registered with transformers under a name of this project.
+"""One attention function per device, registered with transformers under names of this project.
 
-Every function has the signature of transformers' attention interface and the same meaning. All inputs and results:
+Each function has the signature and the meaning of transformers' attention interface. All inputs and results:
 
     query:  (batch, heads, tokens, head_dim)
     key, value:  (batch, key_value_heads, tokens, head_dim)
     returns: ((batch, tokens, heads, head_dim), None)
 
 It is softmax(Q·Kᵀ·scale)·V (Vaswani et al. 2017, arXiv 1706.03762, eq. 1), causal. With `cu_seqlens` (host integers
-0 … tokens) batch is 1 and a token sees only its own document. Without it every row is one document, padded on the
-right: a causal token never sees the padding behind it, so no mask is needed. transformers builds no mask for a name
-that it has no mask function for, as intended: no (tokens × tokens) mask exists anywhere.
+0 … tokens) batch is 1 and a token attends to its own document only. Without it each row is one document, padded on the
+right: a causal token never attends to the padding after it, so no mask is needed. transformers builds no mask for names
+without a registered mask function, as intended: there is no (tokens × tokens) mask anywhere.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ TABLE = {
 
 
 def register(name: str) -> str:
-    """Make the attention `name` of the table known to transformers; returns what to give as `attn_implementation`.
+    """Register the attention `name` of the table with transformers; return the value for `attn_implementation`.
 
     Raises:
-        MachineError: it needs a package that is not here.
+        MachineError: it needs a package that is not installed.
     """
     from transformers import AttentionInterface
 
@@ -61,8 +61,8 @@ def register(name: str) -> str:
             code="package-missing",
             remedy="set model.attention: auto",
         ) from error
-    # transformers asks a model whether it has an SDPA where a name contains that word; `AttentionTrial` shows whether
-    # ours fits.
+    # For names that contain "sdpa", transformers checks whether the model declares support for it; `AttentionTrial`
+    # tests this project's function instead.
     registered = f"ascendtune_{name.replace('sdpa', 'dot_product')}"
     AttentionInterface.register(registered, function)
     return registered
@@ -83,7 +83,7 @@ def eager_attention(
     cu_seqlens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention written out: the reference for the others, and the only one with soft-capping and sinks.
+    """Attention in plain operators: the reference for the others, and the only one with soft-capping and sinks.
 
     Scores z become cap·tanh(z / cap) (Gemma 2, arXiv 2408.00118, section 2); a sink is a learned summand in the
     denominator of the softmax (arXiv 2309.17453).
@@ -101,7 +101,7 @@ def eager_attention(
             scores = torch.tanh(scores / softcap) * softcap
         scores = scores.masked_fill(~causal_window(q.shape[2], sliding_window, q.device), float("-inf"))
         if s_aux is not None:
-            # A sink is one more key that takes weight and gives nothing.
+            # A sink is another key that gets weight but has no value.
             sinks = s_aux.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1).to(scores.dtype)
             scores = torch.cat([scores, sinks], dim=-1)
         weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
@@ -112,7 +112,7 @@ def eager_attention(
 
 
 def causal_window(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(length, length) bool: which keys a query sees. A window of w includes the query's own position."""
+    """(length, length) bool: the keys that each query sees. A window of w includes the query's own position."""
     position = torch.arange(length, device=device)
     distance = position[:, None] - position[None, :]
     return (distance >= 0) & (distance < window) if window is not None else distance >= 0
@@ -133,9 +133,9 @@ def sdpa_attention(
     cu_seqlens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """torch's scaled_dot_product_attention, one call per document: no mask exists that could be wrong.
+    """torch's scaled_dot_product_attention, one call per document, so documents need no mask.
 
-    Shapes as in the module. A window is a mask only for documents that are longer than it.
+    Shapes as in the module. A window needs a mask, only in documents that are longer than it.
     """
     refuse_unsupported("sdpa", softcap, s_aux)
 
@@ -157,7 +157,7 @@ def sdpa_attention(
 
     if cu_seqlens is None or len(cu_seqlens) == 2:
         return attend(query, key, value).transpose(1, 2).contiguous(), None
-    # `split` keeps the backward pass linear: slicing would zero a full-size gradient for every document.
+    # `split` keeps the backward pass linear: slices would need a full-size gradient for each document.
     lengths = document_lengths(cu_seqlens)
     documents = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
     return torch.cat([attend(q, k, v).transpose(1, 2) for q, k, v in documents], dim=1), None
@@ -171,13 +171,13 @@ def sdpa_fp32_attention(
     attention_mask: torch.Tensor | None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA with fp32 inside, whatever the precision outside: what `auto` takes on CPU. Shapes as in the module.
+    """SDPA computed in fp32, whatever the precision outside: the choice of `auto` on CPU. Shapes as in the module.
 
-    torch's flash kernel for CPU is slow on bf16: on documents of 40 to 200 tokens forward and backward take 1.3 to 4
-    times as long as the same in fp32, casts included (torch 2.13, AVX-512 with bf16 instructions); from 500 on they are
-    equal.
+    torch's flash kernel for CPU is slow in bf16: on documents of 40 to 200 tokens forward and backward take 1.3 to 4
+    times as long as in fp32, casts included (torch 2.13, AVX-512 with bf16 instructions); from 500 on they are equally
+    fast.
     """
-    # Autocast would make bf16 of them again.
+    # Autocast would cast them to bf16 again.
     with torch.autocast(query.device.type, enabled=False):
         output, _ = sdpa_attention(module, query.float(), key.float(), value.float(), attention_mask, **options)
     return output.to(query.dtype), None
@@ -199,11 +199,12 @@ def varlen_attention(
     cu_seqlens_device: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """torch's variable-length flash attention: all documents in one kernel. CUDA, bf16 or fp16; the rest goes to SDPA.
+    """torch's variable-length flash attention: all documents in one kernel. CUDA, bf16 or fp16; otherwise SDPA is used.
 
-    Shapes as in the module; cu_seqlens_device: (documents + 1,) int32, the same numbers where the kernel reads them.
-    The kernel takes heads of one width, a multiple of 8 up to 256 (flash_attn/flash_api.cpp of torch 2.11): not those
-    of multi-head latent attention, whose values are narrower, nor Gemma 4's of 512.
+    Shapes as in the module; cu_seqlens_device: (documents + 1,) int32, the same numbers on the device.
+
+    The kernel supports heads of one width, a multiple of 8 up to 256 (flash_attn/flash_api.cpp of torch 2.11): not
+    those of multi-head latent attention, whose values are narrower, nor Gemma 4's of 512.
     """
     refuse_unsupported("varlen", softcap, s_aux)
     from torch.nn.attention.varlen import varlen_attn
@@ -222,7 +223,7 @@ def varlen_attention(
             scaling=scaling, dropout=dropout, sliding_window=sliding_window, cu_seqlens=cu_seqlens,
         )  # fmt: skip
     longest = max(document_lengths(cu_seqlens))
-    # Not `[0]`: the gradient of an index is a tensor of zeros that the gradient is copied into.
+    # `squeeze`, not `[0]`: the gradient of an index is a tensor of zeros into which the gradient is copied.
     q, k, v = (tensor.squeeze(0).transpose(0, 1).contiguous() for tensor in (query, key, value))
     output = varlen_attn(q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest, **options)
     assert isinstance(output, torch.Tensor)
@@ -232,20 +233,20 @@ def varlen_attention(
 def varlen_options(
     parameters: frozenset[str], scale: float | None, window: int | None, *, grouped: bool
 ) -> dict[str, Any] | None:
-    """Options of `varlen_attn` for causal attention; None where this version of torch has none for it.
+    """Options of `varlen_attn` for causal attention; None if this version of torch does not support it.
 
-    torch 2.10 has `is_causal`; 2.11 has `scale` and `window_size` instead; 2.12 has `enable_gqa` too, which permits
+    torch 2.10 has `is_causal`; 2.11 has `scale` and `window_size` instead; 2.12 also has `enable_gqa`, which permits
     what the kernel did before without it (signatures of the released packages).
 
     Args:
-        parameters: names that `varlen_attn` takes.
+        parameters: names of the parameters of `varlen_attn`.
         scale: None for head_dim ** -0.5.
-        window: keys that a query sees, its own included.
-        grouped: several query heads share one key-value head.
+        window: number of keys that a query sees, including its own.
+        grouped: whether several query heads share one key-value head.
     """
     if "window_size" not in parameters:
         return {"is_causal": True} if scale is None and window is None else None
-    # A flash window counts the keys to the left of the query.
+    # A flash window counts the keys before the query.
     options = {"scale": scale, "window_size": (-1 if window is None else window - 1, 0)}
     return {**options, "enable_gqa": grouped} if "enable_gqa" in parameters else options
 
@@ -256,7 +257,7 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def document_lengths(cu_seqlens: tuple[int, ...]) -> list[int]:
-    """(0, 3, 7) -> [3, 4]."""
+    """Lengths from cumulative lengths: (0, 3, 7) -> [3, 4]."""
     return [end - start for start, end in pairwise(cu_seqlens)]
 
 
@@ -266,7 +267,7 @@ def grouped_heads(module: nn.Module) -> bool:
 
 
 def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | None) -> None:
-    """Fused attentions that would silently drop a part of the formula refuse instead.
+    """Raise in a fused attention that would silently ignore a part of the formula.
 
     Raises:
         RecipeError: this model has such a part.

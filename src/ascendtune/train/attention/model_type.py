@@ -1,7 +1,7 @@
-"""Model types that a recipe cannot train, as far as config.json tells it: refused before the data and any process.
+"""Model types that cannot be trained with a recipe, as far as config.json shows it, refused before any process starts.
 
-The worker tries every model on a small copy (`choice.py`) and refuses the same ones; here the answer comes
-earlier. The tests hold this table against those trials. Free of torch.
+The worker tests every model on a small copy (`choice.py`) and refuses the same ones; this table refuses them earlier.
+Tests compare the table with those trials. Free of torch.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ ENCODERS = {
     *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert"),
     *("rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
 }
-"""Decoders only with `is_decoder: true`."""
+"""Types that are decoders only with `is_decoder: true`."""
 NEVER_CAUSAL = {"cpmant", "xlm", "xlnet"}
 SPARSE = {
     *("axk2", "deepseek_v32", "deepseek_v4", "doge", "dots3_note_text", "glm_moe_dsa", "hy_v4", "qwen4_exp_text"),
 }
-"""Attention that picks keys by score where config.json has a number of keys."""
+"""Types whose attention selects keys by score if config.json sets a number of keys."""
 ROWS_ALONE = {"prophetnet": "its values depend on the length of the row"}
-"""Model type -> why its rows cannot be padded."""
+"""Model type -> reason why its rows cannot be padded."""
 _PICKED = re.compile(r"^index(er)?_(top_?k|budget)|^keep_window_size$")
 
 
 def require_trainable_type(recipe: Recipe, directory: Path) -> None:
-    """Raise if this version does not train models of this type in this way.
+    """Raise if this version cannot train models of this type with the recipe.
 
     Args:
-        directory: of the model.
+        directory: directory of the model.
 
     Raises:
         RecipeError: the model does not predict tokens, or its rows cannot be padded and the recipe needs that.
@@ -65,19 +65,19 @@ def cannot_train(model_type: str, why: str) -> RecipeError:
 
 
 def picks_keys(values: Mapping[str, Any]) -> bool:
-    """Whether attention chooses by score which keys a token sees, by the fields of a config."""
+    """Whether attention selects by score the keys that a token sees, according to the fields of a config."""
     return any(_PICKED.search(key) and value for key, value in values.items())
 
 
 ROWS_NEED_PADDING = "rows-need-padding"
-"""The code of the error for a model that takes single rows only."""
+"""Code of the error for a model that supports single rows only."""
 
 
 def require_rows_alone(recipe: Recipe, why: str) -> None:
-    """Raise where the recipe pads rows.
+    """Raise if the recipe pads rows.
 
     Args:
-        why: the model does not take padded rows.
+        why: reason why the model does not support padded rows.
     """
     sentence = f"padding changes the outputs of this model: {why}"
     method = recipe.method

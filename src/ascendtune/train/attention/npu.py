@@ -1,9 +1,9 @@
-"""Ascend's fused attention in TND layout. Lengths go in as host integers: no copy from the device.
+"""Ascend's fused attention in TND layout. Lengths are host integers: they are not copied from the device.
 
-Parameters as in the torch_npu documentation of npu_fusion_attention: `input_layout="TND"` takes (tokens, heads,
-head_dim) with cumulative lengths that leave out the leading 0; `sparse_mode=3` is causal from the lower right with a
-compressed 2048×2048 mask, `sparse_mode=4` adds a band of `pre_tockens` (the vendor's spelling) to the left. One call
-takes 1024 documents and a million tokens at most.
+Parameters follow the torch_npu documentation of npu_fusion_attention: `input_layout="TND"` is (tokens, heads, head_dim)
+with cumulative lengths without the leading 0; `sparse_mode=3` is causal from the lower right with a compressed
+2048×2048 mask, `sparse_mode=4` adds a band of `pre_tockens` (the vendor's spelling) to the left. A call supports at
+most 1024 documents and a million tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def npu_fusion_attention(
     cu_seqlens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """((batch, tokens, heads, head_dim), None); inputs as in `interface`, values may be narrower.
+    """((batch, tokens, heads, head_dim), None); inputs as in `interface`, but values may be narrower.
 
     Rows of a padded batch are documents of equal length, so one layout serves both.
     """
@@ -75,7 +75,7 @@ def npu_fusion_attention(
 
 
 def _calls(ends: list[int]) -> list[list[int]]:
-    """The documents that end at `ends`, divided so that one call takes them: where they end in each call."""
+    """Divide the documents that end at `ends` into calls of supported size: the ends of documents in each call."""
     calls: list[list[int]] = []
     begin = before = 0
     for end in ends:
@@ -89,5 +89,5 @@ def _calls(ends: list[int]) -> list[list[int]]:
 
 @lru_cache(maxsize=8)
 def _compressed_causal_mask(device: torch.device) -> torch.Tensor:
-    """(2048, 2048) bool, True above the diagonal: the fixed size that sparse modes 2 to 4 ask for."""
+    """(2048, 2048) bool, True above the diagonal: the fixed size required by sparse modes 2 to 4."""
     return torch.triu(torch.ones(2048, 2048, dtype=torch.bool, device=device), diagonal=1)

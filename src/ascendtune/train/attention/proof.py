@@ -1,8 +1,9 @@
-"""A small copy of a model with our attention, held against the same copy with its own, row by row.
+"""Compares a small copy of a model using this project's attention with the same copy using its own, row by row.
 
-The reference is the model's own eager attention on one document after the other: no padding, no packing, nothing of
-ours. Held against it are values and the gradients of all parameters, in fp32 on the host. What agrees here computes
-the same function; that a device's kernel computes it, too, `guard.prove_isolation` and the kernels' own tests show.
+The reference is the model's own eager attention on one document after the other: no padding, no packing, no code of
+this project. Values and the gradients of all parameters are compared, in fp32 on the host. If they agree, the functions
+are the same; that a device's kernel computes this function is checked by `model_checks.prove_isolation` and the
+kernels' own tests.
 """
 
 from __future__ import annotations
@@ -21,38 +22,37 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.train.attention.small_copy import WINDOW, small_configs
 from ascendtune.train.objective.head import decoder_of
 
-# None of them, and not their sum, is a multiple of a block of keys.
+# Neither these lengths nor their sum are multiples of a block of keys.
 _LENGTHS = (11, 6, 20)
 assert max(_LENGTHS) > 4 * WINDOW
-# Differences that are rounding: of values, as a share of the largest; of a gradient, as a share of its own largest,
-# beside one of the largest of all (a gradient may be nothing but rounding).
+# Allowed rounding errors: of values, as a share of the largest; of a gradient, as a share of its own largest value plus
+# one of the largest of all gradients (a gradient may consist of rounding errors only).
 _VALUES, _GRADIENT, _ALL_GRADIENTS = 1e-4, 1e-3, 1e-5
 _MOST_ROUNDING = 0.01
 Make = Callable[[Any, str], nn.Module]
-"""A model from a config, with an attention that transformers knows by this name."""
+"""Makes a model from a config, with an attention by its name in transformers."""
 
 
 class NotComparable(Exception):
-    """No small copy of the model can be made, or its own attention does not run."""
+    """No small copy of the model can be made, or its own attention fails."""
 
 
 @dataclass
 class _Outcome:
     values: list[torch.Tensor]
-    """(tokens, …) of each document."""
+    """Values of each document: (tokens, …)."""
     gradients: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
 
 class AttentionTrial:
-    """A small copy that can be tried with one attention after the other.
+    """A small copy on which attentions are tried one after the other.
 
     Args:
-        config: of the real model.
-        make: see `Make`.
-        values_of: from (model, arguments of its forward) to (batch, tokens, …), what the loss is computed from.
+        config: config of the real model. make: see `Make`. values_of: maps (model, arguments of its forward) to the
+        values (batch, tokens, …) that the loss is computed from.
 
     Raises:
-        NotComparable: see there.
+        NotComparable: see its docstring.
     """
 
     def __init__(self, config: Any, make: Make, values_of: Callable[[Any, dict[str, Any]], torch.Tensor]) -> None:
@@ -67,7 +67,7 @@ class AttentionTrial:
                         return
                     except Exception as error:  # noqa: BLE001
                         first = first or error
-            # Whatever the model's code says of sizes that do not go together.
+            # Model code raises various errors for sizes that do not fit together.
             except Exception as error:  # noqa: BLE001
                 first = first or error
         raise NotComparable("all of them are large" if first is None else _failure(first, "on them"))
@@ -80,11 +80,11 @@ class AttentionTrial:
         self._documents = [
             torch.randint(min(3, vocabulary - 1), vocabulary, (length,), generator=generator) for length in _LENGTHS
         ]
-        for redrawn in (True, False):
-            if redrawn:
-                _draw_weights(model, generator)
+        for is_random in (True, False):
+            if is_random:
+                _randomise_weights(model, generator)
             else:
-                # Numbers that this model cannot bear: its own beginning, then.
+                # The random weights give values that are not finite: use the model's own initialisation.
                 model = self._make(config, "eager").float().eval()
             rows = [self._values(model, {"input_ids": each[None]})[0] for each in self._documents]
             if all(torch.isfinite(each).all() for each in rows):
@@ -98,7 +98,7 @@ class AttentionTrial:
         self._rounding = self._effect_of_rounding(generator)
 
     def _effect_of_rounding(self, generator: torch.Generator) -> float:
-        """How much wider differences must be allowed: deep copies make more of a last digit than shallow ones."""
+        """Factor by which limits are widened: deeper copies amplify rounding errors more than shallow ones."""
         model = self._reference
         with torch.no_grad():
             for parameter in model.parameters():
@@ -111,9 +111,9 @@ class AttentionTrial:
         return max(1.0, 4 * share / _VALUES)
 
     def is_causal(self) -> bool:
-        """Whether the values of a token are the same whatever tokens follow it."""
+        """Whether the values of a token do not depend on the tokens after it."""
         longest, half = self._documents[-1], len(self._documents[-1]) // 2
-        # As long as before: the number of tokens may decide between equal scores, which is not a look ahead.
+        # The length is unchanged: it may decide between equal scores, which is not a look ahead.
         changed = torch.cat([longest[:half], longest[: len(longest) - half]])
         with _quiet(), torch.no_grad():
             found = self._values(self._reference, {"input_ids": changed[None]})[0][:half]
@@ -121,7 +121,7 @@ class AttentionTrial:
         return _share(found, expected) <= _VALUES * self._rounding
 
     def without_gradient(self) -> list[str]:
-        """Parameters that no token gives a gradient, with stars for numbers; not those that only some tokens reach."""
+        """Parameters without a gradient from any token, with stars for numbers."""
         reached: dict[str, bool] = {}
         for name, gradient in self._expected.gradients.items():
             pattern = layer_pattern(name)
@@ -130,11 +130,11 @@ class AttentionTrial:
         return sorted(name for name, has_one in reached.items() if not has_one)
 
     def difference_padded(self, implementation: str, *, masked: bool) -> str | None:
-        """What differs with rows padded on the right; None where nothing does.
+        """Describe the difference with rows padded on the right; None if there is none.
 
         Args:
-            implementation: a name of transformers', or that of one of our functions after `register`.
-            masked: the model is told which tokens are padding.
+            implementation: a name of transformers, or the result of `register`.
+            masked: whether the model gets an attention mask, which marks padding.
         """
         longest = max(_LENGTHS)
         ids = torch.full((len(_LENGTHS), longest), 1)
@@ -151,7 +151,7 @@ class AttentionTrial:
         )
 
     def difference_packed(self, implementation: str) -> str | None:
-        """What differs with all documents in one sequence; None where nothing does."""
+        """Describe the difference with all documents in one sequence; None if there is none."""
         ends = [0]
         for length in _LENGTHS:
             ends.append(ends[-1] + length)
@@ -176,7 +176,7 @@ class AttentionTrial:
                 model = self._make(self._config, implementation).float().eval()
                 model.load_state_dict(self._state)
                 found = self._outcome(model, rows_of(self._values(model, inputs)))
-        # Whatever the model's code says: no such attention, an argument that it does not take.
+        # Model code raises various errors: such an attention may not exist, or not accept an argument.
         except AscendtuneError as error:
             return error.what
         except Exception as error:  # noqa: BLE001
@@ -195,19 +195,19 @@ class AttentionTrial:
 
 
 def lm_values(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-    """(batch, tokens, vocabulary) of a causal language model."""
+    """Logits of a causal language model: (batch, tokens, vocabulary)."""
     logits: torch.Tensor = model(**inputs).logits
     return logits
 
 
 def decoder_values(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-    """(batch, tokens, hidden) of a model with a score."""
+    """Hidden states of a model with a score head: (batch, tokens, hidden)."""
     hidden: torch.Tensor = decoder_of(model)(**inputs).last_hidden_state
     return hidden
 
 
 def layer_pattern(name: str) -> str:
-    """model.layers.3.mlp -> model.layers.*.mlp"""
+    """Replace numbers by stars: model.layers.3.mlp -> model.layers.*.mlp"""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
@@ -217,13 +217,15 @@ def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | Non
         return f"its values differ by {share:.1%} of the largest one"
     largest = max((float(each.abs().max()) for each in expected.gradients.values() if each is not None), default=0.0)
     zero = torch.zeros(())
-    for name, wanted in expected.gradients.items():
-        # An absent gradient is a gradient of 0.
-        gradient, reference = (zero if each is None else each for each in (found.gradients.get(name), wanted))
-        of_it = float(reference.abs().max())
+    for name, expected_gradient in expected.gradients.items():
+        # A missing gradient is a gradient of 0.
+        gradient, reference = (
+            zero if each is None else each for each in (found.gradients.get(name), expected_gradient)
+        )
+        own_largest = float(reference.abs().max())
         difference = float((gradient - reference).abs().max())
-        if not difference <= rounding * (_GRADIENT * of_it + _ALL_GRADIENTS * largest):
-            share = difference / max(of_it, 1e-30)
+        if not difference <= rounding * (_GRADIENT * own_largest + _ALL_GRADIENTS * largest):
+            share = difference / max(own_largest, 1e-30)
             return f"the gradient of {layer_pattern(name)} differs by {share:.1%} of its largest value"
     return None
 
@@ -232,8 +234,8 @@ def _share(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
-def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
-    """Weights with which attention prefers some tokens, and every bias and gate does something."""
+def _randomise_weights(model: nn.Module, generator: torch.Generator) -> None:
+    """Set random weights with which attention prefers some tokens, and every bias and gate has an effect."""
     with torch.no_grad():
         for parameter in model.parameters():
             drawn = torch.randn(parameter.shape, generator=generator)
@@ -244,7 +246,7 @@ def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
 
 
 def _failure(error: Exception, how: str) -> str:
-    """A sentence on an error of a model's code, with the error's own words where they were written for users."""
+    """A sentence on an error of a model's code; it contains the error's message if that was written for users."""
     sentence = f"the model's code does not run {how}"
     if not isinstance(error, NotComparable | ValueError | NotImplementedError | ImportError):
         return sentence
@@ -253,7 +255,7 @@ def _failure(error: Exception, how: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What libraries say of the copies is not about the model that trains."""
+    """Silence messages of libraries about the copies: they do not concern the model that is trained."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

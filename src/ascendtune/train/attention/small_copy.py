@@ -1,8 +1,8 @@
-"""A small copy of a model, made from its config: every kind of layer that it has, its own code, few numbers.
+"""A small copy of a model, made from its config: each kind of layer that it has, with its own code, but few numbers.
 
-What stays is what decides which token sees which: the kinds of layers and their order, heads, positions, routers. What
-is cut are sizes: layers that repeat others, the vocabulary, and windows and chunks, so that short documents are longer
-than all of them. Where that is still too large to be tried in a moment, widths, experts and heads are cut too.
+Unchanged is what determines which tokens a token sees: the kinds of layers and their order, heads, positions, routers.
+Reduced are sizes: layers that repeat others, the vocabulary, and windows and chunks, so that short documents are longer
+than all of them. If the copy is still too large for a quick trial, widths, experts and heads are reduced, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WINDOW = 4
 """Windows and chunks of a small copy, in tokens."""
 _VOCABULARY, _WIDTH, _EXPERTS = 128, 64, 4
 _QUICK = 8_000_000
-"""Parameters that are tried in a moment."""
+"""Number of parameters that allows a quick trial."""
 _BEARABLE = 120_000_000
 _WINDOWS = re.compile(r"window|chunk|^block_size$|^local_attention$|^index(er)?_(top_?k|budget|block_size)$")
 _BLOCKS_SEEN = re.compile(r"^index(er)?_top_?k_blocks$")
@@ -35,13 +35,13 @@ _WIDTHS = re.compile(r"intermediate|ffn|^d_ff$|^n_inner$")
 
 
 def small_configs(config: Any, make: Callable[[Any], nn.Module]) -> Iterator[Any]:
-    """Configs of small copies, the most faithful first; each may turn out to be one that its class does not take.
+    """Configs of small copies, the most faithful first; the model's class may refuse some of them.
 
     Args:
-        make: a model from a config, on the device that is set.
+        make: makes a model from a config, on torch's default device.
 
     Raises:
-        Exception: after the last one, what the class said of sizes that it did not take.
+        Exception: after the last config, the class's error about one that it refused.
     """
     values = config.to_dict()
     _everywhere(values, _cut_vocabulary_and_windows)
@@ -55,26 +55,26 @@ def small_configs(config: Any, make: Callable[[Any], nn.Module]) -> Iterator[Any
         if cut is _cut_heads:
             values = _declared(config, values)
         try:
-            made = _config(config, values)
-            size = _parameters(make, made)
-        # Whatever a class says of sizes that do not go together.
+            small = _config(config, values)
+            size = _parameters(make, small)
+        # Classes raise various errors for sizes that do not fit together.
         except Exception as error:  # noqa: BLE001
             refusal = refusal or error
             continue
         if size <= _QUICK:
-            yield made
+            yield small
         elif size <= _BEARABLE:
-            slow.append((size, made))
-    yield from (made for _, made in sorted(slow, key=lambda each: each[0]))
+            slow.append((size, small))
+    yield from (small for _, small in sorted(slow, key=lambda each: each[0]))
     if refusal is not None:
         raise refusal
 
 
 def _config(config: Any, values: Values) -> Any:
-    made = type(config).from_dict(_copied(values))
-    # Where the code of a model that brings its own is found.
-    made._name_or_path = config._name_or_path
-    return made
+    small = type(config).from_dict(_copied(values))
+    # The directory of the model's own code, if it brings any.
+    small._name_or_path = config._name_or_path
+    return small
 
 
 def _copied(values: Any) -> Any:
@@ -89,10 +89,10 @@ def _parameters(make: Callable[[Any], nn.Module], config: Any) -> int:
 
 
 def _everywhere(values: Values, cut: Callable[[Values], None]) -> None:
-    """Apply `cut` to a config and to those inside it."""
+    """Apply `cut` to a config and its sub-configs."""
     cut(values)
     for value in values.values():
-        # Names of labels have numbers for keys.
+        # Not to dicts of label names, whose keys are numbers.
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             _everywhere(value, cut)
 
@@ -135,7 +135,7 @@ def _cut_experts(values: Values) -> None:
 
 
 def _declared(config: Any, values: Values) -> Values:
-    """Without what the class computes from other values: it does so again, from smaller ones."""
+    """Remove values that the class computes from others: it computes them again from smaller ones."""
     if not is_dataclass(config):
         return values
     kept = {each.name for each in fields(config)} | {"architectures", "auto_map", "dtype"}
@@ -147,7 +147,7 @@ def _declared(config: Any, values: Values) -> Values:
 
 
 def _cut_heads(values: Values) -> None:
-    """Fewer heads of the same size; where several share a key-value head, two still do."""
+    """Use fewer heads of the same size; if several share a key-value head, two still do."""
     heads, hidden = values.get("num_attention_heads"), values.get("hidden_size")
     if not isinstance(heads, int) or not isinstance(hidden, int):
         return
@@ -160,7 +160,7 @@ def _cut_heads(values: Values) -> None:
 
 
 def _cut_layers(config: Any, values: Values, make: Callable[[Any], nn.Module]) -> None:
-    """Keep one layer of each kind and at least two; where that gives other kinds, all layers up to the last new one."""
+    """Keep one layer of each kind and at least two; if that changes the kinds, all layers up to the last new one."""
     text = _text_values(config, values)
     key = getattr(config.get_text_config(), "attribute_map", {}).get("num_hidden_layers", "num_hidden_layers")
     depth = text.get(key)
@@ -168,7 +168,7 @@ def _cut_layers(config: Any, values: Values, make: Callable[[Any], nn.Module]) -
         return
     try:
         kinds = _kinds(make, _config(config, values), depth)
-    # Values that the class does not take fail again, with a message, when the copy is made.
+    # Values that the class refuses fail again, with a message, when the copy is made.
     except Exception:  # noqa: BLE001
         return
     if len(kinds) != depth:
@@ -202,9 +202,9 @@ def _text_values(config: Any, values: Values) -> Values:
 
 
 def _kinds(make: Callable[[Any], nn.Module], config: Any, depth: int) -> list[object]:
-    """What each decoder block is made of: modules, shapes of weights, and numbers that are not its own number.
+    """Composition of each decoder block: modules, shapes of weights, and numbers other than the block's own.
 
-    Empty where the model keeps no list of `depth` blocks.
+    Empty if the model has no list of `depth` blocks.
     """
     with torch.device("meta"):
         model = make(config)
@@ -215,7 +215,7 @@ def _kinds(make: Callable[[Any], nn.Module], config: Any, depth: int) -> list[ob
 
 
 def _cut_what_sees_no_text(config: Any, values: Values, make: Callable[[Any], nn.Module]) -> None:
-    """Keep one layer of towers for pictures and sound, where their classes take that."""
+    """Keep one layer of towers for images and audio, if their classes accept that."""
     trial, text = _copied(values), config.get_text_config()
     for name in getattr(config, "sub_configs", {}):
         inside = trial.get(name)
@@ -231,11 +231,11 @@ def _cut_what_sees_no_text(config: Any, values: Values, make: Callable[[Any], nn
 def _kind(block: nn.Module) -> object:
     described = []
     for name, module in block.named_modules():
-        said = {
+        attributes = {
             key: value
             for key, value in vars(module).items()
             if isinstance(value, bool | int | str | None) and not _OF_THE_STACK.search(key)
         }
         shapes = {key: tuple(each.shape) for key, each in module.named_parameters(recurse=False)}
-        described.append((name, type(module).__name__, repr(sorted(said.items())), repr(sorted(shapes.items()))))
+        described.append((name, type(module).__name__, repr(sorted(attributes.items())), repr(sorted(shapes.items()))))
     return tuple(described)

@@ -17,14 +17,14 @@ from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 from ascendtune.train.precision import in_autocast_type
 
 _TRIED_EXPERTS = 4
-"""A real mixture has hundreds; what an operator does is shown by a few of the same size."""
+"""A real mixture has hundreds; a few of the same size suffice to test an operator."""
 
 
 class FusableExperts(FusableModule):
-    """Kernels take (rows (rows, in) in the order of their experts, weight (experts, in, out), rows of each expert
-    (experts,) int64, on the device) and give (rows, out); rows and weight are of one type.
+    """Kernels are called with rows (rows, in), sorted by expert, weight (experts, in, out), and the number of rows of
+    each expert (experts,) int64, on the device; they return (rows, out). Rows and weight have one dtype.
 
-    Nothing here waits for the device: how many rows an expert has is never asked for on the host.
+    Nothing here waits for the device: the numbers of rows are never read on the host.
     """
 
     multiplies_inside = True
@@ -44,7 +44,7 @@ class FusableExperts(FusableModule):
             if not transposed:
                 gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
             top_k, experts = top_k_index.shape[-1], torch.arange(len(gate_up), device=top_k_index.device)
-            # Pairs of token and expert, token by token; `order` has them expert by expert.
+            # Pairs of token and expert, ordered by token; `order` sorts them by expert.
             expert_of_pair = top_k_index.flatten()
             order = _argsort(expert_of_pair)
             back = _argsort(order)
@@ -60,12 +60,12 @@ class FusableExperts(FusableModule):
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
         gate_up, down = self.module.gate_up_proj, self.module.down_proj
         count, width = min(len(gate_up), _TRIED_EXPERTS), down.shape[2 if self.transposed else 1]
-        # Of a size that keeps what goes through them as large as it was.
+        # Scaled to keep the magnitude of activations.
         matrices = [
             randn((count, *each.shape[1:]), device, torch.float32, seed=seed) * each.shape[1:].numel() ** -0.25
             for seed, each in ((2, gate_up), (3, down))
         ]
-        # The last expert gets no token, as happens in training.
+        # The last expert gets no token, as may happen in training.
         routing = randn((29, max(count - 1, 1)), torch.device("cpu"), torch.float32).topk(min(2, max(count - 1, 1)))
         weights = routing.values.softmax(-1).to(device, dtype)
         return [
@@ -85,7 +85,7 @@ class FusableExperts(FusableModule):
 
 
 def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
-    """Every module of `model` that computes this form on `device`."""
+    """All modules of `model` that compute this form on `device`."""
     known: dict[Hashable, bool] = {}
     found: list[FusableModule] = []
     for experts in stacked_experts(model):
@@ -97,23 +97,23 @@ def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
 
 
 def stacked_experts(model: nn.Module) -> Iterator[FusableExperts]:
-    """Every module of `model` whose parameters look like this form; what it computes is not looked at."""
+    """All modules of `model` whose parameters have this form; their computation is not checked."""
     for module in model.modules():
         if (transposed := _is_transposed(module)) is not None:
             yield FusableExperts(module, transposed=transposed)
 
 
 def multiply_by_group(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """(rows, out): rows (rows, in), sorted by expert, times weight (experts, in, out); counts: (experts,) int64."""
+    """rows (rows, in), sorted by expert, times weight (experts, in, out): (rows, out); counts: (experts,) int64."""
     parts = rows.split(counts.tolist())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight, strict=True)])
 
 
 def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """(rows, out), as `multiply_by_group`, by torch's operator for CUDA.
+    """The same as `multiply_by_group`, (rows, out), with torch's operator for CUDA.
 
-    One kernel in bf16 from compute capability 8.0 on. Other types take torch's loop, which waits for the device at each
-    group.
+    It is one kernel in bf16 from compute capability 8.0 on. In other dtypes it is torch's loop, which waits for the
+    device at each group.
     """
     ends = counts.cumsum(0).to(torch.int32)
     output: torch.Tensor = torch.nn.functional.grouped_mm(rows, weight, offs=ends)
@@ -121,7 +121,7 @@ def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -
 
 
 def _is_transposed(module: nn.Module) -> bool | None:
-    """None where the parameters, or what the forward is given, are others."""
+    """Whether the matrices are stored transposed; None if parameters or arguments of the forward have another form."""
     parameters = dict(module.named_parameters())
     if parameters.keys() != {"gate_up_proj", "down_proj"} or not isinstance(getattr(module, "num_experts", None), int):
         return None
@@ -149,22 +149,22 @@ def _is_of_this_form(experts: FusableExperts, device: torch.device) -> bool:
 
 
 def _argsort(numbers: torch.Tensor) -> torch.Tensor:
-    """Stable, and as fp32: an Ascend sorts integers on its slow AI CPU, as a warning of torch_npu 2.13 says.
+    """Stable argsort, via fp32: Ascend sorts integers on its slow AI CPU, according to a warning of torch_npu 2.13.
 
-    Exact below 2**24 numbers; no device holds as many rows.
+    Exact below 2**24 numbers; no device can store as many rows.
     """
     return numbers.float().argsort(stable=True)
 
 
 def _reorder(rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor, times: int = 1) -> torch.Tensor:
-    """Each row `times` times, then all in another order; `back` is the inverse of `order`."""
+    """Repeat each row `times` times, then reorder all; `back` is the inverse of `order`."""
     output: torch.Tensor = _Reorder.apply(rows, order, back, times)  # type: ignore[no-untyped-call]
     return output
 
 
 class _Reorder(torch.autograd.Function):
-    """With a derivative of its own: that of an index adds up a token's rows in an order that a device does not promise,
-    so that a run would not be the same twice.
+    """Has its own derivative: the derivative of an index adds up a token's rows in an order that a device does not
+    guarantee, so two equal runs could differ.
     """
 
     @staticmethod
@@ -181,7 +181,7 @@ class _Reorder(torch.autograd.Function):
 
 
 def _gated(module: Any, gate_up: torch.Tensor) -> torch.Tensor:
-    # What transformers gives to classes that its @use_experts_implementation decorates, some with limits in it.
+    # transformers' @use_experts_implementation adds this method to a class; some include limits in it.
     if hasattr(module, "_apply_gate"):
         gated: torch.Tensor = module._apply_gate(gate_up)
         return gated

@@ -1,7 +1,7 @@
-"""Put a device's fused operators into a model, each only after it has been shown to compute the same.
+"""Installs a device's fused operators in a model, each only after a test that it computes the same.
 
-Modules are found by their structure (`FusableModule`), never by the name of a model, and changed in this one model:
-classes and modules of transformers stay as they are.
+Modules are found by their structure (`FusableModule`), never by the name of a model. Only this model is changed: not
+transformers' classes and modules.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _FINDERS: dict[str, Callable[[Any, torch.device], list[FusableModule]]] = {
     "swiglu": find_mlps,
     "experts": find_experts,
 }
-# Differences of rounding, as a share of the largest value.
+# Allowed rounding errors, as a share of the largest value.
 _ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 _Results = dict[str, tuple[torch.Tensor, float]]
-"""Outputs and gradients by name, each with the rounding that is allowed to it."""
+"""Outputs and gradients by name, each with its allowed rounding error."""
 
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """What computes one part of a model."""
+    """The implementation of one part of a model."""
 
     description: str
     """For run.json."""
     operator: str | None = None
-    """The fused operator; None where the model's own forward computes all of this part."""
+    """Name of the fused operator; None if the model's own forward computes all of this part."""
 
 
 def install_kernels(
@@ -71,15 +71,15 @@ def install_kernels(
     precision: Precision,
     fill: Callable[[nn.Module], None] = nothing_deferred,
 ) -> dict[str, KernelChoice]:
-    """Put in what the recipe allows, the device has and the model contains; returns the outcome for each part.
+    """Install the operators that the recipe allows and the device has; return the choice for each part of the model.
 
-    An operator that disagrees with the module it replaces, or fails, is taken out again with a warning.
+    An operator that disagrees with the module it replaces, or fails, is removed again with a warning.
 
     Args:
-        fill: reads the weights of a module that are still in their files; called before an operator is tested in it.
+        fill: reads those weights of a module that are still in their files; called before an operator is tested in it.
 
     Raises:
-        MachineError: an operator's failure has left the device unusable.
+        MachineError: after an operator's failure the device returns wrong results.
     """
     operators = TABLE.get(device.kernels or "", {})
     outcome = {}
@@ -109,7 +109,7 @@ def _install(
     except ImportError as error:
         warn(f"kernel.{part} stays the model's own: {error.name} is not installed")
         return KernelChoice(f"the model's own: {error.name} is not installed")
-    # One test for all modules of one key.
+    # One test for all modules with the same key.
     failures: dict[Hashable, str | None] = {}
     for module in modules:
         if module.key not in failures:
@@ -127,15 +127,15 @@ def _install(
 
 
 def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, precision: Precision) -> str | None:
-    """Put `kernel` into `module` and compare output and gradients with those of the module's own forward.
+    """Install `kernel` in `module` and compare output and gradients with those of the module's own forward.
 
-    In the type of the matrix products and in fp32: under autocast the residual stream of a model may be either.
+    In the dtype of matrix products and in fp32: under autocast the residual stream of a model may have either.
 
     Returns:
-        None where the kernel stays, else why the module's own forward is back.
+        None if the kernel stays installed, else the reason why the module's own forward was restored.
 
     Raises:
-        MachineError: after a failure of the operator the device no longer computes what it did before.
+        MachineError: after the operator's failure the device returns wrong results.
     """
     was_training = module.module.training
     module.module.eval()
@@ -145,7 +145,7 @@ def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, prec
         if (reason := _difference(module, expected, device, precision)) is None:
             return None
         module.restore_forward()
-        # After a failed operator an Ascend device may give garbage for everything that follows.
+        # After a failed operator an Ascend device may return wrong results for all further computations.
         if again := _difference(module, expected, device, precision):
             raise MachineError(
                 f"{kernel.__name__} {reason}. After this failure the device returns wrong results: the module's own "
@@ -161,11 +161,11 @@ def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, prec
 def _difference(module: FusableModule, expected: _Results, device: torch.device, precision: Precision) -> str | None:
     try:
         found = _results(module, device, precision)
-    # Any error of a vendor's operator: it does not exist, or does not take this type or shape.
+    # Errors of any class: a vendor's operator may not exist, or not support this dtype or shape.
     except Exception as error:  # noqa: BLE001
         return f"fails: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
     if found.keys() != expected.keys():
-        return "disagrees with the module: it gives another number of results"
+        return "disagrees with the module: it returns another number of results"
     for name, (reference, allowed) in expected.items():
         result = found[name][0]
         if (result.shape, result.dtype) != (reference.shape, reference.dtype):
@@ -189,7 +189,7 @@ def _results(module: FusableModule, device: torch.device, precision: Precision) 
             weighted = [each.float() * randn(tuple(each.shape), device, torch.float32, seed=1) for each in outputs]
             loss = torch.stack([each.sum() for each in weighted]).sum()
         gradients = torch.autograd.grad(loss, [each for each in samples if each.requires_grad])
-        # What is bf16 anywhere between input and output is no more exact than that.
+        # If there is bf16 anywhere between input and output, the result is only as exact as bf16.
         inside = {DTYPES[precision.compute]} if module.multiplies_inside else set()
         allowed = max(_ALLOWED[each] for each in {dtype, *(output.dtype for output in outputs), *inside})
         kind = str(dtype).removeprefix("torch.")

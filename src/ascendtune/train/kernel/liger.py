@@ -1,6 +1,6 @@
-"""Liger's Triton kernels for CUDA, where the package liger-kernel is installed.
+"""Liger's Triton kernels for CUDA, if the package liger-kernel is installed.
 
-A file of its own: its imports fail where the package is missing. All inputs and results: as in `FusableNorm`,
+In a separate file, because its imports fail without the package. All inputs and results: as in `FusableNorm`,
 `FusableRotary` and `FusableMlp`, that is hidden (…, width), query (batch, heads, tokens, width), gate (…, width).
 """
 
@@ -13,7 +13,7 @@ from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 
 
 def liger_rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    # offset 0: the weight is the whole factor. "llama": normalised in fp32. Not in place: callers keep the gradient.
+    # offset 0: the weight is the whole factor. "llama": normalised in fp32. Not in place: the caller uses the gradient.
     output: torch.Tensor = LigerRMSNormFunction.apply(hidden, weight, epsilon, 0.0, "llama", False)
     return output
 
@@ -21,7 +21,7 @@ def liger_rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -
 def liger_rope(
     query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # It writes into the memory of its inputs, which autograd or the model may still need.
+    # It overwrites its inputs, which autograd or the model may still need.
     query, key = LigerRopeFunction.apply(query.clone(), key.clone(), cos, sin)
     return query, key
 

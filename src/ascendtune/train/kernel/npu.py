@@ -1,4 +1,4 @@
-"""Ascend's fused operators, as the torch_npu documentation describes them.
+"""Ascend's fused operators, according to the torch_npu documentation.
 
 All inputs and results: as in `FusableNorm`, `FusableRotary`, `FusableMlp` and `FusableExperts`, that is hidden
 (…, width), query (batch, heads, tokens, width), gate (…, width), rows (rows, in).
@@ -29,7 +29,7 @@ def npu_rotary_mul(
 
 
 def npu_swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    # torch_npu's page on it: no empty tensors. Experts that are modules of their own get none where no token is theirs.
+    # torch_npu's page excludes empty tensors. Experts that are separate modules get them if they have no token.
     if not gate.numel():
         return silu(gate) * up
     output: torch.Tensor = torch_npu.npu_swiglu(torch.cat((gate, up), dim=-1), dim=-1)
@@ -42,13 +42,13 @@ def npu_grouped_matmul(rows: torch.Tensor, weight: torch.Tensor, counts: torch.T
 
 
 class _GroupedMatmul(torch.autograd.Function):
-    """torch_npu.npu_grouped_matmul with a derivative: that of torch_npu 2.13 silently gives no gradient.
+    """torch_npu.npu_grouped_matmul with a derivative: that of torch_npu 2.13 silently returns no gradient.
 
-    As CANN's page on aclnnGroupedMatmulV5 (ops-transformer, gmm/grouped_matmul/docs) has it for Atlas A2 and A3: x,
-    weight and y are fp32, fp16 or bf16, all alike; their last dimensions are below 65536; `group_list` is int64, on the
-    device, of at most 1024 groups, and torch_npu's page adds that a single count is refused. Group type 0 divides the
+    According to CANN's page on aclnnGroupedMatmulV5 (ops-transformer, gmm/grouped_matmul/docs), for Atlas A2 and A3: x,
+    weight and y are all fp32, fp16 or bf16; their last dimensions are below 65536; `group_list` is int64, on the
+    device, with at most 1024 groups; torch_npu's page adds that a single count is refused. Group type 0 divides the
     rows of x between the matrices of weight, which may be a transposed view. Group type 2 divides the sum over the
-    rows: x has to be a transposed view and weight not, and y is (groups, …).
+    rows: x must be a transposed view and weight must not, and y is (groups, …).
     """
 
     @staticmethod
@@ -70,7 +70,7 @@ class _GroupedMatmul(torch.autograd.Function):
 
 
 def _grouped(x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor, *, group_type: int) -> torch.Tensor:
-    # split_item 3: one output. group_list_type 1: counts, not their sums.
+    # split_item 3: one output. group_list_type 1: counts, not cumulative sums.
     outputs = torch_npu.npu_grouped_matmul(
         [x], [weight], group_list=counts, group_list_type=1, group_type=group_type, split_item=3
     )

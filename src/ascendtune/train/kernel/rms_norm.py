@@ -1,4 +1,4 @@
-"""Root mean square normalisation: x / sqrt(mean(x²) + ε) · w, or · (1 + w) as Gemma has it.
+"""Root mean square normalisation: x / sqrt(mean(x²) + ε) · w, or · (1 + w) in Gemma.
 
 Zhang and Sennrich 2019, arXiv 1910.07467, eq. 4.
 """
@@ -18,7 +18,7 @@ _EPSILONS = ("variance_epsilon", "eps", "epsilon")
 
 
 class FusableNorm(FusableModule):
-    """Kernels take (hidden (…, width), weight (width,), ε), both tensors of one type, and give (…, width)."""
+    """Kernels are called with hidden (…, width), weight (width,), both of one dtype, and ε; they return (…, width)."""
 
     def __init__(self, module: nn.Module, epsilon: float, *, one_plus: bool, keeps_type: bool) -> None:
         super().__init__(module)
@@ -26,7 +26,7 @@ class FusableNorm(FusableModule):
         self.one_plus = one_plus
         """Whether the factor is 1 + weight."""
         self.keeps_type = keeps_type
-        """Whether the result has the input's type, whatever the weight's."""
+        """Whether the result has the input's dtype, whatever the weight's."""
 
     @property
     def key(self) -> Hashable:
@@ -37,7 +37,7 @@ class FusableNorm(FusableModule):
         epsilon, one_plus, keeps_type = self.epsilon, self.one_plus, self.keeps_type
 
         def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-            # 1 + weight needs fp32: weights are small, and bf16 would round them off.
+            # 1 + weight needs fp32: weights are small, and bf16 would round them away.
             weight = 1.0 + self.weight.float() if one_plus else self.weight
             dtype = torch.promote_types(hidden_states.dtype, weight.dtype)
             output: torch.Tensor = kernel(hidden_states.to(dtype), weight.to(dtype), epsilon)
@@ -46,7 +46,7 @@ class FusableNorm(FusableModule):
         return forward
 
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-        # Drawn weights, in the type of the module's own, which are often all equal and would hide a mix-up.
+        # Random weights, in the dtype of the module's own: those are often all equal and would hide a permutation.
         weight = randn(tuple(self.module.weight.shape), device, self.module.weight.dtype, seed=2)
         return [(3 * randn((2, 7, len(weight)), device, dtype)).requires_grad_(), weight.requires_grad_()]
 
@@ -56,7 +56,7 @@ class FusableNorm(FusableModule):
 
 
 def find_rms_norms(model: nn.Module, device: torch.device) -> list[FusableModule]:
-    """Every module of `model` that computes one of the two forms on `device`."""
+    """All modules of `model` that compute one of the two forms on `device`."""
     found = (_recognised(module, device) for module in model.modules())
     return [norm for norm in found if norm is not None]
 

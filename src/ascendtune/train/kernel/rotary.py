@@ -16,16 +16,16 @@ from torch import nn
 from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 
 _NAME = "apply_rotary_pos_emb"
-"""What the function is called in the modelling modules of transformers, and in code that models bring along."""
+"""Name of the function in transformers' modelling modules, and in code that models bring along."""
 _Rotate = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 class FusableRotary(FusableModule):
-    """An attention module that calls `apply_rotary_pos_emb` of the Python module that it is written in.
+    """An attention module that calls `apply_rotary_pos_emb` of the Python module in which it is defined.
 
-    Kernels take (query (batch, heads, tokens, width), key, cos (batch or 1, tokens, width), sin), all of one type, and
-    give query and key rotated. The function belongs to all models written there, so it stays; this attention gets a
-    forward whose globals hold another one under that name.
+    Kernels are called with query (batch, heads, tokens, width), key, cos (batch or 1, tokens, width) and sin, all of
+    one dtype, and return query and key rotated. The function is shared by all models defined in that Python module, so
+    it is not changed; this attention gets a forward whose globals contain another function of that name.
     """
 
     def __init__(self, module: nn.Module, rotate: _Rotate, head_width: int, rotary_width: int) -> None:
@@ -60,7 +60,7 @@ class FusableRotary(FusableModule):
 
 
 def find_rotary(model: nn.Module, device: torch.device) -> list[FusableModule]:
-    """Every attention of `model` that rotates by halves on `device`."""
+    """All attention modules of `model` that rotate by halves on `device`."""
     frequencies = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
     rotary_widths = sorted({2 * len(each) for each in frequencies})
     known: dict[Hashable, tuple[int, int] | None] = {}
@@ -70,7 +70,7 @@ def find_rotary(model: nn.Module, device: torch.device) -> list[FusableModule]:
             continue
         head_width = getattr(module, "head_dim", None)
         if (rotate, head_width) not in known:
-            # Some functions are handed whole heads, others the part that is rotated.
+            # Some functions get whole heads, others only the part to rotate.
             pairs = [(head, width) for width in rotary_widths for head in (head_width, width) if isinstance(head, int)]
             known[rotate, head_width] = next((pair for pair in pairs if _is_by_halves(rotate, device, *pair)), None)
         if (widths := known[rotate, head_width]) is not None:
@@ -82,8 +82,8 @@ def _rotates_with(module: nn.Module) -> _Rotate | None:
     forward = type(module).forward
     if not isinstance(forward, FunctionType):
         return None
-    # Behind a decorator the code is another one, and what that does is not ours to leave out. With several functions
-    # (DeepSeek has apply_rotary_pos_emb_interleave too) only the model's config says which one it calls.
+    # Behind a decorator the code is that of a wrapper, whose effect must not be left out. If there are several
+    # functions (DeepSeek also has apply_rotary_pos_emb_interleave), the model's config determines which one is called.
     if [name for name in forward.__code__.co_names if name.startswith(_NAME)] != [_NAME]:
         return None
     function = forward.__globals__.get(_NAME)
@@ -98,7 +98,7 @@ def _is_by_halves(rotate: _Rotate, device: torch.device, head_width: int, rotary
     expected = _with_kernel(rotate, rotate_by_halves)(*samples)
     try:
         found = rotate(*samples)
-    # A function that is called otherwise, or with other shapes.
+    # The function has another signature, or needs other shapes.
     except (TypeError, RuntimeError, ValueError, IndexError):
         return False
     return all(
@@ -110,7 +110,7 @@ def _is_by_halves(rotate: _Rotate, device: torch.device, head_width: int, rotary
 def rotate_by_halves(
     query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Query and key rotated, the formula written out (arXiv 2104.09864, eq. 34, by halves).
+    """Query and key rotated by the plain formula (arXiv 2104.09864, eq. 34, by halves).
 
     Query and key: (batch, heads, tokens, width); cos, sin: (batch or 1, tokens, width); all of one dtype.
     """
@@ -125,7 +125,7 @@ def rotate_by_halves(
 
 def _with_kernel(own: _Rotate, kernel: Kernel) -> _Rotate:
     def apply_rotary_pos_emb(*arguments: torch.Tensor, **named: Any) -> Any:
-        # Along other dimensions, or without a key (Qwen4).
+        # Called for other dimensions, or without a key (Qwen4).
         if named or len(arguments) != 4:
             return own(*arguments, **named)
         q, k, cos, sin = arguments
@@ -142,6 +142,6 @@ def _with_kernel(own: _Rotate, kernel: Kernel) -> _Rotate:
 
 def _samples(device: torch.device, dtype: torch.dtype, head_width: int, rotary_width: int) -> list[torch.Tensor]:
     angles = randn((1, 5, rotary_width // 2), device, torch.float32).repeat(1, 1, 2)
-    # More query heads than key heads, as most models have.
+    # More query heads than key heads, as in most models.
     heads = [randn((1, count, 5, head_width), device, dtype, seed=count) for count in (4, 2)]
     return [*heads, angles.cos().to(dtype), angles.sin().to(dtype)]

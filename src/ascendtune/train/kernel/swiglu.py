@@ -1,4 +1,4 @@
-"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up apart or as one projection.
+"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up as two projections or as one.
 
 Shazeer 2020, arXiv 2002.05202, eq. 6 (FFN_SwiGLU).
 """
@@ -17,7 +17,7 @@ from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn, takes_
 
 
 class FusableMlp(FusableModule):
-    """Kernels take (gate, up), both (…, width), and give silu(gate) · up."""
+    """Kernels are called with gate and up, both (…, width), and return silu(gate) · up."""
 
     def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
         if hasattr(self.module, "gate_up_proj"):
@@ -32,17 +32,17 @@ class FusableMlp(FusableModule):
         return forward
 
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-        # Without autocast a matrix product takes nothing but the type of its weights.
+        # Without autocast a matrix product needs the dtype of its weights.
         own = next(self.module.parameters()).dtype
-        wanted = dtype if torch.is_autocast_enabled(device.type) else own
-        return [randn((2, 7, _width(self.module)), device, wanted).requires_grad_()]
+        sample_dtype = dtype if torch.is_autocast_enabled(device.type) else own
+        return [randn((2, 7, _width(self.module)), device, sample_dtype).requires_grad_()]
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (functional_call(self.module, _weights_on(samples[0].device, self.module), samples),)
 
 
 def find_mlps(model: nn.Module, device: torch.device) -> list[FusableModule]:
-    """Every module of `model` that computes this form on `device`."""
+    """All modules of `model` that compute this form on `device`."""
     return [FusableMlp(module) for module in model.modules() if _is_gated(module, device)]
 
 
@@ -67,11 +67,11 @@ def _is_gated(module: nn.Module, device: torch.device) -> bool:
 
 
 def _weights_on(device: torch.device, module: nn.Module) -> dict[str, torch.Tensor]:
-    """A strategy that divides weights leaves them on the host until it does."""
+    """The module's weights on `device`: strategies that shard leave them on the host until then."""
     return {name: weight.to(device) for name, weight in module.named_parameters()}
 
 
 def _width(module: nn.Module) -> int:
-    """Of the input; 0 where the projections are not linear layers."""
+    """Width of the input; 0 if the projections are not linear layers."""
     first = getattr(module, "gate_up_proj", None) or getattr(module, "gate_proj", None)
     return int(getattr(first, "in_features", 0))

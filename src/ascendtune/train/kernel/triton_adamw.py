@@ -1,8 +1,8 @@
 """AdamW's update of one tensor, in one Triton kernel.
 
-A file of its own: its imports fail where Triton is missing. torch's fused AdamW multiplies with factors in fp64: every
-number is converted forth and back, and the conversions take the time, not the memory. Here factors are fp32, as the
-arithmetic is; what is raised to the power of the step is fp64, one number for a whole tensor.
+In a separate file, because its imports fail without Triton. torch's fused AdamW multiplies by factors in fp64: each
+number is converted back and forth, and the conversions take more time than the memory accesses. Here factors are fp32,
+like the arithmetic; only the powers of the step are fp64, one number for a whole tensor.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def adamw_update(
     factor: torch.Tensor,
     settings: AdamWSettings,
 ) -> None:
-    """Update `parameter` and its two moments, any shape, contiguous, in place; of AdamW as torch defines it.
+    """Update `parameter` and its two moments, any shape, contiguous, in place, as torch's AdamW does.
 
     Args:
-        gradient: is not changed; multiplied by `factor` first.
+        gradient: multiplied by `factor` first; not changed.
         step: () fp32 on the device: the number of this update, from 1.
         factor: () fp32 on the device.
     """
@@ -47,7 +47,7 @@ def adamw_update(
     )  # fmt: skip
 
 
-# Triton reads annotations as those of its own types: there are none.
+# Triton would interpret annotations as its own types, so there are none.
 @triton.jit  # type: ignore[untyped-decorator]
 def _adamw(  # type: ignore[no-untyped-def]
     parameter, gradient, exp_avg, exp_avg_sq, step, factor, count,
@@ -56,7 +56,7 @@ def _adamw(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    # 1 - beta ** step, of which fp32 would lose half of the digits in the first steps.
+    # 1 - beta ** step, in fp64: fp32 would lose half of the digits in the first steps.
     steps = tl.load(step).to(tl.float64)
     correction1 = (1.0 - tl.exp2(steps * log_beta1)).to(tl.float32)
     correction2 = tl.sqrt(1.0 - tl.exp2(steps * log_beta2)).to(tl.float32)

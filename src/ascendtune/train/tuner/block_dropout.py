@@ -1,4 +1,4 @@
-"""Dropout of rotations: PEFT 0.18 to 0.21 make a layer for OFT's `module_dropout` and never call it."""
+"""Dropout of OFT's rotations: PEFT 0.18 to 0.21 create a layer for `module_dropout` but never call it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ascendtune.train.tuner.frozen_adapters import TRAINED
 
 
 def drop_blocks(tuned: nn.Module) -> None:
-    """Let the dropout layers of `tuned` act on the rotations while it trains."""
+    """Apply the dropout layers of `tuned` to its rotations in training."""
     for layer in tuned.modules():
         if isinstance(layer, Linear):
             rotation: Any = layer.oft_R[TRAINED]
             rotation.__class__ = DroppedRotation
-            # Not registered again: it is a module of the layer already.
+            # Not registered as a submodule again: it is already one of the layer.
             object.__setattr__(rotation, "block_dropout", layer.oft_dropout[TRAINED])
 
 
 class DroppedRotation(OFTRotationModule):  # type: ignore[misc]  # PEFT has no types
-    """PEFT's rotation, of which some blocks are the identity while it trains."""
+    """PEFT's rotation; in training some of its blocks are replaced by the identity."""
 
     block_dropout: nn.Module
 
     def _cayley_batch(self, *arguments: Any, **named: Any) -> torch.Tensor:
-        """(blocks, size, size), of the type of the weights."""
+        """The blocks, (blocks, size, size), in the dtype of the weights."""
         blocks: torch.Tensor = super()._cayley_batch(*arguments, **named)
         dropped: torch.Tensor = self.block_dropout(blocks)
         return dropped.to(blocks.dtype)

@@ -1,4 +1,4 @@
-"""A few layers train, the rest is frozen."""
+"""Trains a few layers and freezes the others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ascendtune.recipe.method import FreezeSection, MethodSection
 
 
 def tune_layers(model: Any, section: MethodSection) -> Any:
-    """Freeze all of `model` but what the section names.
+    """Freeze `model` except for the modules in the section.
 
     Raises:
-        RecipeError: the model has fewer layers, or no module of such a name.
+        RecipeError: the model has fewer layers, or no module of a given name.
     """
     freeze = section.freeze
     where, blocks = decoder_blocks(model)
@@ -29,13 +29,13 @@ def tune_layers(model: Any, section: MethodSection) -> Any:
     if not freeze.modules:
         for _, block in chosen:
             block.requires_grad_(True)
-    # Neither what is in the blocks nor what holds them (model, model.model), which would train everything.
+    # Neither modules in the blocks nor modules that contain them (model, model.model), which would train everything.
     outside = {
         name: module
         for name, module in model.named_modules()
         if name and not f"{name}.".startswith(f"{where}.") and not f"{where}.".startswith(f"{name}.")
     }
-    # A score that the base model does not have begins as random numbers: frozen, it would stay noise.
+    # A score head that is not in the base model starts with random weights: frozen, it would stay noise.
     score = ["score"] if section.stage == "reward" and "score" in outside else []
     for module in _matching(outside, [*freeze.extra, *score], "method.freeze.extra"):
         module.requires_grad_(True)
@@ -43,9 +43,9 @@ def tune_layers(model: Any, section: MethodSection) -> Any:
 
 
 def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
-    """Name and list of the decoder blocks: the longest list of modules that is not inside another one.
+    """Name and list of the decoder blocks: the longest list of modules that is not inside another list.
 
-    Experts of a mixture may be a longer list, but they are inside a block.
+    Experts of a mixture may be a longer list, but it is inside a block.
 
     Raises:
         RecipeError: the model has no list of modules.
@@ -63,10 +63,10 @@ def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 def _chosen(blocks: nn.ModuleList, freeze: FreezeSection) -> list[tuple[int, nn.Module]]:
-    asked = max(freeze.first_layers + freeze.layers_at_the_end, freeze.spread_layers)
-    if asked > len(blocks):
+    requested = max(freeze.first_layers + freeze.layers_at_the_end, freeze.spread_layers)
+    if requested > len(blocks):
         raise RecipeError(
-            f"method.freeze asks for {count_of(asked, 'layer')}, the model has {len(blocks)}",
+            f"method.freeze asks for {count_of(requested, 'layer')}, the model has {len(blocks)}",
             code="too-many-freeze-layers",
             remedy="lower method.freeze.first_layers, last_layers or spread_layers; tuner: full trains everything",
         )
@@ -81,7 +81,7 @@ def _chosen(blocks: nn.ModuleList, freeze: FreezeSection) -> list[tuple[int, nn.
 
 
 def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> list[nn.Module]:
-    """Modules with weights whose path ends in one of `names`: `mlp`, `self_attn.q_proj`."""
+    """Modules with weights whose path ends in one of `names`, such as `mlp` or `self_attn.q_proj`."""
     found = []
     modules = {path: module for path, module in modules.items() if next(module.parameters(), None) is not None}
     for name in names:

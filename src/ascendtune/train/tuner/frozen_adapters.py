@@ -1,9 +1,9 @@
-"""Frozen adapters beside the one that trains; all leave as one plain LoRA adapter that gives the same model.
+"""Frozen adapters beside the trained one; all are exported as one plain LoRA adapter that results in the same model.
 
-There are earlier ones of `start_from`, and that of PiSSA, whose trained adapter starts as the principal part of each
+The frozen ones are those of `start_from`, and that of PiSSA, whose trained adapter starts as the principal part of each
 weight (Meng et al. 2024, arXiv:2404.02948). The paper splits W into W - s·B₀A₀, frozen, and s·BA, trained. Here the
-base stays W and a second, frozen adapter takes s·B₀A₀ away: the same function and the same gradients. W is never
-rounded again, and no other model than the one on disk has to be kept for what was trained.
+base stays W and a second, frozen adapter subtracts s·B₀A₀: the same function and the same gradients. W is never rounded
+again, and the exported adapter fits the model on disk.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from ascendtune.core.errors import RecipeError
 
 TRAINED = "default"
-"""PEFT's name of the adapter that trains."""
+"""Name of the trained adapter in PEFT."""
 Pair = tuple[torch.Tensor, torch.Tensor]
-"""A (rank, in) and B (out, rank); the scale is in B already."""
+"""A (rank, in) and B (out, rank), which includes the scale."""
 Compute = Callable[[Callable[[], None], Sequence[torch.Tensor]], None]
-"""Calls a function that fills tensors, each of any shape; with several ranks on one of them, whose values all get."""
+"""Calls a function that fills tensors, each of any shape; with several ranks one calls it, and all get its values."""
 
-# Up to here a whole decomposition takes a moment; that of an 11008 × 4096 weight takes 50 s on a core, and a model has
-# hundreds. Beyond it: subspace iteration (the paper's fast variant, with its 16 iterations).
+# Up to this size a full decomposition is fast; that of an 11008 × 4096 weight takes 50 s on a core, and a model has
+# hundreds. Larger weights: subspace iteration (the paper's fast variant, with its 16 iterations).
 _WHOLE_UP_TO = 1024
 _ITERATIONS = 16
 _START = "start"
@@ -37,9 +37,9 @@ def frozen_adapters(tuned: Any) -> list[str]:
 
 
 def keep_frozen_adapters(tuned: Any) -> None:
-    """Keep a copy of the frozen adapters on the host: a strategy may divide their weights among ranks.
+    """Store a copy of the frozen adapters on the host, as a strategy may shard their weights.
 
-    Nothing is kept where they are on the meta device: such a model is planned, and never exported.
+    Nothing is stored if they are on the meta device: such a model is planned, and never exported.
     """
     from peft import get_peft_model_state_dict
 
@@ -53,7 +53,7 @@ def keep_frozen_adapters(tuned: Any) -> None:
 
 
 def write_sum(tuned: Any, directory: Path) -> None:
-    """Rewrite the adapter that PEFT saved in `directory`: add the frozen adapters of `tuned`, if there are any."""
+    """Add the frozen adapters of `tuned`, if any, to the adapter that PEFT has saved in `directory`, and rewrite it."""
     from peft import LoraConfig
     from safetensors.torch import load_file, save_file
 
@@ -78,8 +78,8 @@ def write_sum(tuned: Any, directory: Path) -> None:
 
 
 def bytes_of_sum(tuned: Any) -> int:
-    """What `write_sum` makes of the adapters of `tuned`: of each layer A (rank, in) and B (out, rank), fp32, with the
-    largest rank that all adapters of a layer have together.
+    """Bytes of the adapter that `write_sum` writes for `tuned`: for each layer A (rank, in) and B (out, rank), fp32,
+    with the largest sum of ranks of all adapters of a layer.
     """
     layers = [module for module in tuned.modules() if len(getattr(module, "lora_A", ()))]
     pairs = [(list(layer.lora_A.values()), list(layer.lora_B.values())) for layer in layers]
@@ -89,10 +89,10 @@ def bytes_of_sum(tuned: Any) -> int:
 
 
 def sum_pairs(pairs: list[Pair], rank: int) -> Pair:
-    """A (rank, in) and B (out, rank), fp32, with B·A = Σ Bᵢ·Aᵢ over `pairs`; the sum has at most that rank.
+    """A (rank, in) and B (out, rank), fp32, with B·A = Σ Bᵢ·Aᵢ over `pairs`, whose sum has at most that rank.
 
-    The sum is decomposed anew rather than set side by side: where two terms nearly cancel each other (PiSSA), the
-    matrices become as small as their difference, and keep it when inference casts them to bf16.
+    The sum is decomposed again instead of concatenated: if two terms nearly cancel each other (PiSSA), the matrices
+    become as small as their difference, which then survives the cast to bf16 at inference.
     """
     left = torch.cat([b for _, b in pairs], dim=1).double()
     right = torch.cat([a for a, _ in pairs], dim=0).double()
@@ -105,7 +105,7 @@ def sum_pairs(pairs: list[Pair], rank: int) -> Pair:
 
 
 def _pairs(tuned: Any, tensors: dict[str, torch.Tensor], adapter: str) -> dict[str, Pair]:
-    """Layer name -> its pair, from a state dict in PEFT's naming."""
+    """Layer name -> its pair, from a state dict with PEFT's names."""
     found = {}
     for key, a in tensors.items():
         if key.endswith(".lora_A.weight"):
@@ -116,12 +116,12 @@ def _pairs(tuned: Any, tensors: dict[str, torch.Tensor], adapter: str) -> dict[s
 
 
 def compute_here(fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:
-    """The `Compute` of one process: fills `tensors`, each of any shape."""
+    """`Compute` of a single process: call `fill`, which fills `tensors`, each of any shape."""
     fill()
 
 
 def init_pissa(tuned: Any, compute: Compute) -> None:
-    """Give the adapter of `tuned` (a PeftModel) the principal part of every weight, beside a frozen one that undoes it.
+    """Set the adapter of `tuned` (a PeftModel) to the principal part of each weight, and add a frozen one to undo it.
 
     Raises:
         RecipeError: the rank is larger than a weight has singular values.
@@ -130,8 +130,8 @@ def init_pissa(tuned: Any, compute: Compute) -> None:
     from peft.tuners.lora import LoraLayer
 
     config = tuned.peft_config[TRAINED]
-    # Dropout on what takes the start away would make noise of it. The class for scores would give this adapter a score
-    # of its own, so it is asked as the plain class.
+    # Dropout in the frozen adapter would keep it from cancelling the start. The class for sequence classification would
+    # add a score head of its own for this adapter, so the plain class's method is called.
     PeftModel.add_adapter(tuned, _START, replace(config, lora_dropout=0.0, modules_to_save=None))
     layers = []
     for name, layer in tuned.named_modules():
@@ -167,10 +167,10 @@ def _decompose(layers: Sequence[Any]) -> None:
 
 
 def principal_part(weight: torch.Tensor, rank: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """A (rank, in) and B (out, rank), fp32 on the host, so that scale·BA is the best approximation of that rank.
+    """A (rank, in) and B (out, rank), fp32 on the host, such that scale·BA is the best approximation of that rank.
 
-    Always computed on the host and from the host's random numbers, so that a run that goes on elsewhere starts from
-    the same.
+    Always computed on the host and with the host's random numbers, so that a run resumed elsewhere starts from the same
+    values.
     """
     matrix = weight.to("cpu", torch.float32)
     if min(matrix.shape) <= _WHOLE_UP_TO:

@@ -1,11 +1,11 @@
-"""Low-rank adapters by PEFT: the base is frozen and stays as it is on disk, what trains is fp32.
+"""Low-rank adapters by PEFT: the base is frozen and stays as it is on disk, the trained weights are fp32.
 
 W·x + scale·B·A·x (Hu et al. 2021, arXiv 2106.09685, eq. 3), with scale alpha / rank, or alpha / √rank with rsLoRA
 (arXiv 2312.03732); DoRA: arXiv 2402.09353, eq. 5.
 
-One adapter trains. Others may stand beside it, frozen: earlier ones of `start_from`, or the one that takes a PiSSA
-start back. All are added to the base, none is ever merged into it: so what is trained on is what the base's file says,
-and the sum of the adapters is what leaves (`write_sum`).
+One adapter is trained. Others may be active beside it, frozen: earlier ones of `start_from`, or the one that subtracts
+the start of PiSSA. All are added to the base's output and never merged into its weights, so training uses the weights
+of the base's files, and the sum of the adapters is exported (`write_sum`).
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from ascendtune.train.tuner.targets import Targets, choose_targets, require_modu
 def add_adapter(
     model: Any, section: MethodSection, adapters: Sequence[Path] = (), compute: Compute = compute_here
 ) -> Any:
-    """A PeftModel around `model`; the adapters' layers are put into `model` itself.
+    """A PeftModel around `model`; the adapters' layers are inserted into `model` itself.
 
     Args:
-        adapters: directories to start from: the last one trains, the others stay.
-        compute: computes the start of an adapter.
+        adapters: directories to start from: the last one is trained, the others are frozen.
+        compute: computes an adapter's initial weights.
 
     Raises:
         RecipeError: a target is not a module of this model, or an adapter does not fit it.
     """
     from ascendtune.train.tuner.lora_linear import fuse_adapters
 
-    # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
+    # PEFT calls a method of the model by a name that transformers has just renamed; a user cannot change that.
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        # Table and head trained whole part ways; the file holds both, and `merge` writes both.
+        # PEFT warns that table and head, if trained, are no longer tied; the file holds both, and `merge` writes both.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
-        # PEFT looks for the patterns of parameters among modules.
+        # PEFT searches the patterns of parameters among modules.
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
         tuned = _loaded_adapters(model, section, adapters) if adapters else _new_adapter(model, section, compute)
     _only_one_trains(tuned)
@@ -66,10 +66,10 @@ def add_adapter(
 
 
 def modules_to_save(model: Any, section: LoraSection | OftSection) -> list[str]:
-    """Names, as in `modules_to_save`, of the modules that are trained whole.
+    """Names, as in `modules_to_save`, of the modules that are trained as a whole.
 
     Raises:
-        RecipeError: the model has no module of a name.
+        RecipeError: the model has no module with one of the names.
     """
     if section.modules_to_save != "all-embeddings":
         tuner = "lora" if isinstance(section, LoraSection) else "oft"
@@ -90,7 +90,7 @@ def _new_adapter(model: Any, section: MethodSection, compute: Compute) -> Any:
     modules = short_names(targets.modules, [name for name, _ in model.named_modules()])
     parameters = short_names(targets.parameters, [name for name, _ in model.named_parameters()], parts=2)
     config = LoraConfig(
-        # PEFT trains and saves the score of a reward model whole: it begins as random numbers.
+        # PEFT trains and saves the score head of a reward model as a whole: it starts with random weights.
         task_type=task_type(section),
         target_modules=modules,
         target_parameters=parameters or None,
@@ -120,14 +120,14 @@ def _new_adapter(model: Any, section: MethodSection, compute: Compute) -> Any:
 
 
 def _require_plain(model: Any, parameters: list[str], lora: LoraSection) -> None:
-    """Raise where a form of LoRA needs the inputs of a module, or its matrix: a parameter may have many, or none."""
+    """Raise if a form of LoRA needs the input or the matrix of a module: a parameter may have several, or none."""
     experts = any(model.get_parameter(name).ndim == 3 for name in parameters)
-    for key, asked, why in (
+    for key, requested, why in (
         ("dropout", lora.dropout, "PEFT adds these adapters to the weights, so dropout has no input to act on"),
         ("dora", lora.dora, "PEFT supports DoRA for modules only, not for parameters"),
         ("init: pissa", lora.init == "pissa" and experts, "PiSSA supports linear layers only"),
     ):
-        if asked:
+        if requested:
             raise RecipeError(
                 f"method.lora.{key} with {'experts' if experts else 'routers'} in method.lora.target: {why}",
                 code="lora-form-not-adaptable",
@@ -136,22 +136,22 @@ def _require_plain(model: Any, parameters: list[str], lora: LoraSection) -> None
 
 
 def _leave_out(names: list[str], config: Any, lora: LoraSection, targets: Targets, why: str, *, key: str) -> None:
-    """Take `names` out of the modules of `config`, with a note in `targets`.
+    """Remove `names` from the modules of `config`, with a note in `targets`.
 
     Args:
-        key: of method.lora, without which the modules could stay.
+        key: key of method.lora because of which the modules are removed.
 
     Raises:
-        RecipeError: the recipe names modules, and not `all-linear`.
+        RecipeError: the recipe names the modules instead of `all-linear`.
     """
     if not names:
         return
     listed = ", ".join(names)
     if ALL_LINEAR not in lora.target:
-        asked = f"method.lora.{key} with {listed} in method.lora.target"
+        requested = f"method.lora.{key} with {listed} in method.lora.target"
         other = "" if key == "target" else f"remove method.lora.{key}, or "
         raise RecipeError(
-            f"{asked if key != 'target' else f'method.lora.target: {listed}'}: {why}",
+            f"{requested if key != 'target' else f'method.lora.target: {listed}'}: {why}",
             code="lora-target-not-loadable",
             remedy=f"{other}remove these modules from method.lora.target",
         )
@@ -175,7 +175,7 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
         )
     others = []
     for path in earlier:
-        # Read before the first adapter changes the model.
+        # Read all configs before the first adapter changes the model.
         with fitting_this_model(path, section):
             others.append(read_config(path, model))
     with literal_names():
@@ -200,7 +200,7 @@ def _only_one_trains(tuned: Any) -> None:
 
 
 def train_in_fp32(tuned: Any) -> None:
-    """Make what trains in `tuned` fp32: whole modules are copied in the base's type, in which small steps are lost."""
+    """Convert the trained parameters of `tuned` to fp32: in the base's dtype, which PEFT copies, small steps vanish."""
     for parameter in tuned.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)

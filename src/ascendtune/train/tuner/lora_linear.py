@@ -1,20 +1,20 @@
 """A linear layer and its LoRA adapter as one autograd node: x·Wᵀ + bias + scale·(x·Aᵀ)·Bᵀ (Hu et al. 2021, eq. 3).
 
-PEFT's layer makes a tensor of the output's or the input's size for each operation, and under autocast casts x to fp32
-and back. Here the adapter's product is added into the base's output (`addmm_`), and backward likewise into the gradient
-of x. Differences of the numbers from PEFT's:
+PEFT's layer allocates a tensor of the output's or the input's size for each operation, and under autocast casts x to
+fp32 and back. Here the adapter's product is added to the base's output in place (`addmm_`), and in the backward pass to
+the gradient of x. Numerical differences from PEFT's layer:
 
 - x is not cast to fp32: the round trip is exact, so nothing changes.
 - The sum and the scale are rounded once where PEFT rounds each: fp32 results agree to 1e-6, bf16 results are not
   further from exact ones.
-- Dropout is PEFT's module, on the same shape in the same type, so it draws the same random numbers.
+- Dropout is PEFT's module, on the same shape and dtype, so it draws the same random numbers.
 
-A quantised base is dequantised in the node, forward and backward, and never kept.
+A quantised base is dequantised inside the node, forward and backward, and never stored.
 
-Parameters, their names, files and everything but `forward` are PEFT's. PEFT's `forward` is used where it does more:
-DoRA, several active adapters, merged or disabled ones, a base that trains, weights of several types without autocast.
-It is also used where a part (`base_layer`, `lora_A`, `lora_B`) has hooks, which need the part to be called: dumps and
-DeepSpeed ZeRO-3 set them.
+Parameters, their names, files and everything but `forward` are PEFT's. PEFT's `forward` is used if it does more: DoRA,
+several active adapters, merged or disabled ones, a trained base, weights of several dtypes without autocast. It is also
+used if a part (`base_layer`, `lora_A`, `lora_B`) has hooks, which run only when the part is called: dumps and DeepSpeed
+ZeRO-3 register them.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
 
 class FusedLoraLinear(Linear):  # type: ignore[misc]  # PEFT has no types
-    """PEFT's layer, computed as one node where that gives the same."""
+    """PEFT's layer, computed as one node if the result is the same."""
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The output of base and adapter.
+        """Compute the output of base and adapter.
 
         Args:
-            x: (..., inputs), of any floating type.
+            x: (..., inputs), of any floating dtype.
 
         Returns:
-            (..., outputs), of the type that autocast computes in, or of x without autocast.
+            (..., outputs), in autocast's dtype, or in that of x without autocast.
         """
         adapter = None if args or kwargs else self._adapter()
         if adapter is None:
             return super().forward(x, *args, **kwargs)  # type: ignore[no-any-return]
         base, a, b = self.base_layer, self.lora_A[adapter].weight, self.lora_B[adapter].weight
-        # Quantised numbers can be made of any type.
+        # Quantised weights can be dequantised to any dtype.
         quantised = base.nf4 if isinstance(base, Nf4Linear) else None
         dtype = _common_dtype(x, a, b) if quantised else _common_dtype(x, base.weight, a, b)
         if dtype is None:
@@ -65,30 +65,30 @@ class FusedLoraLinear(Linear):  # type: ignore[misc]  # PEFT has no types
         return output  # type: ignore[no-any-return]
 
     def _adapter(self) -> str | None:
-        """The one active adapter; None where PEFT's `forward` is needed, whatever the input."""
+        """The only active adapter; None if PEFT's `forward` is needed, whatever the input."""
         if self.disable_adapters or self.merged:
             return None
         active = [each for each in self.active_adapters if each in self.lora_A]
         if len(active) != 1 or active[0] in self.lora_variant or self.lora_bias[active[0]]:
             return None
         parts = self.base_layer, self.lora_A[active[0]], self.lora_B[active[0]]
-        watched = any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in parts)
+        has_hooks = any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in parts)
         trains = any(each.requires_grad for each in self.base_layer.parameters())
-        return None if watched or trains else str(active[0])
+        return None if has_hooks or trains else str(active[0])
 
 
 def _common_dtype(x: torch.Tensor, *weights: torch.Tensor) -> torch.dtype | None:
-    """The type that all products of these tensors are computed in; None where it is not the same for all."""
+    """The dtype in which all products of these tensors are computed; None if they differ."""
     if any(each.dtype == torch.float64 for each in (x, *weights)) or not torch.is_autocast_enabled(x.device.type):
         return x.dtype if all(each.dtype == x.dtype for each in weights) else None
     return torch.get_autocast_dtype(x.device.type)
 
 
 class _LinearWithAdapter(torch.autograd.Function):
-    """x (..., inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank); all of one type but A and B.
+    """x (..., inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank); one dtype for all except A and B.
 
-    A and B are there for their gradients; `a_cast` and `b_cast` are their values in the common type. `weight` is W, or
-    with `scales`, `outer` and `shape` what `Nf4` has of it.
+    A and B are arguments for their gradients; `a_cast` and `b_cast` are their values in the common dtype. `weight` is W
+    or, with `scales`, `outer` and `shape`, the fields of an `Nf4`.
     """
 
     @staticmethod
@@ -101,7 +101,8 @@ class _LinearWithAdapter(torch.autograd.Function):
         low = _rows(x if dropped is None else dropped) @ a_cast.T
         output = nn.functional.linear(_rows(x), _dense(weight, scales, outer, shape, x.dtype), bias)
         output.addmm_(low, b_cast.T, alpha=scale)
-        # Not `view`: some models change what a linear layer gives in place, which a node's view does not allow.
+        # `view` is not used: some models change a linear layer's output in place, which a view of a node does not
+        # allow.
         return torch.ops.aten._unsafe_view(output, [*x.shape[:-1], len(b_cast)]), low
 
     @staticmethod
@@ -139,7 +140,7 @@ def _dense(
     weight: torch.Tensor, scales: torch.Tensor | None, outer: torch.Tensor | None, shape: tuple[int, ...] | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
-    """(outputs, inputs): `weight`, or what it is when it is quantised."""
+    """`weight`, dequantised if it is quantised: (outputs, inputs)."""
     if scales is None or shape is None:
         return weight
     return dequantise(Nf4(weight, scales, outer, shape), dtype)
@@ -150,7 +151,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fuse_adapters(tuned: nn.Module) -> None:
-    """Make PEFT's layers around plain linear ones, in `tuned`, compute as one node; weights and names stay."""
+    """Make PEFT's layers around plain linear layers in `tuned` compute as one node; weights and names stay."""
     layers: list[Any] = [each for each in tuned.modules() if type(each) is Linear]
     for module in layers:
         if type(module.get_base_layer()) is nn.Linear:

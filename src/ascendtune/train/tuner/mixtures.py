@@ -1,4 +1,4 @@
-"""Mixtures of experts in a model: where their experts and routers are."""
+"""Finds mixtures of experts in a model, with their experts and routers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Mixture:
-    """One mixture of experts. Names are full names in the model."""
+    """A mixture of experts. Names are full names in the model."""
 
     count: int
-    """Experts."""
+    """Number of experts."""
     parameters: tuple[str, ...]
-    """Matrices of all experts as one parameter of three dimensions: (experts, ., .)."""
+    """Parameters with the matrices of all experts: (experts, ., .)."""
     modules: tuple[str, ...]
-    """Experts that are modules of their own."""
+    """Experts that are separate modules."""
     routers: tuple[str, ...]
-    """Modules that weigh the experts for a token, and gates of an expert that every token passes."""
+    """Modules that weigh the experts for a token, and gates of an expert that processes every token."""
 
     def is_expert(self, name: str) -> bool:
         return any(f"{name}.".startswith(f"{each}.") for each in self.modules)
@@ -30,10 +30,10 @@ class Mixture:
 
 
 def find_mixtures(model: Any) -> list[Mixture]:
-    """Every mixture of `model`, in the order of its modules.
+    """All mixtures of `model`, in the order of its modules.
 
-    Experts are matrices in one parameter, or modules in one list. They count as such inside of a decoder block, where a
-    router stands beside them.
+    Experts are matrices in one parameter, or modules in one list. They count as experts only inside of a decoder block,
+    and beside a router.
     """
     lists = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
     found = []
@@ -54,23 +54,23 @@ def find_mixtures(model: Any) -> list[Mixture]:
 
 
 def listed_experts(model: Any) -> list[nn.Module]:
-    """Experts that are modules in a list: a model calls those that a token goes to, so ranks may use different ones."""
+    """Experts that are modules in a list: a model calls only those that get tokens, so ranks may use different ones."""
     return [model.get_submodule(name) for mixture in find_mixtures(model) for name in mixture.modules]
 
 
 def bypassed_experts(model: Any) -> list[nn.Module]:
-    """Modules with experts in one parameter that no token may go to: their router has outputs for none (LongCat's)."""
+    """Modules with experts in one parameter that tokens may bypass: their router can select no expert (LongCat's)."""
     found = []
     for mixture in find_mixtures(model):
         outputs = max(width for each in mixture.routers for width in _output_widths(model.get_submodule(each)))
-        # One of LongCat's parameters has rows, which nothing uses, for the outputs that are no experts.
+        # One of LongCat's parameters has unused rows for the outputs that belong to no expert.
         if any(model.get_parameter(name).shape[0] < outputs for name in mixture.parameters):
             found += [model.get_submodule(name.rpartition(".")[0]) for name in mixture.parameters]
     return list(dict.fromkeys(found))
 
 
 def _candidates(children: dict[str, nn.Module]) -> Iterator[tuple[int, list[str]]]:
-    """(number of experts, children that hold them)."""
+    """(number of experts, names of the children that contain them)."""
     stacks: dict[int, list[str]] = {}
     for name, child in children.items():
         if holds_stacks(child):
@@ -82,14 +82,15 @@ def _candidates(children: dict[str, nn.Module]) -> Iterator[tuple[int, list[str]
 
 
 def holds_stacks(module: nn.Module) -> bool:
-    """Whether a module has parameters of three dimensions that are no kernels of a convolution."""
+    """Whether a module has three-dimensional parameters other than kernels of a convolution."""
     return not isinstance(module, nn.Conv1d) and any(each.ndim == 3 for each in module.parameters(recurse=False))
 
 
 def _is_router(module: nn.Module, count: int, hidden: int) -> bool:
-    """Whether a module makes a number for each of `count` experts.
+    """Whether a module computes a number for each of `count` experts.
 
-    Some routers have more outputs: for shared experts, or for none. What gives a hidden state back is an expert itself.
+    Some routers have more outputs: for shared experts, or for no expert. A module that outputs a hidden state is an
+    expert itself.
     """
     heights = _output_widths(module)
     return hidden not in heights - {count} and any(count <= height <= 1.5 * count for height in heights)

@@ -1,4 +1,4 @@
-"""Modules on which an adapter would do nothing: the model reads their weight itself, or no gradient comes to them."""
+"""Modules on which an adapter would have no effect: the model reads their weight itself, or they get no gradient."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any
 import torch
 from torch import nn
 
-# What code asks of a weight that it does not multiply with.
+# Attributes of a weight that code reads without multiplying with it.
 _FACTS = ("dtype", "device", "shape")
-# An index is chosen, or tokens are put together, from a number of tokens on.
+# From this number of tokens on, code that selects keys or merges tokens has an effect.
 _TOKENS = 256
 
 
 def attributes_read(model: nn.Module, name: str) -> frozenset[str]:
-    """Attributes of the module `name` that the code of its parent uses instead of calling the module."""
+    """Attributes of the module `name` that its parent's code reads instead of calling the module."""
     parent, _, child = name.rpartition(".")
     kind: Any = type(model.get_submodule(parent))
     return _reads(kind).get(child, frozenset())
 
 
 def without_gradient(model: Any, names: Iterable[str]) -> set[str]:
-    """Those of `names` whose output has no part in the gradient of the logits, as in code that only selects tokens.
+    """Those of `names` whose output does not contribute to the logits' gradient, as in code that only selects tokens.
 
-    Found by a forward pass; empty where this model cannot make one of plain tokens.
+    Determined by a forward pass; empty if this model cannot run one on plain tokens.
     """
     probes: dict[str, torch.Tensor] = {}
-    watched = {name: model.get_submodule(name) for name in names}
-    if not watched:
+    modules = {name: model.get_submodule(name) for name in names}
+    if not modules:
         return set()
 
-    def watch(name: str) -> Any:
+    def make_hook(name: str) -> Any:
         def add_probe(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
             probe = probes.setdefault(name, output.new_zeros((), requires_grad=True))
             return output + probe
@@ -45,7 +45,7 @@ def without_gradient(model: Any, names: Iterable[str]) -> set[str]:
     table = model.get_input_embeddings().weight
     ids = torch.arange(_TOKENS, device=table.device)[None] % table.shape[0]
     trained = [each for each in model.parameters() if each.requires_grad]
-    hooks = [module.register_forward_hook(watch(name)) for name, module in watched.items()]
+    hooks = [module.register_forward_hook(make_hook(name)) for name, module in modules.items()]
     model.requires_grad_(False)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -58,25 +58,25 @@ def without_gradient(model: Any, names: Iterable[str]) -> set[str]:
         for parameter in trained:
             parameter.requires_grad_(True)
     leaves = _leaves(output.grad_fn)
-    return {name for name in watched if name not in probes or id(probes[name]) not in leaves}
+    return {name for name in modules if name not in probes or id(probes[name]) not in leaves}
 
 
 def _leaves(function: Any) -> set[int]:
-    seen, waiting, leaves = set(), [function], set()
-    while waiting:
-        node = waiting.pop()
+    seen, pending, leaves = set(), [function], set()
+    while pending:
+        node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
             leaves.add(id(node.variable))
-        waiting += [each for each, _ in node.next_functions]
+        pending += [each for each, _ in node.next_functions]
     return leaves
 
 
 @cache
 def _reads(kind: Any) -> dict[str, frozenset[str]]:
-    """Child -> attributes, from the source of a module's class and those it is derived from."""
+    """Child -> attributes, from the source of a module's class and its base classes."""
     found: dict[str, set[str]] = {}
     for each in kind.__mro__:
         if each.__module__.startswith("torch.") or each is object:
@@ -103,7 +103,7 @@ def _outside_of_initialisation(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _child(node: ast.AST) -> str | None:
-    """`out_proj` of the expression `self.out_proj.weight`."""
+    """`out_proj` for the expression `self.out_proj.weight`."""
     match node:
         case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"), attr=child), ctx=ast.Load()):
             return child

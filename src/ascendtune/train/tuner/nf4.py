@@ -1,10 +1,10 @@
-"""NF4: a level of sixteen for each weight, a scale for 64 of them (Dettmers et al. 2023, QLoRA, arXiv 2305.14314).
+"""NF4: one of sixteen levels for each weight, a scale for 64 weights (Dettmers et al. 2023, QLoRA, arXiv 2305.14314).
 
 The sixteen levels are quantiles of a normal distribution (appendix E). With double quantisation the scales themselves
-are bytes: 4.5 bits a weight become 4.13 (section 3). Bytes are laid out as those of bitsandbytes, and plain torch
-computes them, so every device that torch has can.
+are bytes: 4.5 bits a weight become 4.13 (section 3). The layout of the bytes is that of bitsandbytes; they are computed
+by plain torch, so every device of torch is supported.
 
-All tensors of a quantised weight hold bytes, scales as well: a model whose numbers are cast to another type keeps them.
+All tensors of a quantised weight are bytes, also the scales: casting a model to another dtype does not change them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 
 BLOCK = 64
-"""Weights that share a scale."""
+"""Number of weights that share a scale."""
 _OUTER_BLOCK = 256
-"""Scales that share a scale, with double quantisation."""
+"""Number of scales that share a scale, with double quantisation."""
 LEVELS = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
     *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
@@ -27,9 +27,9 @@ LEVELS = (
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
 _AT_ONCE = 1 << 24
-"""Weights that are converted at a time: what is needed beside them takes a few times their memory."""
+"""Number of weights converted at a time: temporary tensors take a few times their memory."""
 _IN_CACHE = 1 << 18
-"""As many as fit into a core's cache with all of that: four times as fast as all at once."""
+"""As many fit into a core's cache with the temporary tensors: four times as fast as all at once."""
 
 
 class Nf4(NamedTuple):
@@ -38,27 +38,27 @@ class Nf4(NamedTuple):
     packed: torch.Tensor
     """(ceil(numbers / 2),) uint8: the first of two numbers is in the upper half."""
     scales: torch.Tensor
-    """uint8: (blocks × 4,), the bytes of fp32 scales; or with double quantisation (blocks,), their levels."""
+    """uint8: (blocks × 4,), the bytes of fp32 scales; with double quantisation (blocks,), their levels."""
     outer: torch.Tensor | None
-    """With double quantisation: bytes of fp32, first the mean of the scales, then a scale for 256 of the levels."""
+    """With double quantisation: bytes of fp32 numbers, first the scales' mean, then a scale for 256 levels each."""
     shape: tuple[int, ...]
-    """Of the matrix."""
+    """Shape of the matrix."""
 
 
 def quantise(weight: torch.Tensor, *, double: bool) -> Nf4:
-    """The nearest levels for `weight`, any shape and floating type; computed where it is."""
+    """Round `weight`, any shape and floating dtype, to the nearest levels, on its device."""
     at_once = _IN_CACHE if weight.device.type == "cpu" else _AT_ONCE
     parts = [_quantise_blocks(part) for part in weight.detach().reshape(-1).split(at_once)]
     packed, scales = (torch.cat(each) for each in zip(*parts, strict=True))
     if not double:
         return Nf4(packed, scales.view(torch.uint8), None, tuple(weight.shape))
-    # They are few, and not every device can search.
+    # On the host: there are few, and some devices lack searchsorted.
     levels, outer = _quantise_scales(scales.cpu())
     return Nf4(packed, levels.to(packed.device), outer.to(packed.device), tuple(weight.shape))
 
 
 def dequantise(weight: Nf4, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix, (outputs, inputs) or what its shape was: level times scale in fp32, rounded to `dtype`."""
+    """The matrix, in its original shape such as (outputs, inputs): level times scale in fp32, rounded to `dtype`."""
     size, device = math.prod(weight.shape), weight.packed.device
     blocks = math.ceil(size / BLOCK)
     matrix = torch.empty(blocks, BLOCK, dtype=dtype, device=device)
@@ -67,7 +67,7 @@ def dequantise(weight: Nf4, dtype: torch.dtype) -> torch.Tensor:
     for part, packed, scale in zip(
         matrix.split(at_once // BLOCK), weight.packed.split(at_once // 2), scales.split(at_once // BLOCK), strict=True
     ):
-        # One look-up finds two numbers.
+        # One look-up returns two numbers.
         numbers = pairs.index_select(0, packed.int()).view(torch.float32)
         if len(numbers) < part.numel():
             numbers = torch.nn.functional.pad(numbers, (0, part.numel() - len(numbers)))
@@ -85,16 +85,16 @@ def without_content(shape: tuple[int, ...], *, double: bool) -> Nf4:
 
 
 def bytes_of(numbers: int, *, double: bool) -> int:
-    """Bytes of a quantised matrix of so many numbers."""
+    """Bytes of a quantised matrix with this number of weights."""
     return sum(0 if each is None else each.nbytes for each in without_content((numbers,), double=double)[:3])
 
 
 def _quantise_blocks(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ceil(numbers / 2),) packed levels, and (ceil(numbers / 64),) fp32 scales, the largest magnitudes."""
+    """(ceil(numbers / 2),) packed levels, and (ceil(numbers / 64),) fp32 scales: the largest magnitudes."""
     size = numbers.numel()
     padded = torch.nn.functional.pad(numbers.float(), (0, -size % BLOCK)).view(-1, BLOCK)
     scales = padded.abs().amax(1)
-    # A block of zeros has no scale to divide by; its numbers are level 0, which is not the first one.
+    # A block of zeros has no scale to divide by; its weights have the level 0.0, which is not the first one.
     scaled = padded * torch.where(scales > 0, scales, 1.0).reciprocal()[:, None]
     levels = torch.zeros_like(scaled, dtype=torch.uint8)
     for lower, upper in pairwise(LEVELS):
@@ -117,7 +117,7 @@ def _quantise_scales(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _scales(weight: Nf4) -> torch.Tensor:
-    """(blocks,) fp32."""
+    """The scales of all blocks: (blocks,) fp32."""
     if weight.outer is None:
         return weight.scales.view(torch.float32)
     outer = weight.outer.view(torch.float32)
@@ -126,27 +126,27 @@ def _scales(weight: Nf4) -> torch.Tensor:
 
 
 def _mode_of(tensor: torch.Tensor) -> object:
-    """Where a step is traced without memory: what makes its tensors, which others must not meet."""
+    """The FakeTensorMode of a traced tensor, for the caches below: fake tensors of two modes must not be mixed."""
     return getattr(tensor, "fake_mode", None)
 
 
 @cache
 def _pairs_of_levels(device: torch.device, mode: object) -> torch.Tensor:
-    """(256,) int64: the bytes of the two fp32 levels that a byte stands for."""
+    """(256,) int64: for each byte, the bytes of its two fp32 levels."""
     levels = torch.tensor(LEVELS, device=device)
     return torch.stack([levels.repeat_interleave(16), levels.repeat(16)], dim=1).view(torch.int64).view(-1)
 
 
 @cache
 def _levels_of_scales(device: torch.device, mode: object) -> torch.Tensor:
-    """(256,) fp32, ascending: `_SCALE_LEVELS`."""
+    """`_SCALE_LEVELS` as a tensor: (256,) fp32, ascending."""
     return torch.tensor(_SCALE_LEVELS, device=device)
 
 
 def _dynamic_type() -> list[float]:
-    """The 256 values of the dynamic type of eight bits, ascending (Dettmers 2016, arXiv 1511.04561, section 2.2).
+    """The 256 values of the dynamic 8-bit data type, ascending (Dettmers 2016, arXiv 1511.04561, section 2.2).
 
-    A decade has half as many levels as the one above it, at equal distances; seven decades, both signs, 0 and 1.
+    Each decade has half as many levels as the one above it, at equal distances; seven decades, both signs, 0 and 1.
     """
     levels = [0.0, 1.0]
     for decade in range(7):

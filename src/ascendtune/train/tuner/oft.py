@@ -1,9 +1,9 @@
-"""Orthogonal fine-tuning by PEFT: W·R·x, where R turns blocks of x and W is frozen and stays as it is on disk.
+"""Orthogonal fine-tuning by PEFT: W·R·x, where R rotates blocks of x and W is frozen and stays as it is on disk.
 
 R is block-diagonal (Qiu et al. 2023, arXiv 2306.07280). Each block is the Cayley transform of a skew-symmetric matrix
-Q, whose numbers above the diagonal train, in fp32: (I + Q)(I - Q)⁻¹ with the first terms of the Neumann series as
-inverse (Qiu et al. 2025, arXiv 2506.19847), or (I - Q)(I + Q)⁻¹, solved. So the same Q turns the other way in PEFT's
-two forms.
+Q, whose numbers above the diagonal are trained, in fp32: (I + Q)(I - Q)⁻¹ with the first terms of the Neumann series
+as inverse (Qiu et al. 2025, arXiv 2506.19847), or (I - Q)(I + Q)⁻¹, solved. So the same Q rotates in opposite
+directions in PEFT's two forms.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ascendtune.train.tuner.targets import Targets, choose_targets, require_targ
 
 
 def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
-    """A PeftModel around `model`; the rotations are put into `model` itself.
+    """A PeftModel around `model`; the rotations are inserted into `model` itself.
 
     Args:
-        adapters: the directory of the adapter that is trained further; nothing for a new one.
+        adapters: the directory of the adapter to train further; empty for a new one.
 
     Raises:
         RecipeError: a target is not a linear module of this model, or cannot be divided into blocks; or the adapter
-            does not fit it.
+            does not fit the model.
     """
     from ascendtune.train.tuner.block_dropout import drop_blocks
 
     with warnings.catch_warnings():
-        # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
+        # PEFT calls a method of the model by a name that transformers has just renamed; a user cannot change that.
         warnings.filterwarnings("ignore", category=FutureWarning)
-        # Table and head trained whole part ways; the file holds both, and `merge` writes both.
+        # PEFT warns that table and head, if trained, are no longer tied; the file holds both, and `merge` writes both.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
-        # Said once by `_new_rotations`, and not for each module.
+        # `_new_rotations` logs this once instead of once for each module.
         warnings.filterwarnings("ignore", message="Invalid `(oft_block_size|r)`")
         tuned = _loaded_rotations(model, section, adapters[0]) if adapters else _new_rotations(model, section)
     train_in_fp32(tuned)
@@ -52,9 +52,9 @@ def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] =
 
 
 def _refuse_inputs_of_images(tuned: Any, *, is_continued: bool) -> None:
-    """Let a forward pass end in words where PEFT would take the inputs of a linear module for those of a convolution.
+    """Make a forward pass raise if PEFT would treat the inputs of a linear module as those of a convolution.
 
-    PEFT goes by their four dimensions, which some latent attentions have. It could not run the exported adapter either.
+    PEFT checks for four dimensions, which some latent attentions have. It could not run the exported adapter either.
     """
     from peft.tuners.oft.layer import Linear
 
@@ -65,7 +65,7 @@ def _refuse_inputs_of_images(tuned: Any, *, is_continued: bool) -> None:
             return
         others = []
         if not is_continued:
-            # Names: of an adapter from elsewhere it may be a pattern, and its file decides.
+            # Only if they are names: in an adapter from elsewhere they may be a pattern, and its file determines them.
             targets = sorted(tuned.peft_config[TRAINED].target_modules)
             others = [each for each in targets if not f".{name}".endswith(f".{each}")]
         raise RecipeError(
@@ -116,7 +116,7 @@ def _new_rotations(model: Any, section: MethodSection) -> Any:
 
 
 def _linear_targets(model: Any, oft: OftSection) -> Targets:
-    """The targets; PEFT's OFT is for torch's linear modules, with which GPT-2's Conv1D and parameters have no class."""
+    """The targets: PEFT's OFT supports torch's linear modules only, not GPT-2's Conv1D nor parameters."""
     targets = choose_targets(model, oft)
     head = model.get_output_embeddings()
     others = [
@@ -138,22 +138,22 @@ def _linear_targets(model: Any, oft: OftSection) -> Targets:
 
 
 def _require_blocks(model: Any, targets: Targets, oft: OftSection) -> list[str]:
-    """A sentence for each number of inputs that the asked size does not divide.
+    """A note for each number of inputs that the requested size does not divide.
 
     Raises:
-        RecipeError: a block would hold one input, which cannot be turned.
+        RecipeError: blocks would have one input, which cannot be rotated.
     """
     widths = {model.get_submodule(name).in_features: name for name in targets.modules}
-    asked = f"rank: {oft.rank}" if oft.rank is not None else f"block_size: {oft.block_size or 32}"
+    size_key = f"rank: {oft.rank}" if oft.rank is not None else f"block_size: {oft.block_size or 32}"
     notes = []
     for inputs, name in sorted(widths.items()):
         size = oft.block_of(inputs)
         if size < 2:
             raise RecipeError(
-                f"method.oft.{asked} leaves blocks of one input in {name}, which has {inputs:,} inputs",
+                f"method.oft.{size_key} leaves blocks of one input in {name}, which has {inputs:,} inputs",
                 code="oft-block-too-small",
                 remedy=f"set method.oft.block_size to a divisor of {inputs:,}, or leave {name} out of {targets.key}",
             )
         if (inputs // size if oft.rank is not None else size) != (oft.rank or oft.block_size or 32):
-            notes.append(f"method.oft.{asked} does not divide {inputs:,} inputs: blocks of {size} are taken there")
+            notes.append(f"method.oft.{size_key} does not divide {inputs:,} inputs: blocks of {size} are used there")
     return notes

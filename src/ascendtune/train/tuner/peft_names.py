@@ -1,9 +1,9 @@
-"""Names of targets, for PEFT and from PEFT.
+"""Converts names of targets for PEFT and from PEFT.
 
-Of a LoRA adapter PEFT reads some names in a config as those of models before transformers 5: on most mixtures
-`down_proj` means the experts, wherever it stands, and rank and alpha of `gate_up_proj` are doubled. So our own adapters
-are made with that switched off. What is written for others names such a module's weight as a parameter, which PEFT
-takes literally: it then computes the same from the same tensors. Names of other adapters it takes literally.
+In a LoRA adapter's config PEFT reads some names as those of models before transformers 5: on most mixtures `down_proj`
+means the experts, wherever it is, and rank and alpha of `gate_up_proj` are doubled. So new adapters are created with
+this conversion switched off. An exported config lists the weight of such a module as a parameter, whose name PEFT reads
+literally: PEFT then computes the same from the same tensors. It reads names of other tuners' adapters literally.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _WEIGHT = ".weight"
 
 
 def literal_names() -> AbstractContextManager[None]:
-    """Adapters that are made in this context are on the modules of these names."""
+    """Context in which PEFT creates adapters on the modules with exactly these names."""
     from peft.utils import transformers_weight_conversion as conversion
 
     return replaced(conversion, convert_peft_config_for_transformers=lambda *arguments, **named: None)
 
 
 def misread_names(config: Any, model: Any) -> set[str]:
-    """Those of `target_modules` that PEFT would take for something else in `model`."""
+    """Those of `target_modules` that PEFT would read as the names of something else in `model`."""
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
     misread = set()
@@ -42,7 +42,7 @@ def misread_names(config: Any, model: Any) -> set[str]:
         try:
             convert_peft_config_for_transformers(alone, model, None)
         except ValueError:
-            # A name that PEFT takes only together with another one.
+            # PEFT accepts this name only together with another one.
             misread.add(name)
             continue
         if alone.target_modules != {name}:
@@ -51,7 +51,7 @@ def misread_names(config: Any, model: Any) -> set[str]:
 
 
 def read_config(directory: Path, model: Any) -> Any:
-    """The LoraConfig in `directory`, as PEFT understands it, for `literal_names`: linear modules are modules."""
+    """The LoraConfig in `directory` as PEFT reads it, for `literal_names`: linear modules are listed as modules."""
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
@@ -73,7 +73,7 @@ def read_config(directory: Path, model: Any) -> Any:
 
 
 def write_for_peft(tuned: Any, directory: Path) -> None:
-    """Rewrite what PEFT saved in `directory`, so that PEFT loads the same matrices onto the same modules."""
+    """Rewrite the files that PEFT saved in `directory`, so that PEFT loads the same matrices onto the same modules."""
     if tuned.peft_config[TRAINED].peft_type == "LORA":
         _write_config(tuned, directory)
         _write_tensors(tuned, directory)
@@ -87,13 +87,13 @@ def _write_config(tuned: Any, directory: Path) -> None:
         weights = {f"{name}{_WEIGHT}" for name in misread}
         config.target_parameters = sorted({*(config.target_parameters or ()), *weights})
         config.target_modules = set(config.target_modules) - misread
-        # Dropout is of the training that has ended, and PEFT refuses it beside parameters.
+        # Dropout matters only in training, which has ended, and PEFT refuses it for parameters.
         config.lora_dropout = 0.0
         config.save_pretrained(directory)
 
 
 def unreadable_modules(tuned: Any) -> list[str]:
-    """Modules of which PEFT reads an adapter as one of another name: the first of each kind, as names in the model."""
+    """Modules whose adapter PEFT reads under another name: the first of each kind, as names in the model."""
     from peft import get_peft_model_state_dict
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
@@ -107,14 +107,14 @@ def unreadable_modules(tuned: Any) -> list[str]:
 
 
 def _with_content(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself; for one of the meta device, as of a run that is planned, numbers of its shape on the host."""
+    """`tensor` itself; for one on the meta device (a planned run), numbers of its shape on the host."""
     if not tensor.is_meta:
         return tensor
     return torch.arange(tensor.numel(), dtype=torch.float32, device="cpu").view(tensor.shape)
 
 
 def _write_tensors(tuned: Any, directory: Path) -> None:
-    """Tensors of which PEFT makes others when it loads them are written as the base's files would hold them."""
+    """Write tensors that PEFT converts when it loads them in the form of the base's files."""
     from safetensors.torch import load_file, save_file
 
     file = directory / "adapter_model.safetensors"
@@ -130,7 +130,7 @@ def _write_tensors(tuned: Any, directory: Path) -> None:
 
 
 def _as_peft_reads(tuned: Any, tensors: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What to write so that PEFT reads `tensors`, and the names of those that it reads otherwise all the same."""
+    """The tensors to write so that PEFT reads `tensors`, and names of those for which this is impossible."""
     from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -152,7 +152,7 @@ def _as_peft_reads(tuned: Any, tensors: dict[str, Any]) -> tuple[dict[str, Any],
     kept = {name: tensor for name, tensor in tensors.items() if name not in changed}
     for written in changed.values():
         kept |= written
-    # All at once, as PEFT reads them: some are made of several.
+    # All at once, as PEFT reads them: some are made from several.
     read = convert_peft_adapter_state_dict_for_transformers(tuned, config, dict(kept), TRAINED)
     lost = [name for name in tensors if ".lora_" in name and not _is_among(read, name, tensors[name])]
     return kept, lost

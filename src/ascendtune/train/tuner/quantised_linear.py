@@ -1,7 +1,7 @@
-"""Frozen linear layers whose weights are quantised: dequantised for each product, forward and backward, then let go.
+"""Frozen linear layers with quantised weights, dequantised for each product, forward and backward, and then freed.
 
-What autograd keeps of such a layer are its bytes, which are in memory anyway. They are buffers: strategies divide
-parameters, so each rank has them whole.
+For the backward pass, autograd keeps such a layer's bytes, which are in memory anyway. They are buffers: strategies
+shard parameters only, so each rank has them whole.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _PARTS = ("packed", "scales", "outer")
 
 
 class Nf4Linear(nn.Linear):
-    """A linear layer that has become one with a quantised weight; its bias, if any, stays."""
+    """A linear layer converted to one with a quantised weight; its bias, if any, is unchanged."""
 
     packed: torch.Tensor
     scales: torch.Tensor
     outer: torch.Tensor | None
     dense_dtype: torch.dtype
-    """Of the weight before it was quantised."""
+    """Dtype of the weight before quantisation."""
 
     @property
     def nf4(self) -> Nf4:
         return Nf4(self.packed, self.scales, self.outer, (self.out_features, self.in_features))
 
     @property
-    def weight(self) -> torch.Tensor:  # type: ignore[override]  # not a parameter any more
-        """(outputs, inputs), made anew each time."""
+    def weight(self) -> torch.Tensor:  # type: ignore[override]  # no longer a parameter
+        """(outputs, inputs), dequantised at each access."""
         return dequantise(self.nf4, self.dense_dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(..., inputs) to (..., outputs), in the type that autocast computes in, or of the input without autocast."""
+        """(..., inputs) to (..., outputs), in autocast's dtype, or in that of the input without autocast."""
         kind = input.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
@@ -79,9 +79,9 @@ class _QuantisedProduct(torch.autograd.Function):
 
 
 def quantisable_linears(model: Any, section: ModelSection) -> list[nn.Linear]:
-    """The modules of `model` whose weights `model.quantization` quantises; none where it is not asked for.
+    """The modules of `model` whose weights `model.quantization` quantises; empty without it.
 
-    They are its plain linear modules without the head, the routers, and those whose weight the model's code reads.
+    They are its plain linear modules except the head, the routers, and those whose weight the model's code reads.
 
     Raises:
         RecipeError: there are none.
@@ -106,10 +106,10 @@ def quantisable_linears(model: Any, section: ModelSection) -> list[nn.Linear]:
 
 
 def require_no_parameter_adapted(tuned: Any, linears: Iterable[nn.Linear]) -> None:
-    """Raise where an adapter of `tuned` is one of a parameter of `linears`: it is put into a weight that is not there.
+    """Raise if an adapter of `tuned` changes a parameter of `linears`: the quantised weight is not a parameter.
 
     Raises:
-        RecipeError: naming the first.
+        RecipeError: there is such an adapter.
     """
     quantised = set(linears)
     for name, module in tuned.named_modules():
@@ -128,17 +128,17 @@ def require_no_parameter_adapted(tuned: Any, linears: Iterable[nn.Linear]) -> No
 def quantising(
     linears: Iterable[nn.Linear], section: ModelSection, fill: Callable[[nn.Module], None], device: torch.device
 ) -> Callable[[nn.Module], None]:
-    """`fill`, which reads the weights of a module and of all modules in it, with those of `linears` quantised.
+    """`fill`, which reads the weights of a module and its submodules, extended by quantising those of `linears`.
 
-    One after the other, on `device`: no more than one of them is in memory whole.
+    They are quantised one by one on `device`: only one of them is in memory unquantised.
     """
-    waiting = set(linears)
+    unquantised = set(linears)
 
     def fill_quantised(module: nn.Module) -> None:
         for each in module.modules():
-            if each in waiting:
+            if each in unquantised:
                 assert isinstance(each, nn.Linear)
-                waiting.remove(each)
+                unquantised.remove(each)
                 fill(each)
                 become_quantised(each, section, device)
         fill(module)
@@ -147,7 +147,7 @@ def quantising(
 
 
 def become_quantised(linear: nn.Linear, section: ModelSection, device: torch.device) -> None:
-    """Put the quantised weight of `linear`, made on `device`, in the place of its weight."""
+    """Replace the weight of `linear` by its quantised form, computed on `device`."""
     weight, double = linear.weight.detach(), section.double_quantization
     if weight.is_meta:
         parts = without_content(tuple(weight.shape), double=double)
@@ -156,11 +156,11 @@ def become_quantised(linear: nn.Linear, section: ModelSection, device: torch.dev
     del linear.weight
     linear.__class__ = Nf4Linear
     for name in _PARTS:
-        # What is exported are adapters; a checkpoint has what trains.
+        # Not persistent: only adapters are exported, and checkpoints contain trained weights only.
         linear.register_buffer(name, getattr(parts, name), persistent=False)
     linear.dense_dtype = weight.dtype  # type: ignore[assignment]
 
 
 def quantised_numbers(model: nn.Module) -> int:
-    """Numbers in the quantised matrices of `model`, which are no parameters."""
+    """Number of weights in the quantised matrices of `model`, which are not parameters."""
     return sum(each.in_features * each.out_features for each in model.modules() if isinstance(each, Nf4Linear))

@@ -1,4 +1,4 @@
-"""An adapter that is on disk already and trains further: `start_from` of method.lora and method.oft."""
+"""Continues training an adapter from disk: `start_from` of method.lora and method.oft."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.recipe.method import MethodSection
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 
-# What PEFT's task SEQ_CLS adds to modules_to_save.
+# Modules that PEFT's task SEQ_CLS adds to modules_to_save.
 _SCORE = ("classifier", "score")
 
 
@@ -24,8 +24,8 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
     """A PeftModel around `model` whose trained adapter is the one in `directory`.
 
     Args:
-        config: PEFT's, read from `directory`. Size, target and form stay the file's.
-        options: fields of `config` that belong to training, so that they are the recipe's.
+        config: PEFT's config from `directory`; size, target and form stay those of the file.
+        options: fields of `config` that concern training, with the recipe's values.
 
     Raises:
         RecipeError: the adapter does not fit the model.
@@ -36,11 +36,11 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
     whole = [name for name in config.modules_to_save or () if name not in _SCORE]
     config = replace(
         config,
-        # With a task PEFT would want a score of adapters that are added later, too.
+        # With a task type PEFT would require a score head also for adapters that are added later.
         task_type=None,
         modules_to_save=[*whole, "score"] if scores else whole or None,
         base_model_name_or_path=model.name_or_path,
-        # Of the earlier base.
+        # The revision was that of the earlier base.
         revision=None,
         inference_mode=False,
         **options,
@@ -48,7 +48,7 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
     with fitting_this_model(directory, section):
         weights = load_peft_weights(str(directory), device="cpu")
         if scores:
-            # One that has answered so far brings none: scoring begins as it does without an adapter.
+            # An adapter of a language model has no score head: it starts as without an adapter.
             weights.setdefault("base_model.model.score.weight", model.score.weight)
         tuned = get_peft_model(model, config, adapter_name=TRAINED)
         load_adapter_weights(tuned, TRAINED, weights, directory)
@@ -57,7 +57,7 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
 
 @contextmanager
 def fitting_this_model(adapter: Path, section: MethodSection) -> Iterator[None]:
-    """PEFT raises what its classes happen to raise on values that cannot be; here it becomes a RecipeError."""
+    """Raise PEFT's errors, which have various classes for invalid values, as RecipeError."""
     try:
         yield
     except Exception as error:
@@ -71,23 +71,23 @@ def fitting_this_model(adapter: Path, section: MethodSection) -> Iterator[None]:
 
 
 def load_adapter_weights(tuned: Any, name: str, weights: dict[str, torch.Tensor], directory: Path) -> None:
-    """Put the weights of the adapter in `directory` into the adapter `name`.
+    """Load the weights of the adapter in `directory` into the adapter `name`.
 
     Args:
-        weights: each of any shape and type, by its name in the file.
+        weights: name in the file -> tensor of any shape and dtype.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
 
     result = set_peft_model_state_dict(tuned, weights, adapter_name=name)
-    if absent := [each for each in result.missing_keys if f".{name}." in f"{each}."]:
-        raise ValueError(f"its file has no {absent[0].replace(f'.{name}', '')}")
-    # Without save_embedding_layers PEFT would ask the hub for the base model's vocabulary.
-    held = set(get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False))
+    if missing := [each for each in result.missing_keys if f".{name}." in f"{each}."]:
+        raise ValueError(f"its file has no {missing[0].replace(f'.{name}', '')}")
+    # Without this option PEFT would request the base model's vocabulary from the hub.
+    expected_names = set(get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False))
     names = convert_peft_adapter_state_dict_for_transformers(tuned, tuned.peft_config[name], weights, name)
-    require_all_adapter_weights(names, held, directory)
+    require_all_adapter_weights(names, expected_names, directory)
 
 
 def task_type(section: MethodSection) -> str:
-    """PEFT's name of what the model is for."""
+    """PEFT's task type for the stage."""
     return "SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM"

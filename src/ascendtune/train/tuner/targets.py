@@ -1,4 +1,4 @@
-"""Which matrices of a model get an adapter: what `target` of method.lora or method.oft means for this model."""
+"""The matrices that get an adapter, from `target` of method.lora or method.oft."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from ascendtune.recipe.method import ALL_EXPERTS, ALL_LINEAR, LoraSection, OftSe
 from ascendtune.train.tuner.mixtures import Mixture, find_mixtures, holds_stacks
 from ascendtune.train.tuner.module_use import attributes_read, without_gradient
 
-# What PEFT's wrapper of a parameter answers for the module in it.
+# Attributes that PEFT's wrapper of a parameter provides in place of the wrapped module.
 _ANSWERED = {"weight", "bias"}
 
 
 @dataclass
 class Targets:
-    """Full names in the model."""
+    """Full names in the model of the matrices that get an adapter."""
 
     key: str
-    """Of the recipe: where they come from."""
+    """The recipe's key that they come from."""
     modules: list[str] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
-    """Adapted as PEFT's `target_parameters`: matrices of two or three dimensions that no linear module holds."""
+    """Targets of PEFT's `target_parameters`: matrices of two or three dimensions outside of linear modules."""
     notes: list[str] = field(default_factory=list)
-    """What `all-linear` leaves out, one sentence each."""
+    """Sentences about matrices that `all-linear` leaves out."""
 
 
 def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool = True) -> Targets:
     """The matrices of `model` that get an adapter.
 
     Args:
-        ask: make a forward pass where the structure does not say whether a module has a gradient.
+        ask: run a forward pass if the structure does not show whether a module gets a gradient.
 
     Raises:
-        RecipeError: a name is not one of this model, or an adapter on it would do nothing.
+        RecipeError: a name does not exist in this model, or an adapter on it would have no effect.
     """
     names: list[str] = [section.target] if isinstance(section.target, str) else section.target
     mixtures = find_mixtures(model)
     targets = Targets("method.lora.target" if isinstance(section, LoraSection) else "method.oft.target")
     if ALL_LINEAR in names:
         _add_linear(model, mixtures, targets, ask=ask)
-        # OFT is for modules, and most experts and routers are parameters.
+        # OFT supports modules only, and most experts and routers are parameters.
         if sentence := _left_out_of_mixtures(mixtures, names, adaptable=isinstance(section, LoraSection)):
             targets.notes.insert(0, f"{targets.key}: {sentence}")
     if ALL_EXPERTS in names:
@@ -75,13 +75,13 @@ def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool =
 
 
 def require_targets_beside(targets: Targets, whole: list[str]) -> None:
-    """Raise where PEFT would adapt nothing: it leaves out modules that are trained whole.
+    """Raise if PEFT would adapt nothing because it excludes modules that are trained as a whole.
 
     Args:
         whole: names, as in `modules_to_save`.
 
     Raises:
-        RecipeError: all targets are among them.
+        RecipeError: all targets are among these modules.
     """
     adapted = [name for name in targets.modules if not any(f".{name}".endswith(f".{each}") for each in whole)]
     if not adapted and not targets.parameters:
@@ -94,7 +94,7 @@ def require_targets_beside(targets: Targets, whole: list[str]) -> None:
 
 
 def linear_modules(model: Any) -> list[str]:
-    """Modules that compute x·Wᵀ + b and nothing else, without the head that makes logits or scores."""
+    """Modules that compute x·Wᵀ + b and nothing else, except the head for logits or scores."""
     heads = [model.get_output_embeddings(), getattr(model, "score", None), getattr(model, "classifier", None)]
     return [
         name
@@ -106,15 +106,15 @@ def linear_modules(model: Any) -> list[str]:
 
 @cache
 def _is_linear(kind: type) -> bool:
-    """Whether modules of this class compute x·Wᵀ + b: by their forward, or, where they have one of their own, by trying
-    a small one."""
+    """Whether modules of this class compute x·Wᵀ + b: known for torch's forward; for another, tested on a small
+    instance."""
     if kind.forward in (nn.Linear.forward, Conv1D.forward):  # type: ignore[attr-defined]
         return True
     if not issubclass(kind, nn.Linear):
         return False
     try:
-        # On the host also where a model without content is made. What is drawn must not move the random state that
-        # adapters start from.
+        # On the host, even inside of a meta device context. The random state from which adapters are initialised must
+        # not change.
         with torch.device("cpu"), torch.random.fork_rng(devices=[]), torch.no_grad():
             generator = torch.Generator().manual_seed(0)
             weight, bias, input = (torch.randn(shape, generator=generator) for shape in ((3, 4), (3,), (2, 4)))
@@ -122,23 +122,23 @@ def _is_linear(kind: type) -> bool:
             small.weight.copy_(weight)
             small.bias.copy_(bias)
             return torch.allclose(small(input), nn.functional.linear(input, weight, bias), rtol=1e-5, atol=1e-6)
-    except Exception:  # noqa: BLE001  # a class that is made, or computes, in a way of its own
+    except Exception:  # noqa: BLE001  # a class with another constructor or computation
         return False
 
 
 def adapter_size(model: Any, section: LoraSection | OftSection) -> int:
-    """Numbers in the adapters of `model`, which may be on the meta device."""
+    """Number of weights in the adapters of `model`, which may be on the meta device."""
     targets = choose_targets(model, section, ask=False)
     modules: list[Any] = [model.get_submodule(name) for name in targets.modules]
     weights = [module.weight for module in modules]
     shapes = [each.shape for each in [*weights, *map(model.get_parameter, targets.parameters)]]
     if isinstance(section, LoraSection):
-        # DoRA trains the length of each output's weights, too. Other modules have these in columns.
+        # DoRA also trains the norm of each output's weights; modules other than nn.Linear store these in columns.
         lengths: list[int] = [module.weight.shape[0 if isinstance(module, nn.Linear) else 1] for module in modules]
         matrices: int = sum(section.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
         return matrices + (sum(lengths) if section.dora else 0)
     total = 0
-    # Stacks of experts have three dimensions; they are refused when the adapters are made.
+    # Stacks of experts have three dimensions; they are refused when the adapters are created.
     for *_, inputs in shapes:
         block = section.block_of(inputs)
         total += (1 if section.block_share else inputs // block) * block * (block - 1) // 2
@@ -146,17 +146,17 @@ def adapter_size(model: Any, section: LoraSection | OftSection) -> int:
 
 
 def short_names(chosen: Iterable[str], every: Iterable[str], parts: int = 1) -> list[str]:
-    """Names as a config lists them: their last `parts` components, where these denote chosen ones alone."""
+    """Names for a config: their last `parts` components, if these occur in chosen names only."""
     chosen = set(chosen)
     others = {_ending(name, parts) for name in set(every) - chosen}
     return sorted({name if (ending := _ending(name, parts)) in others else ending for name in chosen})
 
 
 def require_modules(model: Any, key: str, names: list[str]) -> None:
-    """Raise where a name is not one of a module.
+    """Raise if a name is not that of a module.
 
     Raises:
-        RecipeError: naming the first.
+        RecipeError: a name is unknown.
     """
     for name in names:
         if not any(f".{path}".endswith(f".{name}") for path, _ in model.named_modules()):
@@ -188,7 +188,7 @@ def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: b
 
 
 def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str], *, adaptable: bool) -> str:
-    """A sentence; empty where everything is adapted."""
+    """A note on experts and routers that are not adapted; empty if everything is."""
     routers = {router for mixture in mixtures for router in mixture.routers}
     left_out = [router for router in routers if not any(f".{router}".endswith(f".{name}") for name in names)]
     parts = []
@@ -203,9 +203,9 @@ def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str], *, adaptabl
 
 
 def _nested(names: list[str], mixtures: list[Mixture]) -> list[str]:
-    """Modules that are parts of a part of a block, like `self_attn.indexer.wk`: perhaps only asked which tokens to see.
+    """Modules nested in a part of a block, such as `self_attn.indexer.wk`: these may only select the visible tokens.
 
-    The parts of a block's own modules are its computation, and the parts of a mixture are known.
+    Modules directly in a block's parts are its computation, and modules of mixtures are known.
     """
     holders = {parameter.rsplit(".", 2)[0] for mixture in mixtures for parameter in mixture.parameters}
     return [
@@ -217,7 +217,7 @@ def _nested(names: list[str], mixtures: list[Mixture]) -> list[str]:
 
 
 def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
-    """Modules of that name; where none is a matrix, parameters of that name or of modules of that name."""
+    """Add the modules with this name; if none is a matrix, parameters with this name or of modules with this name."""
     modules = {path: module for path, module in model.named_modules() if f".{path}".endswith(f".{name}")}
     if matrices := _matrices_among(model, modules):
         _require_effect(model, matrices, name, targets.key, ask=ask)
@@ -262,7 +262,7 @@ def _parameters_named(model: Any, name: str, modules: Mapping[str, Any]) -> list
         if not (f".{path}".endswith(f".{name}") or owner in modules):
             continue
         holder = model.get_submodule(owner)
-        # The biases of stacked experts have two dimensions as well.
+        # The biases of stacked experts have two dimensions, too.
         dimensions = (3,) if holds_stacks(holder) else (2, 3)
         if parameter.ndim in dimensions and not isinstance(holder, nn.Conv1d):
             found.append(path)
@@ -283,16 +283,16 @@ def _unknown(model: Any, key: str, name: str) -> RecipeError:
 
 
 def _require_wrappable(model: Any, parameter: str, key: str) -> None:
-    """Raise where PEFT's wrapper would break the code around the module, or be passed by."""
+    """Raise if PEFT's wrapper would break the code around the module, or would be bypassed."""
     holder = parameter.rpartition(".")[0]
-    asked = attributes_read(model, holder)
-    if "weight" in asked and parameter.endswith(".weight"):
+    attributes = attributes_read(model, holder)
+    if "weight" in attributes and parameter.endswith(".weight"):
         raise RecipeError(
             f"{key}: an adapter on {parameter} would do nothing: the model's code reads it without calling {holder}",
             code="lora-target-without-effect",
             remedy=f"remove it from {key}",
         )
-    if others := asked - _ANSWERED:
+    if others := attributes - _ANSWERED:
         raise RecipeError(
             f"{key}: PEFT cannot adapt {parameter}: the model's code also reads {min(others)} of {holder}",
             code="lora-target-not-adaptable",
@@ -301,7 +301,7 @@ def _require_wrappable(model: Any, parameter: str, key: str) -> None:
 
 
 def _families(names: Iterable[str]) -> list[str]:
-    """Names without the number of the layer and what stands before it, each once."""
+    """Names without the layer number and anything before it, without duplicates."""
     return sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in names})
 
 
