@@ -1,8 +1,8 @@
-"""A checksum of a tensor's values: computed on its device, the same however the tensor is stored or divided.
+"""A checksum of a tensor's values, computed on its device, the same however the tensor is stored or sharded.
 
 For values v_0, v_1, … with the bits b_i of v_i in fp32 (fp64 values: in fp64) it is Σ b_i·t[i mod T]·m[i div T]
 mod 2^64, where t and m are odd pseudo-random numbers (splitmix64). Being a sum, it can be computed of parts that
-begin at any position; being of fp32 bits, it is the same for bf16 and fp16 weights and for their fp32 copies.
+mod 2^64, where t and m are odd pseudo-random numbers (splitmix64). Being a sum, it can be computed from parts that
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 TILE = 1 << 16
-"""Values that share a factor."""
+"""Number of values that share a factor."""
 _HALF = TILE // 2
-"""Products that stay in the cache of a core: 256 KiB."""
+"""Number of products that stay in a core's cache: 256 KiB."""
 _OF_THREAD = threading.local()
 _TILES_AT_ONCE = 16
 """A block of products takes 8 MiB."""
@@ -29,7 +29,7 @@ def checksum(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
 
     Args:
         tensor: of any shape, floating point; not a DTensor.
-        offset: position of its first value in the flattened whole, where `tensor` is a part of something larger.
+        offset: position of its first value in the flattened whole, if `tensor` is a part of a larger tensor.
     """
     flat = tensor.detach().reshape(-1)
     tile, factors = _random_numbers(flat.device)
@@ -62,11 +62,11 @@ def row_checksums(ids: torch.Tensor) -> torch.Tensor:
 
 
 def checksum_of_tile(values: NDArray[Any], number: int) -> int:
-    """The part of the checksum that a tile adds, mod 2^64.
+    """The contribution of a tile to the checksum, mod 2^64.
 
     Args:
         values: (values,) float32 or float64, contiguous; at most TILE.
-        number: of the tile; all before it are whole.
+        number: number of the tile; all tiles before it are complete.
     """
     tile, factors = _random_numbers_on_host()
     bits: Any = values.view(np.int64 if values.dtype == np.float64 else np.int32)
@@ -90,7 +90,7 @@ def _products(bits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _product_buffer() -> NDArray[np.int64]:
-    """(_HALF,) int64 of this thread."""
+    """This thread's buffer: (_HALF,) int64."""
     found: NDArray[np.int64] | None = getattr(_OF_THREAD, "products", None)
     if found is None:
         found = _OF_THREAD.products = np.empty(_HALF, dtype=np.int64)
@@ -98,7 +98,7 @@ def _product_buffer() -> NDArray[np.int64]:
 
 
 def as_hex(value: int) -> str:
-    """16 hexadecimal digits of a checksum."""
+    """A checksum as 16 hexadecimal digits."""
     return f"{value % (1 << 64):016x}"
 
 
@@ -108,7 +108,7 @@ def _bits(flat: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def _random_numbers(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(65536,) int64 each: the factors of positions in a tile, and of tiles; odd."""
+    """The odd factors of positions in a tile, and of tiles: (65536,) int64 each."""
     first, second = (torch.from_numpy(each).to(device) for each in _random_numbers_on_host())
     return first, second
 

@@ -1,7 +1,7 @@
-"""Processes that a recorded program starts, such as ranks of a launcher, are recorded in the same way. Free of torch.
+"""Records processes that a recorded program starts, such as ranks of a launcher, in the same way. Free of torch.
 
-Followed are commands of the same Python (`subprocess`, `os.exec*`), and processes of `multiprocessing`: forked ones
-have the hooks, spawned ones and the fork server install them. The request is in the environment, which children
+Included are commands of the same Python (`subprocess`, `os.exec*`) and processes of `multiprocessing`: forked ones have
+the hooks, spawned ones and the fork server install them. The request is in an environment variable, which children
 inherit.
 """
 
@@ -39,7 +39,7 @@ def followed_children() -> Iterator[None]:
         ]
 
     def start_recorded(path: Any, args: Any, passfds: Any) -> Any:
-        # The fork server's start; the resource tracker's has another text.
+        # Changes the start of the fork server; the text of the resource tracker is different.
         found = [each.replace(_FORK_SERVER, _RECORDED_FORK_SERVER) if isinstance(each, str) else each for each in args]
         return start(path, found, passfds)
 

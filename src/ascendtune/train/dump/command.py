@@ -1,4 +1,4 @@
-"""Commands that train, changed such that the training is recorded. Free of torch."""
+"""Rewrites commands that train so that the training is recorded. Free of torch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ascendtune.train.dump.request import PROGRAM, VARIABLE, RecordRequest
 _PREFIXES = frozenset(
     {"chrt", "env", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset", "time", "timeout"}
 )
-"""Programs that become the command which follows their options."""
+"""Programs that execute the command after their options."""
 _INTERPRETER = re.compile(r"python(\d(\.\d+)?)?")
 _SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
-"""Their words may be text of a script; the programs that they start are found by `startup/sitecustomize.py`."""
+"""Their arguments may be scripts; programs that they start are recorded by `startup/sitecustomize.py`."""
 _STARTUP = Path(__file__).with_name("startup")
-"""Its `sitecustomize` runs at the start of every Python program that has this directory in PYTHONPATH."""
+"""Each Python program with this directory in PYTHONPATH runs its `sitecustomize` at the start."""
 _TAKES_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-"""Options of Python with a value in a word of its own."""
+"""Options of Python whose value is a separate word."""
 
 
 def recorded_command(command: Sequence[str], directory: Path | None = None) -> list[str] | None:
-    """`command` such that its Python program is run by `train.dump.script`; None where it starts none.
+    """`command` with its Python program run by `train.dump.script`; None if it runs none.
 
     The program may be a script, `-m` and a module, or a console script of Python such as torchrun or deepspeed.
 
     Args:
-        directory: where the interpreter or the console script must be; without it they may be any, and any launcher may
-            be before them, such as srun.
+        directory: required directory of the interpreter or console script; without it both may be anywhere, and any
+            launcher may precede them, such as srun.
     """
     if not command or PROGRAM in command:
         return None
@@ -55,18 +55,18 @@ def recorded_command(command: Sequence[str], directory: Path | None = None) -> l
 
 
 def runs_shell(command: Sequence[str]) -> bool:
-    """Whether `command` starts a shell, by name or as the interpreter of a script: it may start Python programs."""
+    """Whether `command` starts a shell, by name or as a script's interpreter: a shell may start Python programs."""
     return any(Path(word).name in _SHELLS for word in command) or _begin_of(command[0]).startswith(b"#!")
 
 
 def environment_of_recorded(env: Mapping[str, str], request: RecordRequest) -> dict[str, str]:
-    """`env` such that Python programs of this Python are recorded, however they are started."""
+    """`env` in which all programs of this Python are recorded, however they are started."""
     path = os.pathsep.join(filter(None, (str(_STARTUP), env.get("PYTHONPATH"))))
     return {**env, VARIABLE: request.to_json(), "PYTHONPATH": path}
 
 
 def _program_after(command: Sequence[str], at: int) -> int | None:
-    """Where the program begins after an interpreter: its file, or `-m`."""
+    """Index of the program after an interpreter: its file, or `-m`; None if there is none."""
     while at < len(command):
         word = command[at]
         if not word.startswith("-") or word == "-m":
@@ -83,20 +83,20 @@ def _is_in(directory: Path | None, program: str) -> bool:
 
 
 def _python_script(word: str) -> tuple[Path, str] | None:
-    """The file of a console script that Python runs, and its interpreter."""
+    """The file of a console script run by Python, and its interpreter; None for other files."""
     begin = _begin_of(word).split(b"\n")
     if not begin[0].startswith(b"#!") or not any(b"python" in line for line in begin[:2]):
         return None
     path = Path(shutil.which(word) or word)
     interpreter = Path(begin[0][2:].decode(errors="replace").strip())
     if not _INTERPRETER.fullmatch(interpreter.name) or not interpreter.is_file():
-        # `#!/usr/bin/env python3`, or the shell where the path is too long for the first line.
+        # `#!/usr/bin/env python3`, or a shell if the path is too long for the first line.
         interpreter = path.with_name("python")
     return (path, str(interpreter)) if interpreter.is_file() else None
 
 
 def _begin_of(word: str) -> bytes:
-    """The first bytes of the program that `word` names; none where it cannot be read."""
+    """The first bytes of the program `word`; empty if it cannot be read."""
     try:
         with Path(shutil.which(word) or word).open("rb") as file:
             return file.read(400)

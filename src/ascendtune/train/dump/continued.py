@@ -1,4 +1,4 @@
-"""A recording that goes on with a resumed training, and the claim of one training on its directory."""
+"""Continues a recording with a resumed training, and claims its directory for one training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ascendtune.train.dump.request import METRICS, RESUMED
 
 
 class LoadedOptimizers:
-    """Optimizers whose state was loaded: they know how many updates the training has made."""
+    """Optimizers that loaded a state: it contains the number of updates that the training has made."""
 
     def __init__(self) -> None:
         self._found: WeakSet[Any] = WeakSet()
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Context in which optimizers that load a state are noted."""
+        """Context in which optimizers that load a state are added."""
         load = torch.optim.Optimizer.load_state_dict
 
         def load_state_dict(optimizer: Any, *arguments: Any, **named: Any) -> None:
@@ -40,13 +40,13 @@ class LoadedOptimizers:
             yield
 
     def updates(self, trained: Collection[nn.Parameter]) -> int | None:
-        """The number of updates in the loaded state of these parameters; None if no state counts them."""
+        """The number of updates in the loaded state of these parameters; None if no state has it."""
         states = (each.state.get(parameter, {}) for each in self._found for parameter in trained)
         return max((int(state["step"]) for state in states if "step" in state), default=None)
 
 
 def claim(directory: Path, *, resumes: bool) -> bool:
-    """Make `directory` that of the training of this process; False if it has another one of the same command."""
+    """Claim `directory` for the training of this process; False if another one of the same command has it."""
     directory.mkdir(parents=True, exist_ok=True)
     continues = resumes and (directory / METRICS).exists()
     try:
@@ -60,18 +60,19 @@ def claim(directory: Path, *, resumes: bool) -> bool:
 def continue_recording(
     directory: Path, updates: int | None, weights_hash: str, *, counts_skipped: bool = False
 ) -> int | None:
-    """The number of the first step of a resumed training, from 1; recorded steps from it on are removed.
+    """Number of the first step of a resumed training, from 1; recorded steps from it on are removed.
 
-    Without a number of updates the training follows on the last recorded step, unless its weights are those that the
+    If the number of updates is unknown, the training continues after the last recorded step, unless its weights are
+    those at the start of the recorded training.
     recorded training started from.
 
     Args:
-        updates: how many were made before; None if it is not known.
-        weights_hash: of the weights now, as in start_weights.json.
-        counts_skipped: `updates` counts steps without an update, too, as DeepSpeed's engine does.
+        updates: number of updates made before; None if unknown.
+        weights_hash: hash of the present weights, as in start_weights.json.
+        counts_skipped: whether `updates` includes steps without an update, as in DeepSpeed's engine.
 
     Returns:
-        None if there are updates that were not recorded.
+        None if some updates were not recorded.
     """
     records = [each for each in RunDir(directory).read_metrics() if isinstance(each.get("step"), int)]
     if not records:
@@ -95,7 +96,7 @@ def continue_recording(
 
 
 def _first_step(records: list[dict[str, Any]], updates: int) -> int:
-    """The step that follows `updates` updates: steps that a GradScaler has skipped have no gradient norm."""
+    """The step after `updates` updates; steps that a GradScaler skipped have no gradient norm."""
     steps = [each["step"] for each in records if each.get("grad_norm") is not None]
     made = updates - (records[0]["step"] - 1)
     first: int = steps[made - 1] + 1 if 0 < made <= len(steps) else updates + 1

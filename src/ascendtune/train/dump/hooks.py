@@ -18,20 +18,20 @@ from ascendtune.train.dump.record import StepRecord, tensors_in
 
 
 class ModuleHooks:
-    """Writes what the modules of `model` compute into `record`, until `remove`.
+    """Adds inputs, outputs and output gradients of `model`'s modules to `record` until `remove` is called.
 
-    A forward pass that activation checkpointing repeats is recorded once, the first time. Every call of the outermost
-    module begins a micro-batch; a forward pass without gradients is not part of the step.
+    If activation checkpointing repeats a forward pass, only the first one is recorded. Each call of the outermost
+    module begins a micro-batch; forward passes without gradients are not part of the step.
 
     Args:
-        left_out: modules that are not recorded, with all below them.
+        left_out: modules that are not recorded, with their submodules.
     """
 
     def __init__(self, model: nn.Module, record: StepRecord, left_out: Collection[nn.Module] = ()) -> None:
         self._record = record
         self._calls: list[_Call] = []
         self._is_measuring = False
-        self._watched = ExitStack()
+        self._operators = ExitStack()
         self._handles: list[RemovableHandle] = []
         self._outermost: nn.Module | None = None
         self._begun = 0
@@ -45,16 +45,16 @@ class ModuleHooks:
                     module.register_forward_hook(after, with_kwargs=True),
                 ]
         if record.header["level"] == "op":
-            self._watched.enter_context(_Operators(self._add_operator))
+            self._operators.enter_context(_Operators(self._add_operator))
 
     def remove(self) -> None:
-        """Take the hooks off: other steps cost nothing."""
-        self._watched.close()
+        """Remove the hooks, so that other steps have no overhead."""
+        self._operators.close()
         for handle in self._handles:
             handle.remove()
 
     def enter(self, module: nn.Module, name: str = "") -> None:
-        """The forward pass of `module` begins."""
+        """Note that the forward pass of `module` begins."""
         if _is_in_backward():
             return
         if not self._calls:
@@ -99,17 +99,17 @@ class ModuleHooks:
         self._is_measuring = False
 
     def _add_operator(self, operator: str, result: Any) -> None:
-        """Record what an operator of the innermost module that is running has computed."""
+        """Record the result of an operator called by the innermost running module."""
         if self._calls and not self._is_measuring and not self._is_ignored and not _is_in_backward():
             call = self._calls[-1]
             self._add("forward", call.name, operator, f"op.{call.operators}.{operator}", result)
             call.operators += 1
 
     def _watch_gradients(self, name: str, kind: str, output: Any) -> None:
-        """Record the gradients of outputs when they are known.
+        """Record the gradients of outputs once they are computed.
 
-        Also in a repeated forward pass: reentrant checkpointing computes gradients of that one only, the other kind
-        of the first one only.
+        The hooks are also registered in a repeated forward pass: reentrant checkpointing computes gradients for that
+        one only, non-reentrant for the first one only.
         """
         number = self._record.micro_batch
         for slot, tensor in tensors_in(output, "output"):
@@ -123,19 +123,19 @@ class ModuleHooks:
 
 @dataclass
 class _Call:
-    """A forward pass that is running."""
+    """A running forward pass."""
 
     name: str
     operators: int = 0
-    """How many it has called so far."""
+    """Number of operators that it has called."""
 
 
 _WITHOUT_CONTENT = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-"""Operators whose result is whatever the memory holds."""
+"""Operators that return uninitialised memory."""
 
 
 class _Operators(TorchDispatchMode):
-    """Calls `note(name, result)` after each operator that computes; views and empty memory are passed over."""
+    """Calls `note(name, result)` after each operator that computes; views and uninitialised memory are skipped."""
 
     def __init__(self, note: Callable[[str, Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -150,11 +150,11 @@ class _Operators(TorchDispatchMode):
 
 
 def kind_of(module: nn.Module) -> str:
-    """The class of `module`, without what FSDP2 makes of it."""
+    """The class name of `module`, without FSDP2's prefix."""
     name = type(module).__name__
     return name.removeprefix("FSDP") if isinstance(module, FSDPModule) else name
 
 
 def _is_in_backward() -> bool:
-    """Whether this thread computes gradients: then a forward pass is one that checkpointing repeats."""
+    """Whether this thread computes gradients: a forward pass is then one that checkpointing repeats."""
     return torch._C._current_graph_task_id() != -1

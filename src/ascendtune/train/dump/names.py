@@ -1,10 +1,10 @@
-"""Names of modules and parameters in the plain transformers model, whatever wraps it."""
+"""Names of modules and parameters in the plain transformers model, without those of wrappers."""
 
 from __future__ import annotations
 
 from torch import nn
 
-# FSDP1, torch's checkpoint wrapper, torch.compile.
+# Added by FSDP1, torch's checkpoint wrapper, torch.compile.
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
@@ -18,19 +18,19 @@ def plain_name(name: str) -> str:
     while parts and parts[0] == "module":
         del parts[0]
     if parts[:1] == ["base_model"]:
-        # PEFT's model, and the model in it.
+        # The PeftModel's `base_model`, and the tuner's `model`.
         del parts[:2]
     if "modules_to_save" in parts:
-        # `lm_head.modules_to_save.default.weight` stands for `lm_head.weight`.
+        # `lm_head.modules_to_save.default.weight` becomes `lm_head.weight`.
         at = parts.index("modules_to_save")
         del parts[at : at + 2]
     return ".".join(part for part in parts if part != "base_layer")
 
 
 def plain_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules of `model` by plain name: of several with one name the innermost.
+    """The modules of `model` by plain name; if several have the same, the innermost.
 
-    Base layers below an adapter are left out: the layer's result is that of the wrapper. So are the originals of
+    Base layers below an adapter are excluded: the layer's result is that of the wrapper. So are the originals of
     modules that PEFT trains as copies.
     """
     found = {}
@@ -42,5 +42,5 @@ def plain_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trained parameters of `model` by plain name; tied ones once."""
+    """The trained parameters of `model` by plain name, tied ones once."""
     return {plain_name(name): each for name, each in model.named_parameters() if each.requires_grad}

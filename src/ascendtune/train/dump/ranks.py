@@ -1,4 +1,4 @@
-"""The ranks of a recorded loop, and numbers from each of them."""
+"""The ranks of a recorded loop, and a gather of their numbers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch.distributed as dist
 
 
 def rank() -> int:
-    """0 without a process group."""
+    """Rank of this process; 0 without a process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """1 without a process group."""
+    """Number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def gather(values: list[Any], *, dtype: torch.dtype, device: torch.device) -> list[list[Any]]:
-    """The numbers of each rank, as many on every one, in the order of ranks."""
+    """The numbers of all ranks, ordered by rank. Each rank must pass the same number of them."""
     if world_size() == 1:
         return [values]
     own = torch.tensor(values, dtype=dtype, device=device)
@@ -31,10 +31,11 @@ def gather(values: list[Any], *, dtype: torch.dtype, device: torch.device) -> li
 
 
 def _wait_for_release(tensors: list[torch.Tensor]) -> None:
-    """Until the process group has dropped its references to `tensors`, on the host, of any shape; a second at most.
+    """Wait at most a second until the process group has released `tensors` on the host, of any shape.
 
-    Gloo's thread drops them after the operation is complete, and takes the interpreter's lock for it. A group that is
-    destroyed meanwhile, by DDP's destructor with the lock held, would wait for that thread forever (torch 2.13).
+    Gloo's thread releases them after the operation is complete, and takes the interpreter's lock for it. If the group
+    is destroyed meanwhile by DDP's destructor, which holds the lock, it would wait for that thread forever (torch
+    2.13).
     """
     until = time.monotonic() + 1
     counted: Any = [each for each in tensors if each.is_cpu]

@@ -24,13 +24,13 @@ from ascendtune.train.dump.statistics import Pending, measure, read
 
 FORMAT = 2
 _DEEPEST = 4
-"""Of nested outputs."""
+"""Deepest nesting of outputs that is searched for tensors."""
 _BATCH = 2
-"""Dimensions of a batch of token ids."""
+"""Number of dimensions of a batch of token ids."""
 
 
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
-    """Class and settings of an optimizer, for recorded.json: of each group of parameters what is a number or a flag."""
+    """Class and settings of an optimizer, for recorded.json: the numbers and flags of each group of parameters."""
     groups = [
         {
             name: list(value) if isinstance(value, tuple) else value
@@ -44,14 +44,14 @@ def optimizer_facts(optimizer: Any) -> dict[str, Any]:
 
 @dataclass
 class StepRecord:
-    """Adds tensors in the order of execution.
+    """Collects tensors in the order of execution.
 
     Attributes:
         header: the first line of the file.
-        wide: the type of sums: fp64 where the device has it.
-        keeps_tensors: whole tensors are copied to the host, too.
-        micro_batch: which one is computed, from 0.
-        gradient_scale: () by which the loss was scaled; gradients of outputs are divided by it.
+        wide: dtype of sums: fp64 if the device has it.
+        keeps_tensors: whether full tensors are copied to the host, too.
+        micro_batch: number of the current micro-batch, from 0.
+        gradient_scale: () factor by which the loss was scaled; gradients of outputs are divided by it.
     """
 
     header: dict[str, Any]
@@ -60,32 +60,32 @@ class StepRecord:
     micro_batch: int = 0
     gradient_scale: torch.Tensor | None = None
     _rows: list[str] = field(default_factory=list)
-    """The first part of each line: all but the statistics."""
+    """The first part of each line: everything except the statistics."""
     _measured: list[Pending] = field(default_factory=list)
     _statistics_of: list[int] = field(default_factory=list)
-    """For each row the place of its statistics in `_measured`."""
+    """For each row the index of its statistics in `_measured`."""
     _removed: set[int] = field(default_factory=set)
     _tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _known: dict[int, tuple[ref[torch.Tensor], int, int]] = field(default_factory=dict)
-    """Id -> (tensor, version, place in `_measured`): one that several modules return is measured once."""
+    """Id -> (tensor, version, index in `_measured`): a tensor that several modules return is measured once."""
     _batches: dict[int, torch.Tensor] = field(default_factory=dict)
     """Micro-batch -> (rows,) int64: checksums of its rows of token ids."""
     _ids: dict[int, torch.Tensor] = field(default_factory=dict)
     """Micro-batch -> (rows, tokens) integers."""
     _begins: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Micro-batch -> (rows,) int64: how much padding is before the tokens of its rows."""
+    """Micro-batch -> (rows,) int64: length of the padding before the tokens of each row."""
 
     def add_token_ids(self, ids: torch.Tensor) -> None:
-        """Note checksums of the rows of a micro-batch, once for each micro-batch: (rows, tokens) integers."""
+        """Store checksums of the rows of a micro-batch, (rows, tokens) integers, once for each micro-batch."""
         if self.micro_batch not in self._batches and ids.ndim == _BATCH and not isinstance(ids, DTensor):
             self._batches[self.micro_batch] = row_checksums(ids)
             self._ids[self.micro_batch] = ids
 
     def add_padding(self, mask: torch.Tensor) -> None:
-        """Note where the rows of the micro-batch begin; their checksums become those of rows padded at the end.
+        """Store where the rows of the micro-batch begin; their checksums become those of rows padded at the end.
 
         Args:
-            mask: (rows, tokens), 0 for padding; of another shape than the token ids it is passed over.
+            mask: (rows, tokens), 0 for padding; ignored if its shape is not that of the token ids.
         """
         ids = self._ids.get(self.micro_batch)
         if ids is None or mask.shape != ids.shape or isinstance(mask, DTensor):
@@ -98,16 +98,16 @@ class StepRecord:
     def add(
         self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor, *, micro_batch: int | None = None
     ) -> int | None:
-        """Append the statistics of `tensor`, of any shape; integers and DTensors are passed over.
+        """Append the statistics of `tensor`, any shape; integers and DTensors are ignored.
 
         Returns:
-            its place in the order of execution; None where it was passed over.
+            Its index in the order of execution; None if it was ignored.
         """
         if not tensor.is_floating_point() or isinstance(tensor, DTensor):
             return None
         dtype = _name_of(tensor.dtype)
         if phase == "backward" and self.gradient_scale is not None:
-            # In fp32: fp16 does not hold a usual scale.
+            # In fp32: usual scales exceed the range of fp16.
             tensor = tensor.float() / self.gradient_scale.to(tensor.device)
         order = len(self._rows)
         self._rows.append(
@@ -125,12 +125,12 @@ class StepRecord:
         return order
 
     def remove(self, order: int) -> None:
-        """Take out what `add` has appended at this place; the others keep theirs."""
+        """Remove the row with this index; the indices of others do not change."""
         self._removed.add(order)
         self._tensors.pop(str(order), None)
 
     def write(self, directory: Path) -> Path:
-        """Write the record below `directory`, and return its file. It has its name only when it is whole.
+        """Write the record below `directory` and return its file, which is complete or absent.
 
         Raises:
             MachineError: the disk is full, read-only or not permitted.
@@ -148,7 +148,7 @@ class StepRecord:
         return file
 
     def lines(self) -> list[str]:
-        """What was added so far, with its statistics, as JSON: waits for the device."""
+        """The rows added so far, with their statistics, as JSON. Waits for the device."""
         texts = [_json_of(each).removeprefix("{") for each in read(self._measured)]
         return [
             row + texts[place]
@@ -159,12 +159,12 @@ class StepRecord:
 
 @lru_cache(maxsize=1 << 14)
 def _json(value: str | int | None) -> str:
-    """Few values occur: names and numbers of a model."""
+    """Cached, because there are few different values: names and numbers of a model."""
     return json.dumps(value)
 
 
 def _json_of(statistics: dict[str, Any]) -> str:
-    """As `json.dumps`, which takes twice the time for numbers."""
+    """The same as `json.dumps`, which takes twice as long for numbers."""
     text = repr(statistics)
     return json.dumps(statistics) if "None" in text else text.replace("'", '"')
 
@@ -185,7 +185,7 @@ def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
             sync_path(temporary)
             temporary.replace(file)
         except SafetensorError:
-            # It hides the error of the disk, and has removed what it wrote.
+            # safetensors hides the error of the disk, and has removed the incomplete file.
             if shutil.disk_usage(file.parent).free < sum(each.nbytes for each in tensors.values()):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from None
             raise
@@ -209,7 +209,7 @@ def header_of(*, writer: str, step: int, rank: int, world_size: int, level: str,
 
 
 def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, any shape, in what a module takes or returns: `output`, `output.0`, `output.logits`."""
+    """The tensors, any shape, in the input or output of a module, with slots such as `output.0` or `output.logits`."""
     if isinstance(value, torch.Tensor):
         yield slot, value
     elif depth < _DEEPEST and isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-"""Records a training loop that ascendtune did not write: any loop of torch on one device, DDP, FSDP2 or DeepSpeed.
+"""Records a training loop of another program: any loop of torch on one device, with DDP, FSDP2 or DeepSpeed.
 
-Hooks of torch tell when a step is made: its losses are the scalars that `backward` is called on, its end is the step
-of the optimizer that trains the model, of DeepSpeed's engine, or of a GradScaler that skips it. The steps that are
-named get dumps like those of `align.dump_steps`. Compiled models run eagerly while they are recorded: hooks are not
-part of compiled code.
+Hooks of torch show when a step is made: its losses are the scalars on which `backward` is called; it ends with the step
+of the optimizer that trains the model, of DeepSpeed's engine, or of a GradScaler that skips it. The requested steps are
+dumped like those of `align.dump_steps`. Compiled models run eagerly while they are recorded: compiled code does not run
+hooks.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _FACTS = "recorded.json"
 class Recording:
     """One recorded training: `metrics.jsonl`, `recorded.json`, `start_weights.json` and `dump/` in a directory.
 
-    Args:
-        command: what was started, for recorded.json.
+    A directory contains one training: a second one, of this process or of another, is not recorded. A resumed training
+    continues the recording if the request says so.
 
-    A directory holds one training: a second one, of this process or of another, is not recorded. A training that was
-    resumed goes on with the recording if the request says so.
+    Args:
+        command: the recorded command, for recorded.json.
     """
 
     def __init__(self, request: RecordRequest, command: list[str]) -> None:
@@ -68,50 +68,50 @@ class Recording:
         self._trained: dict[nn.Parameter, None] = {}
         self._whole = WholeTensors()
         self._engine: Any = None
-        """DeepSpeed's, if it makes the updates."""
+        """DeepSpeed's engine, if it makes the updates."""
         self._step = self._first_step = 1
         self._losses = StepLosses((), sees_gradients=False)
         self._norm: torch.Tensor | None = None
         self._clips_to: float | None = None
         self._has_gradients = False
-        """Whether the gradients of this step are recorded."""
+        """Whether the gradients of this step have been recorded."""
         self._has_backward = False
-        """Whether a backward pass ran since the last update."""
+        """Whether a backward pass has run since the last update."""
         self._last_optimizer: Any = None
         """The optimizer whose update ended the last step."""
         self._has_warned = False
         self._unscaled: Any = WeakIdKeyDictionary()
-        """Loss that a GradScaler has scaled -> the loss, and in a step that is dumped the factor: () each."""
+        """Loss scaled by a GradScaler -> the loss and, in dumped steps, the factor: () each."""
         self._record: StepRecord | None = None
         self._hooks: ModuleHooks | None = None
         self._metrics: LineWriter | None = None
 
     @contextmanager
     def active(self, model: nn.Module | None = None) -> Iterator[None]:
-        """Context in which the training of `model` is recorded; without one that of the first that is trained."""
-        with ExitStack() as held:
-            held.callback(self._close)
-            held.callback(register_optimizer_step_pre_hook(self._before_update).remove)
-            held.callback(register_optimizer_step_post_hook(self._after_update).remove)
-            held.enter_context(torch.compiler.set_stance("force_eager"))
-            held.enter_context(self._following_calls())
+        """Context in which the training of `model` is recorded; without `model`, that of the first trained model."""
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            stack.callback(register_optimizer_step_pre_hook(self._before_update).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_update).remove)
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(self._tracking_calls())
             if model is None:
-                self._discovery = register_module_forward_pre_hook(self._look_for_model)
-                held.callback(self._discovery.remove)
+                self._discovery = register_module_forward_pre_hook(self._find_model)
+                stack.callback(self._discovery.remove)
             else:
                 self._attach(model)
-            held.enter_context(self._loaded.noted())
+            stack.enter_context(self._loaded.noted())
             yield
 
     @contextmanager
-    def _following_calls(self) -> Iterator[None]:
-        """Context in which calls of backward, of clipping and of a GradScaler are followed."""
+    def _tracking_calls(self) -> Iterator[None]:
+        """Context in which calls of backward, of gradient clipping and of a GradScaler are tracked."""
         backward, clip = torch.autograd.backward, clip_grad._clip_grads_with_norm_
         scale, scaler_step = torch.amp.GradScaler.scale, torch.amp.GradScaler.step
 
         def backward_of(tensors: Any, *arguments: Any, **named: Any) -> None:
             if torch._C._current_graph_task_id() != -1 or self._model is None:
-                # Within a backward pass it is that of a checkpoint.
+                # A call within a backward pass is that of activation checkpointing.
                 backward(tensors, *arguments, **named)
                 return
             with self._losses.backward_pass():
@@ -128,7 +128,7 @@ class Recording:
         def scale_of(scaler: Any, outputs: Any) -> Any:
             scaled = scale(scaler, outputs)
             if isinstance(outputs, torch.Tensor) and scaler.is_enabled():
-                # Not scaled / outputs, since a loss may be 0; a device must be waited for to tell it.
+                # Not scaled / outputs, since a loss may be 0. Reading the scale waits for the device.
                 factor = torch.tensor(scaler.get_scale()) if self._record is not None else None
                 self._unscaled[scaled] = outputs.detach(), factor
             return scaled
@@ -154,7 +154,7 @@ class Recording:
             self._hooks.remove()
         if self._metrics is not None:
             self._metrics.close()
-        # A process that starts others warns for them.
+        # If this process was started by a recorded one, that one warns.
         file = self._directory / METRICS
         is_empty = not file.stat().st_size if file.exists() else not (self._directory / "dump").exists()
         if is_empty and not self._is_child and rank() == 0:
@@ -162,15 +162,15 @@ class Recording:
                 "no step of an optimizer was recorded: nothing was trained, or only in processes that are not followed"
             )
 
-    def _look_for_model(self, module: nn.Module, _inputs: Any) -> None:
-        """The outermost module of the first forward pass with gradients is the model."""
+    def _find_model(self, module: nn.Module, _inputs: Any) -> None:
+        """Take the outermost module of the first forward pass with gradients as the model."""
         if not torch.is_grad_enabled() or not any(each.requires_grad for each in module.parameters()):
             return
         assert self._discovery is not None
         self._discovery.remove()
         self._attach(module)
         if self._hooks is not None and module in plain_modules(module).values():
-            # Its own hook was registered within its call: torch does not call it this time.
+            # torch does not call the module's own hook this time, as it was registered during the call.
             self._hooks.enter(module)
 
     def _attach(self, model: nn.Module) -> None:
@@ -184,7 +184,7 @@ class Recording:
         self._trained = dict.fromkeys(plain_parameters(model).values())
         self._losses = StepLosses(self._trained, sees_gradients=not is_engine(model))
         if is_engine(model):
-            self._follow_updates(model)
+            self._track_updates(model)
         from_ranks = partial(gather, dtype=torch.int64, device=self._device)
         start = hashes_of_weights(model, from_ranks, whole.parameter if self._engine is not None else None)
         if self._resumes:
@@ -196,31 +196,33 @@ class Recording:
         self._begin_step()
 
     def _is_first(self) -> bool:
-        """Whether the directory holds no training yet. Every rank must call it."""
+        """Whether the directory contains no training yet. Every rank must call this."""
         is_free = rank() != 0 or claim(self._directory, resumes=self._resumes)
         return bool(gather([int(is_free)], dtype=torch.int64, device=self._device)[0][0])
 
     def _resumed_at(self, weights_hash: str) -> int:
-        """The number of the first step of a training that was resumed. Every rank must call it.
+        """The number of the first step of a resumed training. Every rank must call this.
 
         Raises:
             InputError: the training has made steps that were not recorded.
         """
-        made = self._loaded.updates(self._trained) if self._engine is None else self._engine.global_steps or None
+        updates = self._loaded.updates(self._trained) if self._engine is None else self._engine.global_steps or None
         has_engine = self._engine is not None
-        first = continue_recording(self._directory, made, weights_hash, counts_skipped=has_engine) if not rank() else 0
+        first = (
+            continue_recording(self._directory, updates, weights_hash, counts_skipped=has_engine) if not rank() else 0
+        )
         found: int = gather([first or 0], dtype=torch.int64, device=self._device)[0][0]
         if not found:
             raise InputError(
-                f"the training goes on after {made} updates, which are more than were recorded",
+                f"the training goes on after {updates} updates, which are more than were recorded",
                 code="recorded-steps-missing",
                 remedy="resume it from an earlier checkpoint, or record it into another directory",
                 where=self._directory,
             )
         return found
 
-    def _follow_updates(self, engine: Any) -> None:
-        """The engine clips gradients and updates parameters in one method, whatever its optimizer."""
+    def _track_updates(self, engine: Any) -> None:
+        """Track the engine's method that clips gradients and updates parameters, whatever its optimizer."""
         self._engine = engine
         update = engine._take_model_step
 
@@ -271,10 +273,11 @@ class Recording:
                 self._losses.add(loss)
 
     def _unscaled_by_engine(self, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As the scaler's: the loss, (), and the factor, () fp32, by which the gradients of outputs are too large."""
+        """The unscaled loss, (), and the factor, () fp32, by which the gradients of outputs are too large."""
         scale = self._whole.loss_scale
         if self._engine is not None and not getattr(self._engine, "_running_engine_backward", True):
-            # `loss.backward()` instead of `engine.backward(loss)`: a hook on the output divides its gradient.
+            # `loss.backward()` was called instead of `engine.backward(loss)`: a hook on the output divides its
+            # gradient.
             loss = loss / self._engine.gradient_accumulation_steps()
         return (loss, None) if scale == 1 else (loss / scale, torch.tensor(scale))
 
@@ -282,7 +285,7 @@ class Recording:
         if not self._trains_model(optimizer):
             self._note_other_model()
             return
-        # The first of the arguments is the optimizer.
+        # The first argument is the optimizer.
         if named.get("closure", arguments[1] if len(arguments) > 1 else None) is not None:
             # The closure computes the gradients within the step.
             self._has_backward = True
@@ -299,7 +302,7 @@ class Recording:
         warn(f"another model is trained beside the {kind} that is recorded: its losses and updates are not recorded")
 
     def _is_same_step(self, optimizer: Any) -> bool:
-        """Whether the last step goes on: a second optimizer updates its share of the parameters."""
+        """Whether this is part of the last step: a second optimizer updates its share of the parameters."""
         return not self._has_backward and self._last_optimizer not in (None, optimizer)
 
     def _finish_gradients(self) -> None:
@@ -320,15 +323,15 @@ class Recording:
         self._end_step(optimizer)
 
     def _end_step(self, optimizer: Any, norm: float | None = None) -> None:
-        """Write what was recorded of the step.
+        """Write the record of the step.
 
         Args:
-            norm: of the gradients, if a GradScaler has skipped the update.
+            norm: norm of the gradients, if a GradScaler has skipped the update.
         """
         if norm is not None:
             self._norm = torch.tensor(norm)
         self._last_optimizer, self._has_backward = optimizer, False
-        # First, because the dump of the step is to have no losses of other models.
+        # Before the dump is written: losses of other models are removed from it.
         loss = self._losses.total(self._wide)
         if self._record is not None:
             assert self._hooks is not None
@@ -340,13 +343,13 @@ class Recording:
         self._begin_step()
 
     def _trains_model(self, optimizer: Any) -> bool:
-        """Whether its step is the end of a step. Within DeepSpeed's engine it is not: the engine's update is."""
+        """Whether its step ends a training step; not if DeepSpeed's engine makes the updates."""
         if self._engine is not None:
             return False
         return any(not self._trained.keys().isdisjoint(group["params"]) for group in optimizer.param_groups)
 
     def _add_gradients(self) -> None:
-        """Before they are clipped, if they are."""
+        """Record the gradients, before they are clipped."""
         if self._record is None or self._has_gradients:
             return
         self._has_gradients = True
@@ -365,11 +368,11 @@ class Recording:
                 self._record.add(phase, name, "parameter", "", whole)
 
     def _writes(self, parameter: nn.Parameter) -> bool:
-        """Divided tensors are gathered by all ranks, and recorded by rank 0."""
+        """Whether this rank records `parameter`: sharded tensors are gathered by all ranks and recorded by rank 0."""
         return rank() == 0 or not self._whole.is_divided(parameter)
 
     def _write_metrics(self, optimizer: Any, loss: float) -> None:
-        """The mean over ranks of the step's loss, gradient norm and learning rate: one synchronisation."""
+        """Write the mean loss over ranks, the gradient norm and the learning rate of the step: one synchronisation."""
         losses = [each[0] for each in gather([loss], dtype=self._wide, device=self._device)]
         norm = float(self._norm.full_tensor() if isinstance(self._norm, DTensor) else self._norm)  # type: ignore[arg-type]
         if self._metrics is None:

@@ -1,4 +1,4 @@
-"""What a recording of another training shall hold. Free of torch."""
+"""The request to record another training. Free of torch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ VARIABLE = "ASCENDTUNE_RECORD"
 PROGRAM = "ascendtune.train.dump.script"
 METRICS = "metrics.jsonl"
 RESUMED = ".resumed"
-"""Made by the training that goes on with a recording: another one of the same command is not recorded."""
+"""Created by the training that continues a recording: no other one of the same command is recorded then."""
 
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """Where a recording goes, and of which steps it has dumps.
+    """Directory and content of a recording.
 
     Attributes:
-        steps: such as "1-3,10".
+        steps: steps to dump, such as "1-3,10".
         content: "statistics" or "tensors".
-        is_child: a process is recorded that a recorded process has started.
-        resumes: the training goes on with that of the recording in the directory, if there is one.
+        is_child: whether the recorded process was started by a recorded process.
+        resumes: whether the training continues the recording in the directory, if there is one.
     """
 
     directory: str
@@ -36,10 +36,10 @@ class RecordRequest:
     resumes: bool = False
 
     def prepare(self) -> None:
-        """Make the directory.
+        """Create the directory.
 
         Raises:
-            InputError: it holds a recording and this one does not go on with it, or `steps` names no steps.
+            InputError: it contains a recording and this one does not continue it, or `steps` is invalid.
         """
         try:
             self.ranges()
@@ -49,17 +49,17 @@ class RecordRequest:
         known = ("run.json",) if self.resumes else ("recorded.json", METRICS, "dump")
         if any((path / name).exists() for name in known):
             raise InputError(
-                "this directory holds a recording or a run",
+                "this directory contains a recording or a run",
                 code="path-exists",
-                remedy="give another directory, or remove this one; to go on with the recording of a training that was "
-                "resumed: ascendtune align record --resume",
+                remedy="give another directory, or remove this one; to continue the recording of a resumed training: "
+                "ascendtune align record --resume",
                 where=path,
             )
         (path / RESUMED).unlink(missing_ok=True)
         path.mkdir(parents=True, exist_ok=True)
 
     def ranges(self) -> list[range]:
-        """The steps that are dumped, from 1."""
+        """The steps to dump, from 1."""
         return steps_in(self.steps)
 
     def to_json(self) -> str:

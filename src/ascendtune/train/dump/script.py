@@ -1,7 +1,7 @@
-"""Run a Python script with its training recorded: `python -m ascendtune.train.dump.script SCRIPT ARGUMENTS`.
+"""Runs a Python script and records its training: `python -m ascendtune.train.dump.script SCRIPT ARGUMENTS`.
 
 `ascendtune align record` starts this in place of the script or launcher, and so do recorded processes for those that
-they start. The variable ASCENDTUNE_RECORD holds the request.
+they start. The request is in the environment variable ASCENDTUNE_RECORD.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ascendtune.train.dump.request import VARIABLE, RecordRequest
 
 
 def main(arguments: list[str]) -> None:
-    """Run `arguments`: a script with its arguments, or `-m` and a module with its."""
+    """Run a script with its arguments, or `-m` and a module with its arguments."""
     is_module = arguments[0] == "-m"
     sys.argv = arguments[is_module:]
-    with _recorded(command_without_secrets(arguments)):
+    with _recording(command_without_secrets(arguments)):
         if is_module:
             sys.path[0] = str(Path.cwd())
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -40,36 +40,36 @@ def main(arguments: list[str]) -> None:
 
 
 def record_spawned(**numbers: Any) -> None:
-    """What a process that `multiprocessing` spawns runs instead of its `spawn_main`, with the same arguments."""
-    with _recorded(["multiprocessing", f"process {os.getpid()}"]):
+    """Replaces `spawn_main` in a process that `multiprocessing` spawns; called with the same arguments."""
+    with _recording(["multiprocessing", f"process {os.getpid()}"]):
         spawn_main(**numbers)
 
 
 def record_fork_server(*numbers: Any, **named: Any) -> None:
-    """What the fork server of `multiprocessing` runs instead of its `main`: the processes that it forks have hooks."""
-    with _recorded(["multiprocessing", f"process {os.getpid()}"]):
+    """Replaces `main` in the fork server of `multiprocessing`: processes that it forks have the hooks."""
+    with _recording(["multiprocessing", f"process {os.getpid()}"]):
         forkserver.main(*numbers, **named)
 
 
 def record_this_process(words: list[str]) -> None:
-    """Record this process, which runs `words`, from now until it ends: `startup/sitecustomize.py` calls it."""
-    recorded = ExitStack()
-    recorded.enter_context(_recorded(command_without_secrets(words)))
-    atexit.register(recorded.close)
+    """Record this process, whose command is `words`, until it ends. Called by `startup/sitecustomize.py`."""
+    stack = ExitStack()
+    stack.enter_context(_recording(command_without_secrets(words)))
+    atexit.register(stack.close)
     show = sys.excepthook
 
-    def show_own_in_one_line(kind: Any, error: Any, traceback: Any) -> None:
+    def show_in_one_line(kind: Any, error: Any, traceback: Any) -> None:
         if isinstance(error, AscendtuneError):
             log.error(str(error))
         else:
             show(kind, error, traceback)
 
-    sys.excepthook = show_own_in_one_line
+    sys.excepthook = show_in_one_line
 
 
 @contextmanager
-def _recorded(command: list[str]) -> Iterator[None]:
-    """Context in which this process is recorded as `command`, and those that it starts."""
+def _recording(command: list[str]) -> Iterator[None]:
+    """Context in which this process is recorded as `command`, and the processes that it starts."""
     log.set_up()
     try:
         from ascendtune.train.dump.recording import Recording

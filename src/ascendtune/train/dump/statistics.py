@@ -1,4 +1,4 @@
-"""Statistics of tensors, computed on their devices and brought to the host together."""
+"""Statistics of tensors, computed on their devices and copied to the host together."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ascendtune.core.files import finite_or_none
 from ascendtune.train.dump.checksum import TILE, as_hex, checksum, checksum_of_tile
 
 _MOST_ON_DEVICE = 1 << 24
-"""Values that are looked at together: bounds what the intermediate copies take."""
+"""Values processed at a time: limits the memory of intermediate copies."""
 _SAMPLES = 16
 _PLACES, _STRIDE = 64, 39
-"""Places within a part, and how far the place moves from part to part: the golden section of them, by which any few
-places that follow each other lie far apart."""
+"""Positions within a part, and their shift from part to part: the golden section, with which any few consecutive
+positions are far apart."""
 _CHUNK = 1 << 13
-"""Values whose squares BLAS adds up in one call: it does not divide so few among threads."""
+"""Values whose squares BLAS adds up in one call: so few are not divided among threads."""
 _OF_THREAD = threading.local()
 _READ_BY_NUMPY = (torch.float32, torch.float64)
 
@@ -33,10 +33,10 @@ class Pending:
     """Statistics of one tensor: on its device, or as plain numbers if the tensor is on the host.
 
     Attributes:
-        numel: how many values the tensor has.
-        floats: (4 × parts + samples,) fp64, fp32 where the device has no fp64: smallest and largest finite value, sum
-            and sum of squares of the finite values, for each part; then the samples.
-        integers: (2 × parts + 1,) int64: how many values are NaN and how many infinite, for each part; the checksum.
+        numel: number of values of the tensor.
+        floats: (4 × parts + samples,) fp64, fp32 if the device has no fp64: for each part smallest and largest finite
+            value, sum and sum of squares of the finite values; then the samples.
+        integers: (2 × parts + 1,) int64: for each part the numbers of NaN and of infinite values; the checksum.
     """
 
     numel: int
@@ -45,18 +45,18 @@ class Pending:
 
 
 def measure(tensor: torch.Tensor, wide: torch.dtype) -> Pending:
-    """Start computing the statistics of `tensor`; nothing waits for the device.
+    """Start computing the statistics of `tensor`, without waiting for the device.
 
     Args:
         tensor: of any shape, floating point; not a DTensor.
-        wide: the type of sums: fp64 where the device has it.
+        wide: dtype of sums: fp64 if the device has it.
     """
     flat = tensor.detach().reshape(-1)
     return _measure_on_host(flat) if flat.is_cpu else _measure_on_device(flat, wide)
 
 
 def _measure_on_device(flat: torch.Tensor, wide: torch.dtype) -> Pending:
-    """Of (values,), floating point."""
+    """Statistics of (values,), floating point."""
     with torch.no_grad(), torch.autocast(flat.device.type, enabled=False):
         floats, integers = [], []
         for part in flat.split(_MOST_ON_DEVICE) if len(flat) else ():
@@ -70,7 +70,7 @@ def _measure_on_device(flat: torch.Tensor, wide: torch.dtype) -> Pending:
 
 
 def _measure_on_host(flat: torch.Tensor) -> Pending:
-    """Of (values,), floating point. numpy takes a third of torch's time for small tensors."""
+    """Statistics of (values,), floating point. numpy takes a third of torch's time for small tensors."""
     count, is_plain = flat.numel(), flat.dtype in _READ_BY_NUMPY
     whole: NDArray[Any] | None = flat.numpy() if is_plain else None
     floats: list[float] = []
@@ -90,9 +90,9 @@ def _measure_on_host(flat: torch.Tensor) -> Pending:
 
 
 def _on_host(values: NDArray[Any]) -> tuple[list[float], list[int]]:
-    """Smallest, largest, sum, sum of squares of (values,) float32 or float64, at most TILE; NaN and infinite.
+    """Smallest, largest, sum, sum of squares of (values,) float32 or float64, at most TILE; counts of NaN, infinite.
 
-    The caller ignores overflows and invalid values.
+    The caller must ignore overflows and invalid values.
     """
     wide, squares = _wide_buffer()[: len(values)], 0.0
     np.copyto(wide, values)
@@ -110,7 +110,7 @@ def _on_host(values: NDArray[Any]) -> tuple[list[float], list[int]]:
 
 
 def _on_device(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Smallest, largest, sum, sum of squares; NaN and infinite. Nothing is read, so nothing waits for the device."""
+    """Smallest, largest, sum, sum of squares; numbers of NaN and infinite. Does not wait for the device."""
     finite = values.nan_to_num(0.0, 0.0, 0.0).to(wide)
     low = values.nan_to_num(math.inf, math.inf, math.inf).amin().to(wide)
     high = values.nan_to_num(-math.inf, -math.inf, -math.inf).amax().to(wide)
@@ -118,7 +118,7 @@ def _on_device(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tens
 
 
 def _wide_buffer() -> NDArray[np.float64]:
-    """(TILE,) float64 of this thread: new memory for each tile would cost more than its sums."""
+    """This thread's buffer, (TILE,) float64: allocating memory for each tile would take longer than its sums."""
     found: NDArray[np.float64] | None = getattr(_OF_THREAD, "wide", None)
     if found is None:
         found = _OF_THREAD.wide = np.empty(TILE)
@@ -127,10 +127,10 @@ def _wide_buffer() -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1024)
 def _positions(values: int) -> NDArray[np.int64]:
-    """(samples,) int64: one in each of at most 16 equal parts, each at another place of its part.
+    """Positions of samples, (samples,) int64: one in each of at most 16 equal parts, at different places in them.
 
-    At the beginning of each part all would lie in a few columns, and in a few tokens of each row. Kept, since few sizes
-    occur.
+    If all were at the beginning of a part, they would be in few columns, and in few tokens of each row. Cached, since
+    there are few different sizes.
     """
     count = min(_SAMPLES, values)
     places = (at * _PLACES + at * _STRIDE % _PLACES for at in range(count))
@@ -139,12 +139,12 @@ def _positions(values: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1024)
 def _positions_on(device: torch.device, values: int) -> torch.Tensor:
-    """The same on `device`."""
+    """`_positions` on `device`."""
     return torch.from_numpy(_positions(values)).to(device)
 
 
 def read(pending: list[Pending]) -> list[dict[str, Any]]:
-    """The statistics as they stand in a dump, in the same order: one transfer for each device and kind of number."""
+    """The statistics in the form of a dump, in the same order; one transfer for each device and kind of number."""
     floats, integers = ([getattr(each, name) for each in pending] for name in ("floats", "integers"))
     return [
         _statistics(each.numel, numbers, counts)
@@ -156,9 +156,9 @@ def _to_host(tensors: list[torch.Tensor | list[Any]]) -> list[list[Any]]:
     found: list[list[Any]] = [each if isinstance(each, list) else [] for each in tensors]
     on_devices = [(at, each) for at, each in enumerate(tensors) if isinstance(each, torch.Tensor)]
     for device in {each.device for _, each in on_devices}:
-        there = [(at, each) for at, each in on_devices if each.device == device]
-        values = iter(torch.cat([each for _, each in there]).tolist())
-        for at, each in there:
+        on_device = [(at, each) for at, each in on_devices if each.device == device]
+        values = iter(torch.cat([each for _, each in on_device]).tolist())
+        for at, each in on_device:
             found[at] = list(islice(values, len(each)))
     return found
 

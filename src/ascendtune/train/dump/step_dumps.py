@@ -1,4 +1,4 @@
-"""Dumps of the steps of a training: what `align.dump_steps` asks for."""
+"""Dumps of a training's steps, as requested by `align.dump_steps`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ascendtune.train.strategy.base import Strategy
 
 
 class StepDumps:
-    """Hooks are on the model only in the steps that are dumped.
+    """Dumps steps; the model has hooks only in dumped steps.
 
     Args:
-        directory: of all dumps of the run.
-        model: the model that is trained, sharded or not.
+        directory: directory of all dumps of the run.
+        model: the trained model, sharded or not.
         left_out: modules that are not recorded: a head that is fused with the loss.
     """
 
@@ -45,15 +45,15 @@ class StepDumps:
 
     @property
     def is_dumping(self) -> bool:
-        """Whether the step that is made now is dumped."""
+        """Whether the current step is dumped."""
         return self._record is not None
 
     @contextmanager
     def step(self, number: int, *, again: bool = False) -> Iterator[None]:
-        """Context of step `number`: dumps it if the recipe asks for it, also a step that ends in an error of ours.
+        """Context of step `number`: dumps it if the recipe requests it, also if it raises an AscendtuneError.
 
         Args:
-            again: the step is repeated for its dump, without an update.
+            again: whether the step is repeated for its dump, without an update.
         """
         if not self._section.is_dumped(number) and not again:
             yield
@@ -70,7 +70,7 @@ class StepDumps:
             wide=torch.float64 if self._strategy.device.supports_fp64 else torch.float32,
             keeps_tensors=self._section.content == "tensors",
         )
-        hooks = ModuleHooks(self._model, record, self._left_out) if self._is_wanted(self._strategy.rank) else None
+        hooks = ModuleHooks(self._model, record, self._left_out) if self._is_requested(self._strategy.rank) else None
         try:
             yield
             if not again:
@@ -86,22 +86,22 @@ class StepDumps:
                 hooks.remove()
 
     def batch(self, sequences: list[PackedSequence]) -> None:
-        """Note which rows of the data the step is made of."""
+        """Record the rows of the data in the step."""
         if self._record is not None:
             self._record.header["rows"] = [list(each) for each in sequences]
 
     def loss(self, value: torch.Tensor, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Record what the backward pass begins with: () fp32, this rank's share of the mean, not scaled.
+        """Record the value that the backward pass starts from: () fp32, this rank's share of the mean, unscaled.
 
         Args:
-            scaler: scales it; gradients of outputs are recorded as without it.
+            scaler: scales the loss; gradients of outputs are recorded unscaled.
         """
-        if self._record is not None and self._is_wanted(self._strategy.rank):
+        if self._record is not None and self._is_requested(self._strategy.rank):
             self._record.gradient_scale = torch.tensor(scaler.get_scale()) if scaler is not None else None
             self._record.add("loss", "", "loss", "", value, micro_batch=self._record.micro_batch)
 
     def before_update(self) -> None:
-        """Record gradients, complete but not clipped, and parameters. Every rank must call it."""
+        """Record gradients, complete but not clipped, and parameters. Every rank must call this."""
         if self._record is not None:
             self._add_gradients(self._record)
             self._add_parameters("parameter_before")
@@ -123,16 +123,16 @@ class StepDumps:
             if self._writes_whole():
                 record.add(phase, name, "parameter", "", whole)
 
-    def _is_wanted(self, rank: int) -> bool:
+    def _is_requested(self, rank: int) -> bool:
         return self._section.ranks is None or rank in self._section.ranks
 
     def _takes_part(self) -> bool:
-        """Whether this rank must gather or write: what is divided is gathered by all ranks, and written by rank 0."""
-        return self._is_wanted(0 if self._strategy.is_sharded else self._strategy.rank)
+        """Whether this rank must gather or write: all ranks gather sharded tensors, and rank 0 writes them."""
+        return self._is_requested(0 if self._strategy.is_sharded else self._strategy.rank)
 
     def _writes_whole(self) -> bool:
         return self._strategy.is_main or not self._strategy.is_sharded
 
     def _write(self, record: StepRecord) -> None:
-        if self._is_wanted(self._strategy.rank):
+        if self._is_requested(self._strategy.rank):
             record.write(self._directory)

@@ -1,4 +1,4 @@
-"""Hashes of the weights that a training starts from: of their values, not of files."""
+"""Hashes of the weights at the start of a training: of their values, not of files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def hashes_of_weights(
     gather: Callable[[list[int]], list[list[int]]],
     whole: Callable[[nn.Parameter], torch.Tensor] | None = None,
 ) -> dict[str, Any]:
-    """`weights` of start_weights.json: a hash for each parameter by plain name, and one over all. Every rank calls it.
+    """`weights` of start_weights.json: a hash for each parameter by plain name, and one of all. Every rank calls it.
 
-    They depend neither on the storage type nor on how parameters are divided among ranks. Whole parameters may differ
-    between ranks though they must not: `ranks` has the hash over all of each.
+    The hashes do not depend on the storage dtype or on sharding. Full copies of parameters on different ranks should
+    be equal but may not be: `ranks` has the hash of all for each rank.
 
     Args:
-        gather: from numbers of this rank, signed with 64 bits, to those of every rank.
-        whole: makes the whole of a parameter that is divided otherwise than as a DTensor: any shape.
+        gather: returns the numbers (signed 64 bits) of all ranks for those of this rank.
+        whole: returns the full tensor, any shape, of a parameter that is sharded, but not a DTensor.
     """
     parameters = _parameters(model)
     own_parts = (
@@ -49,7 +49,7 @@ def hashes_of_weights(
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter | Nf4Linear]:
     """The parameters by plain name, tied ones once, without the originals of modules that PEFT trains as copies.
 
-    A quantised weight, which is none, is represented by its layer.
+    Quantised weights, which are not parameters, are represented by their layers.
     """
     named: dict[str, nn.Parameter | Nf4Linear] = dict(model.named_parameters(remove_duplicate=False))
     named |= {f"{name}.weight": each for name, each in model.named_modules() if isinstance(each, Nf4Linear)}
@@ -68,14 +68,14 @@ def _own_part(parameter: nn.Parameter | Nf4Linear) -> torch.Tensor:
         raise NotImplementedError(f"weights that are divided as {parameter.placements}")
     if not isinstance(placement, Shard) or placement.dim != 0:
         raise NotImplementedError(f"weights that are divided as {placement}")
-    # torch divides rows as `torch.chunk` does.
+    # torch shards rows as `torch.chunk` does.
     rows = -(-parameter.shape[0] // parameter.device_mesh.size(-1))
     before = min(rows * parameter.device_mesh.get_local_rank(len(copies)), parameter.shape[0])
     return checksum(parameter.to_local(), offset=before * math.prod(parameter.shape[1:]))
 
 
 def _holders(parameter: nn.Parameter | Nf4Linear, rank: int) -> list[int]:
-    """The ranks that hold the parts of the copy of which `rank` holds one; empty where it holds the whole."""
+    """The ranks with the shards of that copy of which `rank` has one; empty if it has the full tensor."""
     if not isinstance(parameter, DTensor):
         return []
     copies = parameter.device_mesh.mesh.reshape(-1, parameter.device_mesh.size(-1)).tolist()
@@ -83,6 +83,6 @@ def _holders(parameter: nn.Parameter | Nf4Linear, rank: int) -> list[int]:
 
 
 def _over_all(hashes: dict[str, str]) -> str:
-    """The same whatever the order of parameters."""
+    """A hash of all hashes that does not depend on the order of parameters."""
     text = "".join(f"{name} {hashes[name]}\n" for name in sorted(hashes))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Whole gradients and parameters of a model that another loop trains: on one device, in DDP, FSDP2 or DeepSpeed."""
+"""Full gradients and parameters of a model trained by another loop: on one device, with DDP, FSDP2 or DeepSpeed."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from ascendtune.core.errors import InputError
 
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _FLATTENING = ("deepspeed.runtime.pipe.", "torch.distributed.fsdp.fully_sharded_data_parallel")
-"""Modules of the classes that flatten or distribute parameters such that they cannot be read by name."""
+"""Prefixes of modules whose classes flatten or distribute parameters, so they cannot be read by name."""
 
 
 class WholeTensors:
-    """Of a model on one device, in DDP, or divided by `fully_shard`.
+    """Full tensors of a model on one device, in DDP, or sharded by `fully_shard`.
 
-    Methods that return tensors must be called on every rank: divided tensors are gathered.
+    Methods that return tensors must be called on every rank: sharded tensors are gathered.
     """
 
     loss_scale = 1.0
-    """The factor by which losses and gradients are scaled outside of a GradScaler."""
+    """Factor by which losses and gradients are scaled, except by a GradScaler."""
 
     def is_divided(self, parameter: nn.Parameter) -> bool:
-        """Whether each rank holds a part: then rank 0 alone records the whole."""
+        """Whether each rank has a shard: then only rank 0 records the full tensor."""
         return isinstance(parameter, DTensor)
 
     def parameter(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter, any shape."""
+        """The full value of a parameter, any shape."""
         return _whole(parameter.detach())
 
     def gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """The whole gradient of a parameter, any shape, before it is clipped."""
+        """The full gradient of a parameter, any shape, before clipping."""
         return None if parameter.grad is None else _whole(parameter.grad)
 
 
 class EngineTensors(WholeTensors):
-    """Of DeepSpeed's engine, with ZeRO 0 to 3: in fp32 where the optimizer keeps fp32 weights."""
+    """Full tensors of DeepSpeed's engine, with ZeRO 0 to 3; in fp32 if the optimizer has fp32 weights."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -77,10 +77,10 @@ def is_engine(model: nn.Module) -> bool:
 
 
 def whole_tensors_of(model: nn.Module) -> WholeTensors:
-    """What reads the gradients and parameters of `model`.
+    """The reader of `model`'s gradients and parameters.
 
     Raises:
-        InputError: they are in flat buffers, or in an engine that was not given.
+        InputError: they are in flat buffers, or the model belongs to an engine that should have been passed.
     """
     kinds = {type(each).__name__ for each in model.modules() if type(each).__module__.startswith(_FLATTENING)}
     if kinds:
@@ -103,11 +103,11 @@ def whole_tensors_of(model: nn.Module) -> WholeTensors:
 
 
 def _require_order(engine: Any) -> None:
-    """Raise InputError where DeepSpeed (0.19) reads other weights than it is asked for: on several ranks."""
+    """Raise InputError if DeepSpeed (0.19) would return other weights than the requested ones, on several ranks."""
     orders = getattr(getattr(engine, "optimizer", None), "round_robin_bit16_indices", ())
     if any(list(order) != sorted(order) for order in orders):
         raise InputError(
-            "DeepSpeed orders weights anew with round_robin_gradients, and cannot read one by its name",
+            "DeepSpeed reorders weights with round_robin_gradients, and cannot read one by its name",
             code="model-not-recordable",
             remedy='record with "round_robin_gradients": false, which trains the same',
         )
@@ -118,5 +118,5 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_linked(parameter: nn.Parameter) -> bool:
-    """Whether DeepSpeed keeps gradient, fp32 weights or parts of `parameter` elsewhere; the same on every rank."""
+    """Whether DeepSpeed stores gradient, fp32 weights or shards of `parameter` elsewhere; the same on every rank."""
     return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")

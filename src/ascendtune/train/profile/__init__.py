@@ -1,1 +1,1 @@
-"""Where does the time of a step go? Records steps; `check/profile` reads what is recorded."""
+"""Where does the time of a step go? Records steps; `check/profile` reads the recordings."""

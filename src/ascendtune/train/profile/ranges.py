@@ -1,6 +1,6 @@
-"""Names in a trace: ranges around phases, modules, and calls in which the host waits for the device.
+"""Names in a trace: ranges of phases, of modules, and of calls in which the host waits for the device.
 
-They are installed for the profiled steps only. `check/profile` knows the names by their prefix.
+They are installed in profiled steps only. `check/profile` recognises them by their prefix.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch.profiler import record_function
 
 _NAMED_MODULES = re.compile(r"Norm|Attention$|MLP|FeedForward|Experts|MoE|Moe|Rotary")
 _WAITING_METHODS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
-"""Methods of a tensor that return only when the device has computed it."""
+"""Methods of a tensor that return only after the device has computed it."""
 _SHOWN_PARTS = 3
 
 
 def named_range(kind: str, name: str) -> record_function:
-    """A range `ascendtune:KIND NAME` of the trace."""
+    """A range `ascendtune:KIND NAME` in the trace."""
     return record_function(f"ascendtune:{kind} {name}")
 
 
 @contextmanager
 def module_ranges(model: nn.Module) -> Iterator[None]:
-    """Put a range around each forward pass of norms, attention, feed-forward and rotary modules, named by class."""
+    """Context with a range, named by class, for each forward pass of norms, attention, feed-forward and rotary."""
     opened: list[record_function] = []
 
     def enter(module: nn.Module, _arguments: Any) -> None:
@@ -51,11 +51,11 @@ def module_ranges(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def host_sync_ranges() -> Iterator[None]:
-    """Put a range `ascendtune:sync FILE:LINE` around each call of a tensor method that waits for the device."""
+    """Context with a range `ascendtune:sync FILE:LINE` for each call of a tensor method that waits for the device."""
     with ExitStack() as replaced:
         for name in _WAITING_METHODS:
             if name not in vars(torch.Tensor):
-                # The method is inherited from torch's C class: removing ours restores it.
+                # The method is inherited from torch's C class: deleting this one restores it.
                 setattr(torch.Tensor, name, _with_place(getattr(torch.Tensor, name)))
                 replaced.callback(delattr, torch.Tensor, name)
         yield
@@ -63,7 +63,7 @@ def host_sync_ranges() -> Iterator[None]:
 
 @contextmanager
 def garbage_collection_ranges() -> Iterator[None]:
-    """Put a range `ascendtune:phase garbage collection` around collections of older generations, which stop all."""
+    """Context with a range `ascendtune:phase garbage collection` for each collection of older generations."""
     opened: list[record_function] = []
 
     def follow(moment: str, facts: dict[str, int]) -> None:
@@ -81,10 +81,10 @@ def garbage_collection_ranges() -> Iterator[None]:
 
 
 def _with_place(method: Callable[..., Any]) -> Callable[..., Any]:
-    def waits(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+    def waiting_method(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         caller = sys._getframe(1)
         place = "/".join(Path(caller.f_code.co_filename).parts[-_SHOWN_PARTS:])
         with named_range("sync", f"{place}:{caller.f_lineno}"):
             return method(tensor, *arguments, **named)
 
-    return waits
+    return waiting_method

@@ -1,4 +1,4 @@
-"""The profile of a few steps of a training: what the recipe's `profile.steps` asks for."""
+"""Profiles a few steps of a training, as requested by `profile.steps`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ascendtune.train.supervision import Phases
 
 
 def require_profiled_steps(section: ProfileSection, total_steps: int, strategy: Strategy) -> None:
-    """Check that the run has a step and a rank that `section` names; warn where it has none.
+    """Check that the run has a step and a rank in `section`; otherwise warn.
 
     Raises:
-        RecipeError: it has none, and the run would be trained for its profile only.
+        RecipeError: it has none, and the run would only be made for its profile.
     """
     if not (steps := section.window()):
         return
@@ -49,13 +49,13 @@ def require_profiled_steps(section: ProfileSection, total_steps: int, strategy: 
 
 
 class StepProfile:
-    """Runs the device's profiler in the steps of `section`; in all other steps nothing is installed.
+    """Runs the device's profiler in the steps of `section`; nothing is installed in other steps.
 
     Args:
-        directory: of the profiles of the run.
-        model: the model that is trained; its norms, attention and feed-forward modules get ranges of their own.
-        optimizer: of its weights; what it holds is noted with `profile.memory`.
-        facts: of the run, for the report: what the trace itself does not tell.
+        directory: directory of the run's profiles.
+        model: the trained model; its norms, attention and feed-forward modules get ranges.
+        optimizer: optimizer of its weights; its memory is recorded with `profile.memory`.
+        facts: facts of the run for the report that the trace does not contain.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StepProfile:
         self._faults_at_begin = 0
 
     def begin_step(self, number: int, *, last: int) -> None:
-        """Called before step `number` of `last`: starts the profiler a step early, because its start takes time."""
+        """Called before step `number` of `last`: starts the profiler one step early, because its start takes time."""
         if not self._steps or number > self._steps[-1]:
             return
         if self._profiler is None and number >= self._steps[0] - 1:
@@ -92,16 +92,16 @@ class StepProfile:
                 self._start()
         if self._profiler is not None and number >= self._steps[0]:
             if number == self._steps[0]:
-                # A device that is behind the host would still compute the step before.
+                # A device that is behind the host would still compute the previous step.
                 self._strategy.device.synchronize()
             self._profiler.step()
             if number == self._steps[0]:
-                # Before the recording has begun, torch drops it.
+                # Not earlier: torch drops metadata that is added before the recording has begun.
                 facts = self._facts_at_begin = self._of_rank()
                 self._profiler.add_metadata_json("ascendtune", json.dumps(facts))
-                # Also beside the trace: those of torch_npu have no place for it.
+                # Also in a file beside the trace: torch_npu's traces have no place for it.
                 write_json(self._directory / f"rank_{self._strategy.rank}.json", facts)
-                self._ranges.enter_context(self._named())
+                self._ranges.enter_context(self._ranges_in_trace())
                 if self._section.memory:
                     snapshot = self._directory / f"rank_{self._strategy.rank}.memory.pickle"
                     self._ranges.enter_context(self._strategy.device.memory_history(snapshot))
@@ -111,7 +111,7 @@ class StepProfile:
         """Called after step `number`, with its metrics, evaluation and checkpoint; writes the profile after the last.
 
         Returns:
-            The seconds that this took; they do not belong to the training.
+            Seconds that writing took; they do not count as training.
         """
         if self._profiler is None or number < self._steps[-1]:
             return 0.0
@@ -121,14 +121,14 @@ class StepProfile:
         return time.perf_counter() - begun
 
     def close(self) -> None:
-        """End a profile that is being recorded, and write it."""
+        """End the profile that is being recorded, if any, and write it."""
         profiler, self._profiler = self._profiler, None
         self._ranges.close()
         if profiler is None:
             return
         self._phases.enter("profile")
         if self._facts_at_begin:
-            # Known at the end only, when the trace takes no more facts.
+            # This number is known only at the end, when no facts can be added to the trace.
             facts = {**self._facts_at_begin, "major_faults": _major_faults() - self._faults_at_begin}
             write_json(self._directory / f"rank_{self._strategy.rank}.json", facts)
         profiler.stop()
@@ -150,12 +150,12 @@ class StepProfile:
 
     def _of_rank(self) -> dict[str, Any]:
         """Facts for the report, at the beginning of the first profiled step."""
-        held = memory_by_category(self._model.parameters(), self._optimizer) if self._section.memory else {}
-        return {**self._facts, "rank": self._strategy.rank, "first_step": self._steps[0], "held_bytes": held}
+        held_bytes = memory_by_category(self._model.parameters(), self._optimizer) if self._section.memory else {}
+        return {**self._facts, "rank": self._strategy.rank, "first_step": self._steps[0], "held_bytes": held_bytes}
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Give names to what happens in the steps: phases, modules, and places where the host waits."""
+    def _ranges_in_trace(self) -> Iterator[None]:
+        """Context in which phases, modules, and calls that wait for the device have names in the trace."""
         self._phases.make_range = lambda name: named_range("phase", name)
         try:
             with module_ranges(self._model), host_sync_ranges(), garbage_collection_ranges():
@@ -165,5 +165,5 @@ class StepProfile:
 
 
 def _major_faults() -> int:
-    """Pages that this process has waited for since its start, because they were on disk."""
+    """Pages that this process had to wait for since its start, because they were on disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

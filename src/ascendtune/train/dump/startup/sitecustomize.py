@@ -1,8 +1,8 @@
-"""Python imports this when it starts below `ascendtune align record`: a program that imports torch is recorded.
+"""Imported by Python at its start under `ascendtune align record`: records the program if it imports torch.
 
-The directory of this file is the first of PYTHONPATH, so that programs are followed that a shell or `os.posix_spawn`
-starts. Most of them train nothing: until torch is imported nothing else is. Interpreters that have no ascendtune are
-left alone. The user's own `sitecustomize` is imported afterwards.
+The directory of this file is the first of PYTHONPATH, so that programs started by a shell or `os.posix_spawn` are
+recorded. Most of them train nothing, so nothing is imported until torch is. Interpreters without ascendtune are not
+affected. The user's own `sitecustomize` is imported afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
-TYPE_CHECKING = False  # The import of `typing` would take as long as half of Python's start.
+TYPE_CHECKING = False  # importing `typing` takes half as long as Python's start
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
@@ -20,7 +20,7 @@ _RECORDER = "ascendtune.train.dump.script"
 
 
 class _RecordOnceTorchIsImported:
-    """A finder for `sys.meta_path`: finds torch as the other finders do, and records when it has been imported."""
+    """A finder for `sys.meta_path`: finds torch by the other finders, and starts recording after it was imported."""
 
     @classmethod
     def find_spec(
@@ -55,7 +55,7 @@ def _record() -> None:
     record_this_process(sys.orig_argv[1:])
 
 
-def _import_the_next() -> None:
+def _import_next() -> None:
     """Import the `sitecustomize` that Python would have imported without this one."""
     own = __file__.rpartition(os.sep)[0]
     sys.path[:] = [each for each in sys.path if each.rstrip(os.sep) != own]
@@ -67,10 +67,10 @@ def _import_the_next() -> None:
         spec.loader.exec_module(sys.modules["sitecustomize"])
 
 
-# The recorder itself is named by `-m`, or in the text of `-c` by which multiprocessing starts a process.
+# The recorder itself appears after `-m`, or in the text after `-c` with which multiprocessing starts a process.
 if "ASCENDTUNE_RECORD" in os.environ and not any(_RECORDER in word for word in sys.orig_argv):
     if "torch" in sys.modules:
         _record()
     else:
         sys.meta_path.insert(0, _RecordOnceTorchIsImported)
-_import_the_next()
+_import_next()
