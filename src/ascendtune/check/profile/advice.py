@@ -1,4 +1,4 @@
-"""Advice on what to change: certain advice comes first, then the largest gain."""
+"""Advice on what to change: defects first, each group by its gain."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.units import format_bytes
 
 _LEAST_SHARE = 0.02
-"""Of a step: smaller gains are not worth a line."""
+"""Share of a step: smaller gains are not reported."""
 _LEAST_LATE = 0.05
-"""Of a step, in every step: the ranks are never quite equally fast."""
+"""Share of every step: ranks are never exactly equally fast."""
 _LEAST_REASON = 0.2
-"""Of the wait: a smaller difference does not explain it."""
+"""Share of the wait: a smaller difference does not explain it."""
 _METRICS_PHASE = "collective"
 """The phase in which the loop reads the metrics: one wait for each recorded step is expected."""
 _MANY_COLLECTIVES = 8
-"""Calls of one collective in a step, of which few bytes each would be many."""
+"""Calls of one collective in a step from which on they are considered many."""
 _FUSED_PASSES = 2
-"""A fused operator reads its input and writes its output; an unfused one does so for each of its operators."""
+"""A fused operator reads its input and writes its output once; unfused ones do so for each operator."""
 _LEAST_EXPOSED = 0.01
-"""Of a step, in so many calls."""
+"""Share of a step that many calls must take."""
 _FEW_BLOCKS = 4
 _LEAST_PADDING = 0.1
-"""Of the computed positions."""
+"""Share of the computed positions."""
 _LEAST_LAUNCH = 0.2
-"""Of a step: one micro-batch has its launches, too."""
+"""Share of a step: a single micro-batch has launches, too."""
 _LEAST_UNUSED = 0.15
-"""Of the reserved memory: blocks are rounded up, and a step leaves some gaps."""
+"""Share of the reserved memory: blocks are rounded up, and each step leaves some gaps."""
 _LEAST_GAP = 512 << 20
 """Bytes."""
 _DRIVER_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc)|aclrt(Malloc|Free)\w*")
@@ -47,12 +47,12 @@ _PHASES_OF_MODEL = ("data", "forward", RECOMPUTATION, "backward", "optimizer", "
 
 
 def advice_for(ranks: list[RankProfile]) -> list[Advice]:
-    """Defects before options, each by gain; of the first rank, and of what differs between the ranks.
+    """Defects before options, ordered by gain: of the first rank, and of differences between the ranks.
 
-    Their sentences are in the language that is set.
+    The sentences are in the current language.
     """
     first = ranks[0]
-    # The slow rank hides its collectives behind the work that makes it slow.
+    # A slow rank hides its collectives behind the work that makes it slow.
     waiting = max(ranks, key=lambda each: each.waited_seconds)
     found = [*_slow_rank(ranks), *_of_rank(first), *_small_collectives(waiting)]
     found = [each for each in found if each.is_defect or each.gain >= _LEAST_SHARE * first.step_seconds]
@@ -62,7 +62,7 @@ def advice_for(ranks: list[RankProfile]) -> list[Advice]:
 def _of_rank(rank: RankProfile) -> Iterator[Advice]:
     split, step = rank.split, rank.step_seconds
     yield from _host_syncs(split, step)
-    # In each step, by itself: a busy host interrupts now this phase and now another.
+    # Checked for each step: a busy host interrupts different phases at different times.
     if min(split.data_seconds, default=0.0) >= _LEAST_LATE * step and split.data / split.steps >= _LEAST_LATE * step:
         yield Advice(
             "slow-data",
@@ -112,12 +112,12 @@ def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
 
 
 def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
-    """The rank that the others wait for: it has the least wait inside collectives."""
+    """Report the rank that the others wait for: it has the shortest wait inside collectives."""
     if len(ranks) < 2:
         return
     slowest = min(ranks, key=lambda each: each.waited_seconds)
     others = [each for each in ranks if each is not slowest]
-    # In each step, by itself: on a busy host now one rank is late and now another.
+    # Checked for each step: on a busy host different ranks are late at different times.
     waits = [
         median(each.split.exposed_seconds[step] for each in others) - mine
         for step, mine in enumerate(slowest.split.exposed_seconds)
@@ -126,7 +126,7 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     if not waits or min(waits) < _LEAST_LATE * slowest.step_seconds:
         return
     waited = median(waits)
-    # Kinds are compared if each rank has them; a rank of which only totals were copied has one.
+    # Kinds are compared if each rank has them; a rank without tables of kernels has only totals, of one kind.
     has_kinds = all(set(each.split.compute) - {"other"} for each in ranks)
     excess = {
         name: seconds / slowest.split.steps
@@ -152,10 +152,10 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
 
 
 def _by_group(split: Split, has_kinds: bool) -> dict[str, float]:
-    """Seconds of everything but communication, by a name for people.
+    """Seconds of everything except communication, by names in the current language.
 
     Args:
-        has_kinds: tell the kinds of computing apart.
+        has_kinds: whether computing is divided into kinds.
     """
     kinds = {say("computing ({kind})", kind=say(kind)): seconds for kind, seconds in split.compute.items()}
     return {
@@ -187,7 +187,7 @@ def _copies(split: Split, step: float) -> Iterator[Advice]:
 
 
 def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
-    """The allocator holds memory that no step needs, or asks the driver for memory again and again."""
+    """Report an allocator that holds memory which no step needs, or that calls the driver again and again."""
     calls: Counter[str] = Counter()
     for (place, _), count in split.sync_calls.items():
         if _asks_for_memory(place):
@@ -221,19 +221,19 @@ def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
 
 
 def _asks_for_memory(place: str) -> bool:
-    """Whether the host waits there because the allocator asks the driver for memory, or gives it back."""
+    """Whether the host waits in this call because the allocator requests memory from the driver, or returns it."""
     return bool(_DRIVER_MEMORY.fullmatch(place))
 
 
 def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
     split, step, strategy = rank.split, rank.step_seconds, resolved(rank.facts, "strategy")
     if isinstance(strategy, dict) and strategy.get("name") not in (None, "ddp"):
-        # Buckets are DDP's. Gloo reduces and scatters by an all-reduce: FSDP has one for each block.
+        # Buckets belong to DDP. Gloo implements reduce-scatter by all-reduce, so FSDP has one for each block.
         return
     for name, calls in split.collectives.items():
         each_step = len(calls) / split.steps
         exposed = split.communication.get(name, 0.0) / split.steps
-        # What the shortest of them takes, all of them take before the first byte.
+        # The duration of the shortest call is the latency of each.
         latency = min(calls) * (each_step - _FEW_BLOCKS)
         gain = max(0.0, min(exposed, latency))
         if name == "all-reduce" and each_step >= _MANY_COLLECTIVES and exposed >= _LEAST_EXPOSED * step:
@@ -248,7 +248,7 @@ def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
 
 
 def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
-    """Modules that run as many operators where one kernel would do."""
+    """Report modules that run many operators where one fused kernel would suffice."""
     for name, counted in split.modules.items():
         part = {"in_mlp": "activation"}.get(kind := kind_of_module(name), kind)
         if part != "norm" or not counted.calls:
@@ -268,7 +268,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
 
 
 def _to_fuse_norms(facts: dict[str, Any]) -> str:
-    """The key that switches the fused norm on, or why none does."""
+    """The key that enables the fused norm, or the reason why none does."""
     reason = value_at(facts, "resolved", "kernel", "rms_norm")
     if isinstance(reason, str) and facts.get("kernel") == "auto":
         return say("no recipe key changes that: {reason}", reason=reason)
@@ -277,7 +277,7 @@ def _to_fuse_norms(facts: dict[str, Any]) -> str:
 
 
 def _batches(rank: RankProfile) -> Iterator[Advice]:
-    """Padding, small micro-batches, and interruptions such as checkpoints."""
+    """Report padding, small micro-batches, and interruptions such as checkpoints."""
     split, facts = rank.split, rank.facts
     padding, step = facts.get("padding_ratio"), rank.step_seconds
     if is_number(padding, _LEAST_PADDING, 1):
@@ -348,5 +348,5 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
 
 
 def _fused(facts: dict[str, Any]) -> dict[str, Any]:
-    """The key that allows every fused operator; none where the recipe allows them already, or is not known."""
+    """The key that allows every fused operator; empty if the recipe allows them already, or is unknown."""
     return {"kernel": "auto"} if facts.get("kernel", "auto") != "auto" else {}

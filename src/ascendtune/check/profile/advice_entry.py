@@ -1,4 +1,4 @@
-"""One entry of the list of what to change, and what all that make entries use."""
+"""An entry of the list of changes, and functions for making entries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ascendtune.core.foreign_json import value_at
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to change.
+    """A change that may save time.
 
     Attributes:
-        code: the stable name of the cause.
-        gain: seconds of a step that the change saves at most, as an estimate.
-        is_defect: the time buys nothing; else it is a trade, or needs something that may not be there.
-        keys: recipe keys that make the change, where there are such; `--try` measures them.
+        code: stable name of the cause.
+        gain: estimated upper bound of the seconds saved in each step.
+        is_defect: the time has no benefit; otherwise the change is a trade-off, or needs something that may be missing.
+        keys: recipe keys that make the change, if there are any; `--try` measures them.
     """
 
     code: str
@@ -37,5 +37,5 @@ def count_or_one(value: Any) -> int:
 
 
 def milliseconds(seconds: float) -> str:
-    """With three digits: `412 ms`."""
+    """A duration with three digits: `412 ms`."""
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

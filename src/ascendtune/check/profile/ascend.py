@@ -2,8 +2,8 @@
 
 step_trace_time.csv has the parts of each step, in microseconds: Computing + Communication(Not Overlapped) + Free is
 the Stage. kernel_details.csv has a line for each kernel, with its step. communication.json has the elapsed, transit and
-wait time of each collective and, as `p2p`, of sending and receiving, in milliseconds. Which columns there are differs
-between versions; their names do not.
+wait time of each collective and, under `p2p`, of sending and receiving, in milliseconds. Versions differ in their
+columns, but not in the columns' names.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _GROUPS = ("collective", "p2p")
 _MICRO, _MILLI = 1e-6, 1e-3
 _MOST_JSON_BYTES = 256 << 20
 _LONGEST = 1e12
-"""Microseconds: longer than any step."""
+"""Longer than any step, in microseconds."""
 _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
 _LONGEST_NAME = 300
 
 
 def ascend_outputs(directory: Path) -> list[Path]:
-    """The output folders of ranks in `directory`: itself, its own, or those of the `…_ascend_pt` folders in it.
+    """The output folders of ranks in `directory`: itself, one inside, or those in its `…_ascend_pt` folders.
 
     A copy of such a folder may have another name.
     """
@@ -59,7 +59,7 @@ def read_ascend(output: Path) -> Split:
     """The time of the profiled steps of one rank.
 
     Raises:
-        InputError: the folder holds neither of the tables, or they cannot be read.
+        InputError: the folder has none of the tables, or they cannot be read.
         RecipeError: communication.json is damaged.
     """
     parts = {str(row.get("Step", "")): row for row in _rows(output / _STEPS)}
@@ -87,10 +87,10 @@ def read_ascend(output: Path) -> Split:
 
 
 def read_ascend_database(path: Path) -> Split:
-    """As `read_ascend`, from ascend_pytorch_profiler_RANK.db: all totals are made of its kernels.
+    """The same as `read_ascend`, from ascend_pytorch_profiler_RANK.db; all totals are computed from its kernels.
 
     Raises:
-        InputError: not such a database, or it has no kernel.
+        InputError: the file is not such a database, or it has no kernel.
     """
     split = Split([], on_device=True)
     calls = []
@@ -102,12 +102,12 @@ def read_ascend_database(path: Path) -> Split:
 
 
 def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | None, lasts: float | None = None) -> float:
-    """Add a step to `split`; returns its seconds.
+    """Add a step to `split` and return its seconds.
 
-    The totals are those of the vendor where it has made them. They say how much is computed; the kernels say what.
+    If there are totals of the vendor, they are used; the kernels then only determine their division.
 
     Args:
-        lasts: microseconds of the step, where no totals say it (default: from its first kernel to its last).
+        lasts: microseconds of the step if there are no totals (default: from its first kernel to its last).
     """
     lanes: dict[str, list[Interval]] = defaultdict(list)
     for kernel in kernels:
@@ -125,7 +125,7 @@ def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | Non
     copied = _length(copying)
     if parts is not None:
         named = _seconds(parts, "Computing")
-        # Without a table of kernels, or where it lacks some, the rest has no kind.
+        # If kernels are missing, the rest has no kind.
         compute = _scaled(compute, named)
         computed, communicated = named, _seconds(parts, "Communication(Not Overlapped)")
         hidden, free = _seconds(parts, "Overlapped"), _seconds(parts, "Free")
@@ -146,13 +146,13 @@ def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | Non
 
 
 def _scaled(values: dict[str, float], total: float) -> dict[str, float]:
-    """`values` with `total` as their sum; all of it is "other" where there are none."""
+    """Scale `values` so that their sum is `total`; without values all of it is "other"."""
     present = sum(values.values())
     return {kind: seconds * total / present for kind, seconds in values.items()} if present else {"other": total}
 
 
 def _kernels(path: Path) -> dict[str, list[Interval]]:
-    """The kernels of each step, labelled by type, in microseconds since the first one; "" without steps."""
+    """The kernels of each step, labelled by type, in microseconds since the first one; key "" without steps."""
     found: dict[str, list[Interval]] = defaultdict(list)
     origin: Decimal | None = None
     for row in _rows(path):
@@ -164,14 +164,14 @@ def _kernels(path: Path) -> dict[str, list[Interval]]:
         origin = start if origin is None else origin
         since = float(start - origin)
         if max(abs(since), duration) < _LONGEST:
-            # Some versions write the type as N/A.
+            # Some versions write N/A as the type.
             label = next((word for key in ("Type", "Name") if (word := row.get(key)) and word != "N/A"), "")
             found[row.get("Step Id") or ""].append(Interval(since, since + duration, label[:_LONGEST_NAME]))
     return dict(found)
 
 
 def _collectives_of(kernels: list[Interval]) -> list[tuple[str, float]]:
-    """Name and seconds of each collective among `kernels`."""
+    """Name and seconds of each collective in `kernels`."""
     return [(each.label, each.seconds) for each in kernels if kind_of_operator(each.label) == "collective"]
 
 
@@ -188,10 +188,10 @@ def _calls_in(content: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _name_collectives(split: Split, calls: list[tuple[str, float]]) -> None:
-    """Name the communication, of which only the totals are known: divided as the elapsed times of its calls are.
+    """Divide the totals of communication among its kinds, in proportion to the elapsed times of the calls.
 
     Args:
-        calls: name and seconds of each.
+        calls: name and seconds of each call.
     """
     elapsed: dict[str, float] = defaultdict(float)
     for name, seconds in calls:
@@ -204,10 +204,10 @@ def _name_collectives(split: Split, calls: list[tuple[str, float]]) -> None:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of a table by their headers; none where the file is absent.
+    """The lines of a table as dicts by header; empty if the file is missing.
 
     Raises:
-        InputError: it is not a table, or has too many lines.
+        InputError: the file is not a table, or has too many lines.
     """
     if not path.is_file():
         return

@@ -1,8 +1,8 @@
 """Reads the database of torch_npu's profiler, ascend_pytorch_profiler_RANK.db.
 
-Its tables, of which these are read, are described in "Data in ascend_pytorch_profiler_{Rank_ID}.db", CANN 8.5 to 9.1,
+Its tables, some of which are read, are described in "Data in ascend_pytorch_profiler_{Rank_ID}.db", CANN 8.5 to 9.1,
 https://www.hiascend.com/document/detail/en/canncommercial/850/devaids/profiling/atlasprofiling_16_1145.html;
-STEP_TIME as torch_npu 2.13 makes it. Times are nanoseconds; a name is a number of the table STRING_IDS.
+STEP_TIME as written by torch_npu 2.13. Times are nanoseconds; a name is a number in the table STRING_IDS.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from ascendtune.core.foreign_json import open_foreign
 
 DATABASES = "ascend_pytorch_profiler*.db"
 _MOST_INSTRUCTIONS = 20_000_000_000
-"""Of SQLite's machine: some minutes; a database of others may be made to take for ever."""
+"""Instructions of SQLite's virtual machine, some minutes: a malicious database could make a query run forever."""
 _INSTRUCTIONS_BETWEEN = 1_000_000
 _LONGEST_TEXT = 1 << 20
 _LONGEST_NAME = 300
 _NANOSECONDS = 1e-3
-"""In microseconds."""
+"""A nanosecond in microseconds."""
 _LONGEST = 1e12
-"""Microseconds: longer than any step."""
+"""Longer than any step, in microseconds."""
 # Queries, each with the tables that it needs.
-# At the profiler's level 0 the type of a kernel is N/A: its name is taken then.
 _KERNELS = (
     ("COMPUTE_TASK_INFO", "TASK", "STRING_IDS"),
     "SELECT task.startNs, task.endNs, "
@@ -51,22 +50,22 @@ class RecordedStep(NamedTuple):
     """A step in the database."""
 
     kernels: list[Interval]
-    """By their start on the device; kernels, copies and collectives, labelled by type or name."""
+    """Kernels, copies and collectives, ordered by their start on the device, labelled by type or name."""
     microseconds: float | None
-    """From one step to the next on the host; None where the database has no steps."""
+    """From one step to the next on the host; None if the database has no steps."""
 
 
 def read_database(path: Path) -> list[RecordedStep]:
-    """The steps of a rank, in order; one, with all kernels, where the database has none.
+    """The steps of a rank, in order; if the database has no steps, one with all kernels.
 
-    A kernel belongs to the step in which it begins on the device; the first and the last step take those outside all.
+    A kernel belongs to the step in which it begins on the device; kernels outside all steps to the first or last one.
 
     Raises:
-        InputError: not such a database, too large, or made to take for ever.
-        RecipeError: not a regular file, or it cannot be read.
+        InputError: the file is not such a database, is too large, or is made to run forever.
+        RecipeError: the file is not a regular file, or cannot be read.
     """
     try:
-        # By its descriptor: SQLite would wait for the writer of a pipe.
+        # Opened by its descriptor: SQLite would wait for the writer of a pipe.
         with open_foreign(path) as file:
             place = f"file:/proc/self/fd/{file.fileno()}?mode=ro&immutable=1"
             with closing(sqlite3.connect(place, uri=True)) as database:
@@ -76,7 +75,7 @@ def read_database(path: Path) -> list[RecordedStep]:
 
 
 def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
-    # The file may be anybody's: its schema calls no function, and no query runs without end.
+    # The file may be malicious: its schema must not call functions, and no query may run forever.
     database.execute("PRAGMA trusted_schema = OFF")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
     left = iter(range(_MOST_INSTRUCTIONS // _INSTRUCTIONS_BETWEEN))
@@ -109,7 +108,7 @@ def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
     if not steps:
         return [RecordedStep(kernels, None)]
     recorded = [RecordedStep([], (end - begin) * _NANOSECONDS) for _, begin, end in steps]
-    # Without the first: what begins before all steps belongs to it.
+    # Without the first step: kernels that begin before all steps belong to it.
     begins = [(begin - origin) * _NANOSECONDS for _, begin, _ in steps[1:]]
     for kernel in kernels:
         recorded[bisect_right(begins, kernel.start)].kernels.append(kernel)
@@ -128,10 +127,10 @@ def _rows(database: sqlite3.Connection, query: str, path: Path) -> Iterator[tupl
         yield first, second, third
 
 
-def _names(database: sqlite3.Connection, wanted: set[Any]) -> dict[int, str]:
-    """The texts of these numbers."""
+def _names(database: sqlite3.Connection, numbers: set[Any]) -> dict[int, str]:
+    """The texts with these numbers."""
     found = {}
-    for number in wanted:
+    for number in numbers:
         row = database.execute("SELECT value FROM STRING_IDS WHERE id = ?", (number,)).fetchone()
         if row and isinstance(row[0], str):
             found[number] = row[0]

@@ -1,4 +1,4 @@
-"""Advice on what the program around the operators does: pauses, the collector, threads, leftovers of debugging."""
+"""Advice about the program around the operators: pauses, garbage collection, threads, leftovers of debugging."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ascendtune.check.profile.split import Split
 from ascendtune.core.foreign_json import is_number
 
 _LEAST_PAUSE = 0.05
-"""Of each step."""
+"""Share of each step."""
 _LEAST_ZEROING = 0.005
-"""Of a step: it costs two passes over the gradients, and one line of code."""
+"""Share of a step: zeroing costs two passes over the gradients, and the change is one line of code."""
 _PAGE_SECONDS = 1e-4
-"""For a page of a solid-state disk."""
+"""Seconds for reading a page from a solid-state disk."""
 _MOST_FAULTS = 1e15
 _ACCUMULATION = ("aten::add_", "gradients")
 _SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
@@ -28,7 +28,7 @@ _DOUBLE = re.compile(r"\(float64\)|dgemm|d884gemm|<double\b|\bdouble,")
 
 
 def code_advice(rank: RankProfile) -> Iterator[Advice]:
-    """Of one rank; defects, as their time buys nothing."""
+    """Defects of one rank: their time has no benefit."""
     split, step = rank.split, rank.step_seconds
     yield from _pauses(split, step)
     yield from _garbage(split, step)
@@ -70,7 +70,7 @@ def _garbage(split: Split, step: float) -> Iterator[Advice]:
 
 
 def _threads(rank: RankProfile) -> Iterator[Advice]:
-    """More threads than cores, as `train` noted them; a trace alone does not show it."""
+    """Report more threads than cores, as recorded by `train`; a trace alone does not show them."""
     threads, cores, ranks = (count_or_one(rank.facts.get(name)) for name in ("threads", "cores", "ranks_on_host"))
     if "threads" not in rank.facts or rank.split.on_device or threads * ranks <= cores:
         return
@@ -84,7 +84,7 @@ def _threads(rank: RankProfile) -> Iterator[Advice]:
 
 
 def _paging(rank: RankProfile) -> Iterator[Advice]:
-    """Pages that had to be read from disk, as `train` counted them; a trace does not show it."""
+    """Report pages that had to be read from disk, as counted by `train`; a trace does not show them."""
     faults, steps = rank.facts.get("major_faults"), rank.split.steps
     if not is_number(faults, 1, _MOST_FAULTS):
         return
@@ -144,7 +144,7 @@ def _eager_attention(rank: RankProfile) -> Iterator[Advice]:
         return
     chosen = resolved(rank.facts, "attention")
     if isinstance(chosen, dict) and chosen.get("reason") != "as asked":
-        # `auto` found no fused one whose results agree.
+        # `auto` found no fused implementation whose results agree.
         return
     yield Advice(
         "eager-attention",

@@ -1,4 +1,4 @@
-"""Two profiles beside each other, part by part and operator by operator."""
+"""Compares two profiles, part by part and operator by operator."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SHOWN = 15
 _KEPT = 500
 _WIDTH = 80
 _LEAST_NAME = 24
-"""Columns that the names of operators get before other columns do."""
+"""Minimum width of the column with names of operators; other columns are dropped for it."""
 _SPARE = ("kind", "calls", "before")
-"""Columns that a narrow terminal leaves out, in this order."""
+"""Columns that are dropped on a narrow terminal, in this order."""
 _LEAST_SHOWN_SECONDS = 5e-6
-"""A smaller difference would be shown as 0.00 ms."""
+"""Smaller differences would be shown as 0.00 ms."""
 
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One operator in both profiles: calls and seconds of one step; 0 where it does not run."""
+    """An operator in both profiles: calls and seconds of one step; 0 if it does not run."""
 
     name: str
     kind: str
@@ -38,12 +38,12 @@ class OperatorRow:
 
     @property
     def difference(self) -> float:
-        """Seconds of a step; above 0 where it has become slower."""
+        """Difference in seconds of a step; positive if it is slower now."""
         return self.seconds - self.before_seconds
 
 
 def compare_profiles(ranks: list[RankProfile], before: list[RankProfile]) -> list[OperatorRow]:
-    """The operators of the first ranks, those first whose time differs most."""
+    """The operators of the first ranks, ordered by the difference of their times."""
     new, old = ranks[0].split, before[0].split
     rows = []
     for key in new.operators.keys() | old.operators.keys():
@@ -62,10 +62,10 @@ def compare_profiles(ranks: list[RankProfile], before: list[RankProfile]) -> lis
 
 
 def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], columns: int) -> str:
-    """Both profiles' parts and the operators whose time differs most, for people.
+    """Both profiles' parts, and the operators whose times differ most, as text.
 
     Args:
-        columns: of the terminal.
+        columns: width of the terminal.
     """
     first, other = ranks[0], before[0]
     change = first.step_seconds - other.step_seconds
@@ -91,7 +91,7 @@ def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], colu
     heads = [say(name) for name in ("before", "now", "change", "calls", "kind", "name")]
     lines += ["", say("operators, those first whose time differs most:")]
     names = [say(name) for name in _SPARE]
-    heads, rows = _beside_names(heads, rows, columns - 2, names)
+    heads, rows = _fitting_columns(heads, rows, columns - 2, names)
     right = [head for head in heads[:-1] if head != say("kind")]
     return "\n".join([*lines, *indented_table(heads, rows, columns, right=right)])
 
@@ -122,10 +122,10 @@ def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> 
     }
 
 
-def _beside_names(
+def _fitting_columns(
     heads: list[str], rows: list[list[str]], columns: int, spare: list[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """The columns that leave the last one, the names of operators, enough room."""
+    """The columns that fit beside the last one, which has the names of operators."""
     sizes = [max(columns_of(line[at]) for line in (heads, *rows)) for at in range(len(heads))]
     sizes[-1] = min(sizes[-1], _LEAST_NAME)
     kept = list(range(len(heads)))
@@ -137,7 +137,7 @@ def _beside_names(
 
 
 def _times(before: float, now: float) -> list[str]:
-    """Milliseconds of both, and their difference."""
+    """Both times in milliseconds, and their difference."""
     return [f"{1e3 * before:.2f}", f"{1e3 * now:.2f}", f"{1e3 * (now - before):+.2f}"]
 
 
@@ -147,7 +147,7 @@ def _calls(row: OperatorRow) -> str:
 
 
 def _memory_lines(first: RankProfile, other: RankProfile) -> list[str]:
-    """The peaks of the memory, where both profiles have one."""
+    """The peaks of memory, if both profiles have one."""
     if first.memory is None or other.memory is None:
         return []
     before, now = format_bytes(other.memory.peak_bytes), format_bytes(first.memory.peak_bytes)

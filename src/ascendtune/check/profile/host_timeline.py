@@ -1,4 +1,4 @@
-"""What the threads of the host did: operators and ranges lie inside each other, each with its own share of the time."""
+"""The host's threads: nested operators and ranges, each with its own share of the time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ascendtune.check.profile.kinds import (
 )
 from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, MemoryEvents, ProfileTrace
 
-_OURS = "ascendtune:"
+_PREFIX = "ascendtune:"
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |Backward\d*$")
 _LOADER = "enumerate(DataLoader)#"
 _WAITING_OPERATORS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"})
 STRONG = frozenset({"attention", "loss", "optimizer", "clip", "collective", "norm", "rotary", "gradients"})
-"""Kinds that an operator passes on to those inside it; products of matrices stay what they are."""
+"""Kinds that an operator passes on to the operators inside it, except to matrix products."""
 _GATHERING = "FSDP::"
-"""Ranges of torch's FSDP in which it gathers weights and reduces gradients."""
+"""Prefix of the ranges in which torch's FSDP gathers weights and reduces gradients."""
 _DEEPEST = 10_000
 
 RECOMPUTATION = "recomputation"
-"""The phase of modules that run inside the backward pass."""
+"""Phase of modules that run inside the backward pass."""
 
 KIND_NUMBERS = {kind: number for number, kind in enumerate((*KINDS, "collective", "copy"))}
 
@@ -42,29 +42,29 @@ class Wait(NamedTuple):
     """A call in which the host waits for the device."""
 
     start: float
-    """Microseconds."""
+    """Time in microseconds."""
     place: str
     phase: str
 
 
 @dataclass
 class ModuleCalls:
-    """What was counted for a class of modules."""
+    """Counts for a class of modules."""
 
     calls: int = 0
     operators: int = 0
-    """Inside all calls, without views and without those inside other operators."""
+    """Operators in all calls, without views and without operators inside other operators."""
     recomputed: float = 0.0
-    """Microseconds of calls in the backward pass: activation checkpointing."""
+    """Microseconds of calls in the backward pass, which activation checkpointing repeats."""
 
 
 class HostTimeline:
-    """The host's side of a trace. `segments` of the main thread must be read before those of others.
+    """The host's side of a trace. `segments` must be called for the main thread before other threads.
 
     Attributes:
         main: the thread that trains.
-        kind: (events,) int8 index into `KIND_NUMBERS` of each operator, -1 for others; known after `segments`.
-        modules: by class name, known after `segments`.
+        kind: (events,) int8 index into `KIND_NUMBERS` of each operator, -1 for other events; set by `segments`.
+        modules: counts by class name; set by `segments`.
     """
 
     def __init__(self, trace: ProfileTrace) -> None:
@@ -76,15 +76,15 @@ class HostTimeline:
         self.kind = array("b", [-1]) * len(trace)
         self.modules: dict[str, ModuleCalls] = defaultdict(ModuleCalls)
         self.waits: list[Wait] = []
-        """Calls of a driver in which the host waited for the device; known after `segments`."""
+        """Driver calls in which the host waited for the device; set by `segments`."""
         self.named_waits: list[Wait] = []
-        """Ranges `ascendtune:sync PLACE`: calls that wait for a device, where there is one."""
+        """Ranges `ascendtune:sync PLACE`: calls that wait for an accelerator, if there is one."""
         self.data_ranges: list[Interval] = []
-        """In which batches are made; known after `segments`."""
+        """Times in which batches are made; set by `segments`."""
         self.zeroing: list[Interval] = []
-        """In which gradients are filled with zeros; known after `segments`."""
+        """Times in which gradients are filled with zeros; set by `segments`."""
         self.memory = trace.memory_of_device()
-        """Its owners are known after `segments` of all `threads_with_allocations`."""
+        """Its owners are set by `segments` of all `threads_with_allocations`."""
         self._allocations: dict[int, list[int]] = defaultdict(list)
         if self.memory is not None:
             for position in sorted(range(len(self.memory)), key=self.memory.time.__getitem__):
@@ -105,10 +105,10 @@ class HostTimeline:
                 )
             )
         ]
-        """Start and end of each profiled step, in microseconds; empty where the trace names no steps."""
+        """Start and end of each profiled step, in microseconds; empty if the trace does not name steps."""
 
     def step_of(self, event: int) -> int | None:
-        """The number in `ProfilerStep#3`, the range that torch puts around a step."""
+        """The number in `ProfilerStep#3`, torch's range around a step; None for other events."""
         match = _STEP.fullmatch(self._trace.name_of(event)) if self._trace.category[event] == RANGE else None
         return int(match[1]) if match else None
 
@@ -120,7 +120,7 @@ class HostTimeline:
         return [thread for thread in self.threads() if thread in self._allocations]
 
     def ranges_of_collectives(self) -> list[Interval]:
-        """Ranges that a communication library's own threads recorded (gloo's), sorted."""
+        """Ranges recorded by a communication library's own threads (gloo's), sorted."""
         trace = self._trace
         return sorted(
             Interval(trace.start[event], trace.start[event] + trace.duration[event], trace.name_of(event), event)
@@ -141,9 +141,9 @@ class HostTimeline:
         return most[0]
 
     def segments(self, thread: int, windows: list[tuple[float, float]]) -> Iterator[tuple[float, float, OpenEvent]]:
-        """What is innermost in `thread` during the windows: start, end, and the event; in order, without gaps.
+        """Start, end and innermost event of each segment of `thread` during the windows, in order, without gaps.
 
-        Of events that overlap without one containing the other, the later one is cut at the end of the earlier one.
+        If two events overlap without one containing the other, the later one is cut at the end of the earlier one.
         """
         position = 0
         allocations = iter(self._allocations.get(thread, ()))
@@ -155,7 +155,7 @@ class HostTimeline:
             while position < len(windows) and windows[position][1] <= start:
                 position += 1
             if position == len(windows):
-                # Goes on: events behind the windows still tell which module an operator belongs to.
+                # Not a break: later events also determine the modules of operators.
                 continue
             first, last = windows[position]
             if first <= start and end <= last:
@@ -181,12 +181,12 @@ class HostTimeline:
                 if done.end > cursor:
                     yield cursor, done.end, done
                     cursor = done.end
-            above = stack[-1] if stack else outside
+            parent = stack[-1] if stack else outside
             if begin > cursor:
-                yield cursor, begin, above
+                yield cursor, begin, parent
                 cursor = begin
             if len(stack) < _DEEPEST:
-                stack.append(self._opened(event, min(begin + duration[event], above.end), above))
+                stack.append(self._opened(event, min(begin + duration[event], parent.end), parent))
         while stack:
             done = stack.pop()
             if done.end > cursor:
@@ -194,7 +194,7 @@ class HostTimeline:
                 cursor = done.end
 
     def _owner_of(self, event: OpenEvent, memory: MemoryEvents) -> int:
-        """The index in `memory.owners` of what allocates or frees while `event` is the innermost one."""
+        """The index in `memory.owners` for an allocation or free while `event` is the innermost one."""
         number, kind = event.owner
         key = number, kind, event.phase
         found = self._owners.get(key)
@@ -203,30 +203,30 @@ class HostTimeline:
             memory.owners.append((self._trace.names[number] if number >= 0 else "", kind, event.phase))
         return found
 
-    def _opened(self, event: int, end: float, above: OpenEvent) -> OpenEvent:
+    def _opened(self, event: int, end: float, parent: OpenEvent) -> OpenEvent:
         trace = self._trace
         number, category = trace.name[event], trace.category[event]
         if category != OP:
             name = trace.names[number]
             if category == RANGE:
-                return self._opened_range(event, name, end, above)
-            place = above.place
+                return self._opened_range(event, name, end, parent)
+            place = parent.place
             if waits(name):
                 place = number if place < 0 else place
-                self.waits.append(Wait(trace.start[event], trace.names[place], above.phase))
+                self.waits.append(Wait(trace.start[event], trace.names[place], parent.phase))
             return OpenEvent(
-                event, number, end, above.module, above.strong, above.phase, place, above.kind, owner=above.owner
+                event, number, end, parent.module, parent.strong, parent.phase, place, parent.kind, owner=parent.owner
             )
-        module, strong, direct = above.module, above.strong, above.direct
+        module, strong, direct = parent.module, parent.strong, parent.direct
         facts = self._facts.get(number) or self._facts_of(number)
         sequence = trace.sequence[event]
         if sequence >= 0:
             if facts.is_backward:
                 module, strong = self._of_sequence.get(sequence, (module, strong))
             else:
-                # What is innermost has it last: the operator that autograd knows.
+                # The innermost operator sets it last: the one that autograd records.
                 self._of_sequence[sequence] = (module, strong)
-        key = number, module, strong, above.kind == "copy"
+        key = number, module, strong, parent.kind == "copy"
         found = self._kinds.get(key)
         if found is None:
             found = self._kinds[key] = _kind_of(facts.own, trace.names[number], module, strong, key[3])
@@ -235,10 +235,10 @@ class HostTimeline:
             self.modules[direct].operators += 1
             direct = ""
         self.kind[event] = KIND_NUMBERS[kind]
-        place = number if facts.is_wait and above.place < 0 else above.place
-        # Traces of other programs do not name their phases.
-        phase = above.phase or ("backward" if facts.is_backward else "")
-        owner = above.owner if facts.is_view and above.owner[1] else (number, "loss" if strong == "loss" else kind)
+        place = number if facts.is_wait and parent.place < 0 else parent.place
+        # Traces of other programs have no names of phases.
+        phase = parent.phase or ("backward" if facts.is_backward else "")
+        owner = parent.owner if facts.is_view and parent.owner[1] else (number, "loss" if strong == "loss" else kind)
         return OpenEvent(event, number, end, module, strong, phase, place, kind, direct, owner)
 
     def _facts_of(self, number: int) -> _Facts:
@@ -248,42 +248,44 @@ class HostTimeline:
         )
         return found
 
-    def _opened_range(self, event: int, name: str, end: float, above: OpenEvent) -> OpenEvent:
+    def _opened_range(self, event: int, name: str, end: float, parent: OpenEvent) -> OpenEvent:
         start, number = self._trace.start[event], self._trace.name[event]
-        inner = OpenEvent(event, number, end, above.module, above.strong, above.phase, above.place, owner=above.owner)
-        if name.startswith(_OURS):
-            self._enter_ours(inner, name.removeprefix(_OURS), above)
+        inner = OpenEvent(
+            event, number, end, parent.module, parent.strong, parent.phase, parent.place, owner=parent.owner
+        )
+        if name.startswith(_PREFIX):
+            self._apply_name(inner, name.removeprefix(_PREFIX), parent)
         elif name.startswith("Optimizer.step#"):
-            inner.strong, inner.phase = "optimizer", above.phase or "optimizer"
+            inner.strong, inner.phase = "optimizer", parent.phase or "optimizer"
         elif name.startswith(_GATHERING):
             inner.owner = number, "collective"
         elif name.startswith("Optimizer.zero_grad#"):
             self.zeroing.append(Interval(start, end))
         elif name.startswith(_LOADER):
             inner.phase = "data"
-        if inner.phase == "data" != above.phase:
+        if inner.phase == "data" != parent.phase:
             self.data_ranges.append(Interval(start, end))
         return inner
 
-    def _enter_ours(self, inner: OpenEvent, words: str, above: OpenEvent) -> None:
-        """Note what the name of a range of this project says: `phase NAME`, `sync PLACE` or `module CLASS`."""
+    def _apply_name(self, inner: OpenEvent, words: str, parent: OpenEvent) -> None:
+        """Apply the name of a range of this project: `phase NAME`, `sync PLACE` or `module CLASS`."""
         what, _, rest = words.partition(" ")
         if what == "phase":
             inner.phase = rest
-            inner.strong = "clip" if rest == "optimizer" else above.strong
+            inner.strong = "clip" if rest == "optimizer" else parent.strong
         elif what == "sync":
             inner.place = inner.name
-            self.named_waits.append(Wait(self._trace.start[inner.event], rest, above.phase))
+            self.named_waits.append(Wait(self._trace.start[inner.event], rest, parent.phase))
         elif what == "module" and (kind := kind_of_module(rest)):
             inner.module, inner.direct = kind, rest
             self.modules[rest].calls += 1
-            if above.phase == "backward":
+            if parent.phase == "backward":
                 self.modules[rest].recomputed += self._trace.duration[inner.event]
                 inner.phase = RECOMPUTATION
 
 
 class _Facts(NamedTuple):
-    """What the name of an operator tells."""
+    """Facts derived from the name of an operator."""
 
     own: str
     is_backward: bool
@@ -292,12 +294,12 @@ class _Facts(NamedTuple):
 
 
 def _kind_of(own: str, name: str, module: str, strong: str, in_copy: bool) -> tuple[str, str]:
-    """The kind of an operator, and the kind that it passes on to those inside it ("": none)."""
+    """The kind of an operator, and the kind that it passes on to operators inside it ("": none)."""
     kind = kind_in_module(module, own, name)
     if not strong and is_linear_node(name):
         return "other", "other"
     if strong == "clip" and kind == "copy":
-        # Between backward pass and optimizer; clipping itself copies nothing.
+        # A copy between backward pass and optimizer; clipping itself copies nothing.
         return kind, strong
     if strong and kind not in ("matmul", "collective"):
         return strong, strong
@@ -308,25 +310,25 @@ def _kind_of(own: str, name: str, module: str, strong: str, in_copy: bool) -> tu
 
 @dataclass(slots=True)
 class OpenEvent:
-    """An event that has begun, and what it passes on to those inside it."""
+    """An event that has begun, with the values that it passes on to events inside it."""
 
     event: int
-    """-1 for the time outside all events."""
+    """Index of the event; -1 for the time outside all events."""
     name: int
-    """Index of its name; -1 likewise."""
+    """Index of its name; -1 outside all events."""
     end: float
-    """Microseconds."""
+    """Time in microseconds."""
     module: str
-    """As `kinds.kind_of_module` says of the module around it."""
+    """Kind of the module around it, see `kinds.kind_of_module`."""
     strong: str
-    """The kind that everything inside it has, but for matrix products."""
+    """Kind of all operators inside it, except matrix products; "" for none."""
     phase: str
-    """Of the training loop, such as "data" or "forward"; "" outside."""
+    """Phase of the training loop, such as "data" or "forward"; "" outside."""
     place: int
-    """Index of the name of the call in which the host waits for the device; -1 where it does not."""
+    """Index of the name of the call in which the host waits for the device; -1 if it does not wait."""
     kind: str = ""
-    """Of an operator, see `kinds.KINDS`; "" for ranges."""
+    """Kind of an operator, see `kinds.KINDS`; "" for ranges."""
     direct: str = ""
-    """The class of modules whose range this is, or that contains only views of it; "" for other events."""
+    """Class of the module whose range this is, or that contains only views of it; "" for other events."""
     owner: tuple[int, str] = (-1, "")
-    """Name and kind of the innermost operator that is not a view: what allocates here; -1 and "" outside."""
+    """Name and kind of the innermost operator that is not a view and so owns allocations; -1 and "" outside."""

@@ -1,4 +1,4 @@
-"""Arithmetic of time intervals. All lists are sorted by start; microseconds throughout."""
+"""Arithmetic of time intervals. All lists are sorted by start; times are microseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Interval(NamedTuple):
-    """A half-open interval [start, end), in microseconds, with what happens in it."""
+    """A half-open interval [start, end), in microseconds, with a label."""
 
     start: float
     end: float
@@ -21,10 +21,10 @@ class Interval(NamedTuple):
 
 
 def uncovered(intervals: Iterable[Interval], covered: Sequence[tuple[float, float]] = ()) -> list[Interval]:
-    """The parts of `intervals` outside `covered`, each moment once: where two overlap, the first one has it.
+    """The parts of `intervals` outside `covered`, without overlaps: where two overlap, the first one is kept.
 
     Args:
-        covered: disjoint.
+        covered: disjoint intervals.
     """
     found: list[Interval] = []
     position, reached = 0, float("-inf")
@@ -46,7 +46,7 @@ def uncovered(intervals: Iterable[Interval], covered: Sequence[tuple[float, floa
 
 
 def union(intervals: Iterable[Interval | tuple[float, float]]) -> list[tuple[float, float]]:
-    """Disjoint intervals that cover the same moments."""
+    """Disjoint intervals that cover the same times."""
     found: list[tuple[float, float]] = []
     for interval in intervals:
         start, end = interval[0], interval[1]
@@ -64,7 +64,7 @@ def merged(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, floa
 
 
 def is_inside(moment: float, spans: Sequence[tuple[float, float]]) -> bool:
-    """Whether one of the spans, which are disjoint, contains `moment`."""
+    """Whether one of the disjoint spans contains `moment`."""
     at = bisect_right(spans, (moment, float("inf"))) - 1
     return at >= 0 and moment < spans[at][1]
 
@@ -79,14 +79,14 @@ def clipped(intervals: Iterable[Interval], start: float, end: float) -> list[Int
 
 
 class IntervalIndex:
-    """Intervals that do not overlap, to be asked for those that touch a moment or a span."""
+    """Disjoint intervals, searchable by time."""
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
         self._intervals = uncovered(sorted(intervals))
         self._ends = [each.end for each in self._intervals]
 
     def within(self, start: float, end: float) -> list[Interval]:
-        """The parts between `start` and `end`."""
+        """The parts of the intervals between `start` and `end`."""
         found = []
         for at in range(bisect_left(self._ends, start), len(self._ends)):
             if self._intervals[at].start >= end:

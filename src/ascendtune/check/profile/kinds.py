@@ -1,4 +1,4 @@
-"""Which kind of work an operator, a kernel or a module does, by its name."""
+"""The kind of work of an operator, kernel or module, derived from its name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import lru_cache
 
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 KINDS = ("matmul", "attention", "loss", "norm", "rotary", "activation", "optimizer", "clip", "gradients", "other")
-"""Kinds of computing, as the report names them."""
+"""Kinds of computing, with their names in the report."""
 
-# In this order: the first pattern that is found in the name decides.
+# In this order: the first pattern found in the name decides.
 _OPERATORS = (
     ("collective", r"nccl|hccl|gloo:|c10d::|allreduce|all_reduce|allgather|all_gather|reduce_scatter|hcom_|lccl"),
     ("copy", r"^(aten::)?(copy_|_to_copy|to|clone|contiguous|_local_scalar_dense|item|pin_memory|_pin_memory)$"),
@@ -35,7 +35,7 @@ _WAITS = re.compile(
     r"^(cuda|cu|hip|aclrt)?(StreamSynchronize|DeviceSynchronize|EventSynchronize|CtxSynchronize|Memcpy)(_ptsz|_v2)?$"
     r"|^(cuda|hip)(Malloc|Free|HostAlloc)$|^aclrtSynchronize(Stream|Device|Event)(WithTimeout)?$"
 )
-"""Calls of a driver in which the host waits for the device."""
+"""Driver calls in which the host waits for the device."""
 
 _MODULES = (
     ("norm", re.compile(r"Norm")),
@@ -44,7 +44,7 @@ _MODULES = (
     ("in_mlp", re.compile(r"MLP|FeedForward|Experts|M[oO]E")),
 )
 _LINEAR_NODES = re.compile(r"^_(LinearWithAdapter|QuantisedProduct)(Backward)?$")
-"""Nodes of this project's linear layers: with an adapter, and with a weight that is quantised."""
+"""Nodes of this project's linear layers: with an adapter, and with a quantised weight."""
 _VIEWS = re.compile(
     r"^aten::(view|to|_unsafe_view|reshape|transpose|permute|t|expand|expand_as|slice|select|as_strided|unsqueeze|squeeze"
     r"|narrow|split|split_with_sizes|unbind|alias|detach|detach_|lift_fresh|result_type|empty|empty_like|empty_strided"
@@ -63,14 +63,14 @@ _COLLECTIVES = (
 
 
 def short_name(name: str) -> str:
-    """The name of an operator, without the words that autograd puts before all of its own."""
+    """The name of an operator without autograd's prefix."""
     return name.removeprefix(_AUTOGRAD)
 
 
 @lru_cache(maxsize=1 << 16)
 def kind_of_operator(name: str) -> str:
-    """One of `KINDS`, or "collective" or "copy"; "other" where the name tells nothing."""
-    # Autograd puts the name of the forward operator into its own: MmBackward0, AddmmBackward0.
+    """One of `KINDS`, or "collective" or "copy"; "other" if the name matches no pattern."""
+    # Autograd's names contain the name of the forward operator: MmBackward0, AddmmBackward0.
     plain = short_name(name)
     if match := re.fullmatch(r"([A-Z]\w*?)Backward\d*", plain):
         plain = re.sub(r"(?<!^)(?=[A-Z])", "_", match[1]).lower() + " " + match[1]
@@ -81,7 +81,7 @@ def kind_of_operator(name: str) -> str:
 def is_linear_node(name: str) -> bool:
     """Whether the operator is the autograd node of one of this project's linear layers.
 
-    Beside its products it casts, adds, and dequantises a weight by look-ups and copies, which is not the work of the
+    Beside its products it casts, adds, and dequantises a weight by look-ups and copies, which are not work of the
     module around it.
     """
     return bool(_LINEAR_NODES.match(short_name(name)))
@@ -89,25 +89,25 @@ def is_linear_node(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def kind_of_module(name: str) -> str:
-    """ "norm", "rotary", "in_attention", "in_mlp", or "" for a class of modules that says nothing."""
+    """ "norm", "rotary", "in_attention", "in_mlp", or "" for other classes of modules."""
     return next((kind for kind, pattern in _MODULES if pattern.search(name)), "")
 
 
 @lru_cache(maxsize=1 << 16)
 def kind_of_collective(name: str) -> str:
-    """The collective that a kernel or a range of a communication library is, such as "all-reduce"."""
+    """The collective of a kernel or of a range of a communication library, such as "all-reduce"."""
     return next((kind for kind, pattern in _COLLECTIVES if pattern.search(name)), "other collectives")
 
 
 @lru_cache(maxsize=1 << 16)
 def waits(name: str) -> bool:
-    """Whether the host waits for the device in this call of the driver."""
+    """Whether the host waits for the device in this driver call."""
     return bool(_WAITS.match(name))
 
 
 @lru_cache(maxsize=1 << 16)
 def is_view(name: str) -> bool:
-    """Whether the operator only makes another view or an empty tensor, and computes nothing."""
+    """Whether the operator only creates a view or an empty tensor, without computing."""
     return bool(_VIEWS.match(name))
 
 
@@ -115,13 +115,13 @@ def kind_in_module(module: str, own: str, name: str) -> str:
     """The kind of an operator inside a module.
 
     Args:
-        module: as `kind_of_module` says; "" outside.
-        own: as `kind_of_operator` says of the operator itself.
+        module: result of `kind_of_module`; "" outside.
+        own: result of `kind_of_operator` for the operator itself.
     """
     if module in ("norm", "rotary"):
         return module
     if module == "in_attention":
-        # Attention that is written out: products of batches of matrices and a softmax.
+        # Unfused attention: batched matrix products and a softmax.
         if own == "attention" or re.search(r"bmm|softmax", name):
             return "attention"
         return own if own in ("matmul", "norm", "collective", "loss") else "rotary"

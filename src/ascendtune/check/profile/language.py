@@ -13,9 +13,9 @@ say = Phrases(__package__)
 
 
 def in_both(sentence: Callable[[], str]) -> str:
-    """HTML of a sentence in both languages, of which the page shows one; `sentence` makes it in the current one.
+    """HTML of a sentence in both languages, of which the page shows one; `sentence` returns it in the current one.
 
-    Names in it may be those of a trace that others wrote: control characters and markup are escaped.
+    It may contain names from a trace of another user: control characters and markup are escaped.
     """
     found = language.in_each(lambda: html.escape(safe(sentence())))
     return "".join(f'<span class="{name}">{text}</span>' for name, text in found.items())

@@ -1,4 +1,4 @@
-"""What memory was used for during the profiled steps: by category over time, and what was held at the peak."""
+"""Use of memory during the profiled steps: by category over time, and the allocations at the peak."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ascendtune.check.profile.split import ASIDE
 from ascendtune.check.profile.trace import MemoryEvents
 
 HELD = ("weights", "gradients", "optimizer state")
-"""Categories of which `train` notes how much is held when the profile begins."""
+"""Categories whose size at the beginning of the profile is recorded by `train`."""
 CATEGORIES = (*HELD, "activations", "loss", "communication", "batches", "temporary", "other")
-"""In the order in which the report shows them."""
+"""In the order of the report."""
 _NUMBERS = {name: number for number, name in enumerate(CATEGORIES)}
 _OTHER = _NUMBERS["other"]
 _POINTS = 360
-"""Of the curve."""
+"""Number of points of the curve."""
 _MOST_OWNERS = 60
 _MICRO = 1e-6
 
 
 @dataclass(frozen=True)
 class MemoryOwner:
-    """Tensors that one operator allocated and that are held at the peak."""
+    """Tensors that one operator has allocated and that are live at the peak."""
 
     category: str
     operator: str
     """"" outside operators."""
     phase: str
     size: int
-    """Bytes of all of them."""
+    """Bytes of all its tensors."""
     count: int
 
 
@@ -40,14 +40,14 @@ class MemoryUse:
     """Memory of one rank. All sizes are bytes.
 
     Attributes:
-        peak_seconds: since the first profiled step began.
-        peak_step: index of the step, from 0.
-        peak: by category.
-        held: what was there before the profile began, as far as it is known; included in `peak`.
-        allocated: what the allocator says was in use at most; None where it does not say it of all tensors (CPU).
-        reserved: what the allocator had taken from the device at most; None on CPU.
-        seconds: (points,) of the curve, since the first profiled step began.
-        curve: category -> (points,) bytes, each at the moment at which most was used until the next point.
+        peak_seconds: time of the peak since the start of the first profiled step.
+        peak_step: index of its step, from 0.
+        peak: size at the peak by category.
+        held: size before the profile began, as far as known; included in `peak`.
+        allocated: maximum in use according to the allocator; None if it does not count all tensors (CPU).
+        reserved: maximum that the allocator had taken from the device; None on CPU.
+        seconds: (points,) times of the curve, since the start of the first profiled step.
+        curve: category -> (points,) bytes, each at the maximum of total use until the next point.
     """
 
     peak_seconds: float
@@ -66,46 +66,46 @@ class MemoryUse:
         return sum(self.peak.values())
 
     def unused(self) -> int:
-        """Bytes that the allocator had taken and at no time needed: gaps between tensors, or larger steps before."""
+        """Bytes that the allocator had taken but never needed: gaps between tensors, or larger steps before."""
         return max(0, (self.reserved or 0) - (self.allocated or 0)) if self.allocated else 0
 
 
 def memory_use(
     events: MemoryEvents | None, windows: list[tuple[float, float]], held: Mapping[str, int]
 ) -> MemoryUse | None:
-    """The memory of the profiled steps; None where no allocation was recorded.
+    """The memory of the profiled steps; None if no allocation was recorded.
 
     Args:
         windows: start and end of each step, in microseconds; must not be empty.
-        held: category -> bytes before the first event, as `train` noted it; empty for traces of other programs.
+        held: category -> bytes before the first event, as recorded by `train`; empty for traces of other programs.
     """
     order = sorted(range(len(events)), key=events.time.__getitem__) if events is not None else []
     if events is None or not order:
         return None
     categories = _categories(events, order)
     begin, end = windows[0][0], windows[-1][1]
-    now = _Held(events, categories, _before(events, order[0], held))
-    known = _by_category(now.sizes)
+    live = _LiveBytes(events, categories, _before(events, order[0], held))
+    initial = _by_category(live.sizes)
     points: list[list[int]] = []
-    highest, peak, peak_at, highest_of_point = -1, list(now.sizes), order[0], 0
+    highest, peak, peak_at, highest_of_point = -1, list(live.sizes), order[0], 0
     scale = _POINTS / max(end - begin, 1e-9)
     allocated = reserved = 0
     for event in order:
         time = events.time[event]
         is_inside = begin <= time <= end
         if is_inside and len(points) <= (at := min(_POINTS - 1, int((time - begin) * scale))):
-            points += [list(now.sizes)] * (at + 1 - len(points))
-            highest_of_point = now.total
-        now.take(event)
+            points += [list(live.sizes)] * (at + 1 - len(points))
+            highest_of_point = live.total
+        live.take(event)
         if not is_inside:
             continue
         allocated = max(allocated, events.allocated[event])
         reserved = max(reserved, events.reserved[event])
-        if now.total > highest_of_point:
-            highest_of_point, points[-1] = now.total, list(now.sizes)
-        if now.total > highest:
-            highest, peak, peak_at = now.total, list(now.sizes), event
-    points += [list(now.sizes)] * (_POINTS - len(points))
+        if live.total > highest_of_point:
+            highest_of_point, points[-1] = live.total, list(live.sizes)
+        if live.total > highest:
+            highest, peak, peak_at = live.total, list(live.sizes), event
+    points += [list(live.sizes)] * (_POINTS - len(points))
     steps = [step for step, window in enumerate(windows) if window[0] <= events.time[peak_at]]
     return MemoryUse(
         peak_seconds=max(0.0, events.time[peak_at] - begin) * _MICRO,
@@ -113,7 +113,7 @@ def memory_use(
         peak_phase=_owner(events, peak_at)[2],
         peak=_by_category(peak),
         owners=_owners(events, order, categories, peak_at),
-        held=known,
+        held=initial,
         allocated=allocated if reserved else None,
         reserved=reserved or None,
         seconds=[(end - begin) * _MICRO * at / _POINTS for at in range(_POINTS)],
@@ -121,8 +121,8 @@ def memory_use(
     )
 
 
-class _Held:
-    """Bytes that are held, as allocations and their ends are taken in order.
+class _LiveBytes:
+    """Live bytes by category, while events are processed in order.
 
     Args:
         before: bytes of each category before the first event.
@@ -138,13 +138,13 @@ class _Held:
         size, address = self._events.size[event], self._events.address[event]
         before = self._live.pop(address, None)
         if before is not None:
-            # Freed now; or, at an allocation, its end was not recorded.
+            # Freed by this event; or, if this is an allocation, its free was not recorded.
             self._add(before[0], -before[1])
         elif size < 0:
-            # It was there before the first event; which category it belongs to is not known.
+            # Allocated before the first event, in an unknown category.
             self._add(_OTHER, -min(-size, self.sizes[_OTHER]))
         if size >= 0:
-            # One that `_categories` leaves out counts for nothing.
+            # Allocations that `_categories` excludes count as 0 bytes.
             category = self._categories.get(event)
             self._live[address] = (_OTHER, 0) if category is None else (category, size)
             self._add(*self._live[address])
@@ -162,7 +162,7 @@ def _before(events: MemoryEvents, first: int, held: Mapping[str, int]) -> list[i
     """Bytes by category before the event `first`."""
     found = [held.get(name, 0) for name in CATEGORIES]
     if events.reserved[first] > 0:
-        # The allocator of an accelerator counts all that is there.
+        # The allocator of an accelerator counts all tensors.
         found[_OTHER] = max(0, events.allocated[first] - events.size[first] - sum(found))
     return found
 
@@ -170,8 +170,8 @@ def _before(events: MemoryEvents, first: int, held: Mapping[str, int]) -> list[i
 def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
     """Allocation -> number of its category, which depends on when it is freed.
 
-    Copies that a collective makes for itself and whose end was not recorded are left out: Gloo frees them on threads
-    that the profiler does not see, and they would count as held for ever.
+    Temporary copies of collectives whose free was not recorded are excluded: Gloo frees them on threads that the
+    profiler does not record, and they would count as live forever.
     """
     found: dict[int, int] = {}
     live: dict[int, int] = {}
@@ -189,17 +189,17 @@ def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
 
 
 def _is_of_collective(owner: tuple[str, str, str]) -> bool:
-    """Whether a collective allocates, and not FSDP around it: what that allocates are weights and gradients."""
+    """Whether a collective itself allocates, and not FSDP around it, which allocates weights and gradients."""
     name, kind, _ = owner
     return kind == "collective" and not name.lower().startswith("fsdp::")
 
 
 def _category(owner: tuple[str, str, str], freed_in: str | None) -> int:
-    """The number of the category.
+    """The number of an allocation's category.
 
     Args:
         owner: name, kind and phase of the operator that allocates.
-        freed_in: the phase in which it is freed; None where it is not.
+        freed_in: phase in which it is freed; None if it is not.
     """
     _, kind, phase = owner
     stays = freed_in != phase
@@ -226,7 +226,7 @@ def _owner(events: MemoryEvents, event: int) -> tuple[str, str, str]:
 
 
 def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], peak_at: int) -> list[MemoryOwner]:
-    """What is held at the event `peak_at`, the largest first."""
+    """Allocations that are live at the event `peak_at`, the largest first."""
     live: dict[int, int] = {}
     for event in order:
         if events.size[event] >= 0:
@@ -251,6 +251,6 @@ def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], 
 
 
 def _curve(points: list[list[int]]) -> dict[str, list[int]]:
-    """The categories that are used at all."""
+    """The curves of the categories that are used."""
     columns = {name: [point[number] for point in points] for name, number in _NUMBERS.items()}
     return {name: values for name, values in columns.items() if any(values)}

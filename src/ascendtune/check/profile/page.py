@@ -1,4 +1,4 @@
-"""A profile as one self-contained HTML page: no script, nothing loaded from elsewhere."""
+"""A profile as one self-contained HTML page: without scripts, and without loading other files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_RANKS = 64
 
 
 def write_page(path: Path, ranks: list[RankProfile]) -> None:
-    """Write the page to `path`. It has both languages; the current one is shown first.
+    """Write the page to `path`. It contains both languages and shows the current one first.
 
     Raises:
         MachineError: the file cannot be written.
@@ -53,12 +53,12 @@ def write_page(path: Path, ranks: list[RankProfile]) -> None:
 
 
 def _text(words: str) -> str:
-    """Text of a trace, which others may have written: no control characters, no markup."""
+    """Text of a trace, which may be from another user, without control characters and markup."""
     return html.escape(safe(words))
 
 
 def _bar(rank: RankProfile, top: float, longest: float) -> str:
-    """One rank's mean step as a bar: its parts side by side, to the scale of the longest step."""
+    """A rank's mean step as a bar of its parts, to the scale of the longest step."""
     scale = (_WIDTH - _LABELS) / longest if longest else 0.0
     left = float(_LABELS)
     shapes = [f'<text x="0" y="{top + 17:.1f}">rank {rank.rank}</text>']

@@ -1,4 +1,4 @@
-"""The memory of a profile in the HTML page: a chart over time, the peak by category, and what is held then."""
+"""The memory of a profile in the HTML page: a chart over time, the peak by category, its allocations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ascendtune.core.units import format_bytes
 _WIDTH, _HEIGHT = 960, 220
 _LEFT, _TOP, _BOTTOM = 80, 8, 24
 _LINES = 4
-"""Of the grid."""
+"""Number of lines of the grid."""
 
 
 def memory_as_html(memory: MemoryUse, first_step: Any) -> str:
-    """The section.
+    """The page's section on memory.
 
     Args:
-        first_step: the number of the first profiled step; not an int where it is not known.
+        first_step: number of the first profiled step; not an int if unknown.
     """
     number = first_step if isinstance(first_step, int) else None
     rows = [
@@ -63,7 +63,7 @@ def _heads(names: tuple[str, ...], numbers: tuple[int, ...]) -> str:
 
 
 def _chart(memory: MemoryUse) -> str:
-    """The categories on top of each other, over the time of the profiled steps; a line marks the peak."""
+    """The categories stacked, over the time of the profiled steps; a line marks the peak."""
     points = len(memory.seconds)
     highest = max(memory.peak_bytes, 1)
     across = (_WIDTH - _LEFT) / max(points, 1)
@@ -83,7 +83,7 @@ def _chart(memory: MemoryUse) -> str:
         if name not in memory.curve:
             continue
         top = [low + size for low, size in zip(base, memory.curve[name], strict=True)]
-        # Each point lasts until the next one.
+        # Each point is valid until the next one.
         upper = [f"{_LEFT + (at + side) * across:.1f},{height(top[at]):.1f}" for at in range(points) for side in (0, 1)]
         lower = [
             f"{_LEFT + (at + side) * across:.1f},{height(base[at]):.1f}" for at in range(points) for side in (0, 1)

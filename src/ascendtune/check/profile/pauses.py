@@ -1,6 +1,6 @@
-"""Stretches of a step in which no operator runs: Python code, files, locks, garbage collection, sleep.
+"""Spans of a step in which no operator runs: Python code, files, locks, garbage collection, sleep.
 
-A trace does not say what the program does there, only between which operators it does it.
+A trace does not show what the program does there, only the operators before and after.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.trace import ProfileTrace
 
 LEAST_MICROSECONDS = 5_000
-"""Shorter ones are launches, and moments in which another process has the core."""
+"""Shorter spans are launches, and times in which another process has the core."""
 
 
 class Pauses:
-    """Collects the pauses of the main thread from its segments, which are given in order."""
+    """Collects the pauses of the main thread from its segments, which must be added in order."""
 
     def __init__(self, trace: ProfileTrace) -> None:
         self.found: list[Interval] = []
-        """Labelled as `label_of` does, sorted, disjoint."""
+        """The pauses, labelled by `label_of`, sorted, disjoint."""
         self._trace = trace
         self._before, self._begun, self._reached = "", 0.0, float("-inf")
 
     def add(self, start: float, end: float, inner: OpenEvent, *, is_idle: bool) -> None:
-        """A segment in microseconds; `is_idle`: no operator, and no part of a step that has a name of its own."""
+        """Add a segment, in microseconds; `is_idle`: without operator, and not in a named part of the step."""
         if start != self._reached:
-            # Another step.
+            # The beginning of another step.
             self._close(self._reached, "")
             self._before, self._begun = "", start
         if not is_idle:
@@ -38,7 +38,7 @@ class Pauses:
         self._reached = end
 
     def end(self) -> list[Interval]:
-        """All that were found, after the last segment."""
+        """Return all pauses, after the last segment."""
         self._close(self._reached, "")
         return self.found
 
@@ -53,7 +53,7 @@ def label_of(before: str, after: str) -> str:
 
 
 class PauseTimes:
-    """Seconds in each step by place.
+    """Seconds in each step, by place.
 
     Args:
         steps: number of steps.
@@ -66,7 +66,7 @@ class PauseTimes:
         self._seconds[place][step] += seconds
 
     def in_every_step(self, least_seconds: float) -> dict[str, float]:
-        """Mean seconds of a step, of the places that take `least_seconds` or more in each step."""
+        """Mean seconds per step of those places that take at least `least_seconds` in each step."""
         return {
             place: sum(seconds) / len(seconds)
             for place, seconds in self._seconds.items()

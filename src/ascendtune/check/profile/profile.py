@@ -1,4 +1,4 @@
-"""What was profiled: the traces of a run, a directory or a file, one rank each, with the facts beside them."""
+"""Reads profiles: the traces of a run, a directory or a file, one rank each, with the facts beside them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _LONGEST_FACTS = 1 << 16
 
 @dataclass(frozen=True)
 class RankProfile:
-    """One rank.
+    """The profile of one rank.
 
     Attributes:
-        facts: what `train` noted beside the trace; empty for a trace of another program.
-        memory: None where no allocation was recorded.
+        facts: recorded by `train` beside the trace; empty for a trace of another program.
+        memory: None if no allocation was recorded.
     """
 
     rank: int
@@ -56,15 +56,15 @@ class RankProfile:
 
     @property
     def waited_seconds(self) -> float:
-        """Exposed communication of a step: the rank that the others wait for has least of it."""
+        """Exposed communication of a step; shortest on the rank that the others wait for."""
         return sum(self.split.communication.values()) / self.split.steps
 
     def model_flops(self) -> float | None:
-        """FLOP/s of the model that this rank achieved, recomputation not counted; None where it is not known."""
+        """FLOP/s of the model achieved by this rank, without recomputation; None if unknown."""
         return self._flops("flops_per_token")
 
     def _flops(self, name: str) -> float | None:
-        """FLOP/s of this rank, of the FLOPs for each token that the facts have as `name`."""
+        """FLOP/s of this rank; the FLOPs per token are the fact `name`."""
         tokens, per_token = self.facts.get("tokens_per_step"), self.facts.get(name)
         if not is_number(tokens, 1, _MOST_RATIO) or not is_number(per_token, 1, _MOST_RATIO):
             return None
@@ -77,7 +77,7 @@ class RankProfile:
         return self._share_of_peak("flops_per_token")
 
     def hardware_utilisation(self) -> float | None:
-        """As `utilisation`, counting recomputation and padding (HFU, Chowdhery et al. 2022, appendix B)."""
+        """The same as `utilisation`, with recomputation and padding (HFU, Chowdhery et al. 2022, appendix B)."""
         return self._share_of_peak("computed_flops_per_token")
 
     def _share_of_peak(self, name: str) -> float | None:
@@ -86,7 +86,7 @@ class RankProfile:
 
 
 def read_profile(path: Path) -> list[RankProfile]:
-    """The profile in a run directory, in a directory of traces, or in one trace; by rank.
+    """The profile in a run directory, in a directory of traces, or in one trace, ordered by rank.
 
     Raises:
         InputError: there is none, or a trace cannot be read.
@@ -117,7 +117,7 @@ def read_profile(path: Path) -> list[RankProfile]:
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """The traces of torch.profiler in a directory, by name.
+    """The traces of torch.profiler in a directory, ordered by name.
 
     Raises:
         InputError: there are none, or too many.
@@ -125,14 +125,14 @@ def _traces_in(directory: Path) -> list[Path]:
     files = sorted(each for each in directory.glob("*.json*") if _is_trace(each)) if directory.is_dir() else []
     if not files:
         raise InputError(
-            "this directory holds no profile",
+            "this directory contains no profile",
             code="no-profile",
             remedy="record one: `ascendtune profile RECIPE`, or train with profile.steps=5-8",
             where=directory,
         )
     if len(files) > MOST_RANKS:
         raise InputError(
-            f"the directory holds {len(files):,} traces, more than {MOST_RANKS:,}",
+            f"the directory contains {len(files):,} traces, more than {MOST_RANKS:,}",
             code="too-many-files",
             remedy="give the directory of one profile",
             where=directory,
@@ -144,23 +144,23 @@ def _read_ascend_rank(output: Path, position: int) -> RankProfile:
     """A rank in a folder of torch_npu's profiler; the folder around it is named after the worker."""
     folder = output.absolute().parent if output.name == OUTPUT else output.absolute()
     match = _RANK.search(folder.name)
-    # torch_npu writes the rank into the name of its own facts.
-    noted = [int(each[1]) for path in folder.glob("profiler_info_*.json") if (each := _INFO.fullmatch(path.name))]
-    rank = int(match[1]) if match else noted[0] if noted else position
+    # The name of torch_npu's own facts contains the rank.
+    recorded = [int(each[1]) for path in folder.glob("profiler_info_*.json") if (each := _INFO.fullmatch(path.name))]
+    rank = int(match[1]) if match else recorded[0] if recorded else position
     beside = folder.with_name(f"rank_{rank}.json")
     return RankProfile(rank, output, read_ascend(output), read_json_object(beside) if beside.is_file() else {})
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether a file is a trace by its name: not a report of ours, and not the facts beside a trace."""
+    """Whether a file is a trace, by its name: neither this project's report nor the facts beside a trace."""
     if not _TRACE.fullmatch(path.name) or re.fullmatch(r"\..*|summary\.json", path.name):
         return False
-    # Other programs write traces under the name of our facts.
+    # Traces of other programs may have the name of this project's facts.
     return not re.fullmatch(r"rank_\d+\.json", path.name) or _has_events(path)
 
 
 def _has_events(path: Path) -> bool:
-    """Whether a file of the name of our facts, which are short, is a trace of torch.profiler."""
+    """Whether a file with the name of the facts, which are short, is a trace of torch.profiler."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -169,15 +169,15 @@ def _has_events(path: Path) -> bool:
 
 
 def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfile:
-    """One trace of torch.profiler.
+    """Read one trace of torch.profiler.
 
     Args:
-        position: among the traces of a directory: the rank where neither name nor trace tells it.
+        position: among the traces of a directory; used as the rank if neither name nor trace has it.
     """
     trace = read_trace(file)
     match = _RANK.search(file.name)
-    noted = int(match[1]) if match else _noted_rank(trace)
-    rank = position if noted is None else noted
+    recorded = int(match[1]) if match else _recorded_rank(trace)
+    rank = position if recorded is None else recorded
     beside = file.with_name(f"rank_{rank}.json")
     found = trace.values.get("ascendtune")
     facts = read_json_object(beside) if beside != file and beside.is_file() else {}
@@ -189,23 +189,25 @@ def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfi
         counted = [tokens[step] for step in range(first, first + split.steps) if step in tokens]
         if counted:
             facts = {**facts, "tokens_per_step": sum(counted) / len(counted)}
-    return RankProfile(rank, file, split, facts, memory_use(trace.memory_of_device(), split.windows, _held(facts)))
+    return RankProfile(
+        rank, file, split, facts, memory_use(trace.memory_of_device(), split.windows, _bytes_before(facts))
+    )
 
 
-def _noted_rank(trace: ProfileTrace) -> int | None:
-    """The rank that torch.profiler has noted; None where the program was not distributed."""
+def _recorded_rank(trace: ProfileTrace) -> int | None:
+    """The rank that torch.profiler has recorded; None if the program was not distributed."""
     rank = value_at(trace.values, "distributedInfo", "rank")
     return rank if type(rank) is int and 0 <= rank < _MOST_WORLD else None
 
 
-def _held(facts: dict[str, Any]) -> dict[str, int]:
-    """Category -> bytes before the profile, as `train` noted them."""
-    noted = object_of(facts.get("held_bytes"))
-    return {name: int(noted[name]) for name in HELD if is_number(noted.get(name), 1, _MOST_BYTES)}
+def _bytes_before(facts: dict[str, Any]) -> dict[str, int]:
+    """Category -> bytes before the profile, as recorded by `train`."""
+    recorded = object_of(facts.get("held_bytes"))
+    return {name: int(recorded[name]) for name in HELD if is_number(recorded.get(name), 1, _MOST_BYTES)}
 
 
 def _tokens_by_step(run: RunDir) -> dict[int, float]:
-    """Tokens of all ranks in each recorded step, where every step was recorded."""
+    """Recorded step -> tokens of all ranks in a step, averaged since the previous record."""
     found, before = {}, 0
     for record in run.read_metrics():
         step, count = record.get("step"), record.get("tokens")

@@ -1,4 +1,4 @@
-"""A profile as text and as plain values for JSON."""
+"""A profile as text, and as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def rank_as_plain(rank: RankProfile) -> dict[str, Any]:
 
 
 def as_text(ranks: list[RankProfile], advice: list[Advice], columns: int) -> str:
-    """The summary for people.
+    """The summary as text.
 
     Args:
-        columns: of the terminal.
+        columns: width of the terminal.
     """
     first = ranks[0]
     lines = [*_split_lines(first, len(ranks), columns), *_rank_lines(ranks, columns)]
@@ -113,7 +113,7 @@ def as_text(ranks: list[RankProfile], advice: list[Advice], columns: int) -> str
 
 
 def parts_of(split: Split) -> list[tuple[str, float, str]]:
-    """Title (in English), seconds of all steps, and what it is made of; the seconds add up to the steps."""
+    """Title (in English), seconds of all steps, and composition of each part; the seconds add up to the steps."""
     compute: dict[str, float] = {}
     for kind, seconds in split.compute.items():
         group = _GROUPS.get(kind, kind)
@@ -169,7 +169,7 @@ def _split_lines(rank: RankProfile, world_size: int, columns: int) -> list[str]:
 
 
 def _first_step(rank: RankProfile) -> int | None:
-    """The number of the first profiled step; None where the trace does not have it."""
+    """The number of the first profiled step; None if unknown."""
     first = rank.facts.get("first_step")
     return first if isinstance(first, int) else None
 

@@ -19,7 +19,7 @@ def memory_as_plain(memory: MemoryUse, steps: int) -> dict[str, Any]:
     """The memory as plain values; all sizes are bytes.
 
     Args:
-        steps: that were profiled.
+        steps: number of profiled steps.
     """
     return {
         "peak_bytes": memory.peak_bytes,
@@ -37,10 +37,10 @@ def memory_as_plain(memory: MemoryUse, steps: int) -> dict[str, Any]:
 
 
 def memory_lines(memory: MemoryUse | None, columns: int, first_step: int | None) -> list[str]:
-    """For the terminal; empty where no allocation was recorded.
+    """The report on memory for the terminal; empty if no allocation was recorded.
 
     Args:
-        first_step: the number of the first profiled step, if it is known.
+        first_step: number of the first profiled step, if known.
     """
     if memory is None:
         return []
@@ -60,7 +60,7 @@ def memory_lines(memory: MemoryUse | None, columns: int, first_step: int | None)
 
 
 def peak_sentence(memory: MemoryUse, first_step: int | None) -> str:
-    """How much memory is used at the peak, and when that is."""
+    """A sentence on the size and time of the peak."""
     step = memory.peak_step + (1 if first_step is None else first_step)
     size = format_bytes(memory.peak_bytes)
     words = (
@@ -79,7 +79,7 @@ def owner_heads() -> list[str]:
 
 
 def owner_row(owner: MemoryOwner) -> list[str]:
-    """Cells below `owner_heads`."""
+    """A row of cells for the columns `owner_heads`."""
     name = safe(short_name(owner.operator)) if owner.operator else say("outside operators")
     phase = say(owner.phase) if owner.phase else "-"
     return [format_bytes(owner.size), f"{owner.count:,}", say(owner.category), phase, name]

@@ -1,4 +1,4 @@
-"""The time of a step, divided so that every moment counts once: the parts add up to the step."""
+"""Divides the time of a step so that every moment counts once: the parts add up to the step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, ProfileTrac
 ASIDE = ("evaluation", "checkpoint", "profile", "garbage collection")
 """Work in the profiled steps that is not training: phases of the loop, and garbage collection."""
 _CAUSES = ("collective", "aside", "sync", "data", "launch")
-"""Why the main thread computes nothing."""
+"""Reasons for which the main thread computes nothing."""
 _KIND_NAMES = tuple(KIND_NUMBERS)
 _MICRO = 1e-6
 _SAME_MOMENT = 1e-3
-"""Microseconds: traces are written to this."""
+"""Microseconds: the precision of times in a trace."""
 
 
 @dataclass
 class Operator:
-    """One operator or kernel: calls and seconds of all profiled steps together."""
+    """An operator or kernel: calls and seconds in all profiled steps together."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -32,46 +32,46 @@ class Operator:
 
 @dataclass
 class Split:
-    """Seconds of all profiled steps together; the parts without `hidden` add up to `total`."""
+    """Seconds in all profiled steps together; the parts without `hidden` add up to `total`."""
 
     step_seconds: list[float]
-    """Of each step."""
+    """Seconds of each step."""
     on_device: bool
-    """Whether kernels of a device were timed; else operators on the host."""
+    """Whether kernels of a device were timed; otherwise operators on the host."""
     compute: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """By kind, see `kinds.KINDS`."""
+    """Computing, by kind, see `kinds.KINDS`."""
     communication: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Exposed: nothing was computed meanwhile. By collective."""
+    """Exposed communication, during which nothing is computed. By collective."""
     exposed_seconds: list[float] = field(default_factory=list)
     """Exposed communication of each step."""
     hidden: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Communication behind computing. By collective."""
+    """Communication that overlaps with computing. By collective."""
     collectives: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds of each call. By collective."""
     copies: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """By name, with the phase."""
+    """Copies, by name and phase."""
     data: float = 0.0
     data_seconds: list[float] = field(default_factory=list)
-    """In which the host made the batches of each step, whether the device waited for them or not."""
+    """Time in which the host made the batches of each step, whether the device waited for them or not."""
     sync: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """The device waits because the host waited for it. By the place of that call."""
+    """The device waits because the host waited for it. By place of the call."""
     launch: float = 0.0
-    """The host has not given the device the next work yet."""
+    """The device waits for the host to launch the next work."""
     gaps: float = 0.0
-    """The device had its next work and did not begin it."""
+    """The device had its next work but did not begin it."""
     aside: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """By phase, see `ASIDE`."""
     sync_calls: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
-    """(place, phase) -> calls in which the host waited for the device."""
+    """(place, phase) -> number of calls in which the host waited for the device."""
     operators: dict[tuple[str, str], Operator] = field(default_factory=lambda: defaultdict(Operator))
-    """By name and kind: a product of elements may be part of a norm or of an activation."""
+    """By name and kind: an elementwise product, for example, may be part of a norm or of an activation."""
     modules: dict[str, ModuleCalls] = field(default_factory=dict)
     windows: list[tuple[float, float]] = field(default_factory=list)
-    """Start and end of each step in the trace, in microseconds; empty where there is no trace."""
+    """Start and end of each step in the trace, in microseconds; empty without a trace."""
     zeroed: float = 0.0
-    """In which gradients are filled with zeros: part of `compute`. Only of operators on the host."""
+    """Time in which gradients are filled with zeros: part of `compute`. Of operators on the host only."""
     pauses: PauseTimes = field(init=False)
-    """Long stretches of `launch`, by the operators or kernels around them."""
+    """Long spans of `launch`, by the operators or kernels around them."""
 
     def __post_init__(self) -> None:
         self.pauses = PauseTimes(self.steps)
@@ -89,12 +89,12 @@ class Split:
         return self.data + sum(self.sync.values()) + self.launch + self.gaps
 
     def parts(self) -> float:
-        """The sum of all parts, in seconds."""
+        """Sum of all parts in seconds."""
         groups = (self.compute, self.communication, self.copies, self.aside)
         return sum(sum(group.values()) for group in groups) + self.idle()
 
     def note(self, name: str, kind: str, calls: int, seconds: float) -> None:
-        """Add to the table of operators."""
+        """Add calls and seconds to the table of operators."""
         entry = self.operators[name, kind]
         entry.calls += calls
         entry.seconds += seconds
@@ -111,7 +111,7 @@ def split_of(trace: ProfileTrace) -> Split:
         _split_host(split, trace, host, windows)
         for thread in host.threads_with_allocations():
             if thread != host.main:
-                # Read for the owners of its allocations.
+                # Iterated for the owners of its allocations.
                 deque(host.segments(thread, windows), maxlen=0)
     split.modules = dict(host.modules)
     data = IntervalIndex(host.data_ranges)
@@ -128,8 +128,8 @@ def _whole(trace: ProfileTrace) -> tuple[float, float]:
 
 
 def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
-    """Operators compute on the main thread, one at a time; a library's own threads communicate beside it."""
-    waiting: dict[str, list[Interval]] = {cause: [] for cause in _CAUSES}
+    """Split steps without a device: the main thread computes, and a library's own threads communicate beside it."""
+    idle_by_cause: dict[str, list[Interval]] = {cause: [] for cause in _CAUSES}
     busy: list[tuple[float, float]] = []
     sums: dict[tuple[int, str, str, int], float] = defaultdict(float)
     calls: dict[tuple[int, str], int] = defaultdict(int)
@@ -140,7 +140,7 @@ def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: 
         cause, detail = _cause(inner, trace) if is_waiting else ("", "")
         pauses.add(start, end, inner, is_idle=not kind and cause == "launch")
         if is_waiting:
-            waiting[cause].append(Interval(start, end, detail, inner.event))
+            idle_by_cause[cause].append(Interval(start, end, detail, inner.event))
             continue
         if busy and busy[-1][1] == start:
             busy[-1] = busy[-1][0], end
@@ -157,34 +157,34 @@ def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: 
     for (name, kind), count in calls.items():
         split.note(trace.names[name], kind, count, 0.0)
     _add_sync_calls(split, host, windows)
-    # Before the first event of the thread and behind its last.
-    inside = union(sorted(each for intervals in waiting.values() for each in intervals))
+    # The time before the thread's first event and after its last.
+    inside = union(sorted(each for intervals in idle_by_cause.values() for each in intervals))
     around = uncovered((Interval(*window) for window in windows), merged(union(busy), inside))
-    waiting["launch"] = sorted([*waiting["launch"], *around])
-    _split_waiting(split, host, windows, waiting, busy, IntervalIndex(pauses.end()))
+    idle_by_cause["launch"] = sorted([*idle_by_cause["launch"], *around])
+    _split_waiting(split, host, windows, idle_by_cause, busy, IntervalIndex(pauses.end()))
 
 
 def _split_waiting(
     split: Split,
     host: HostTimeline,
     windows: list[tuple[float, float]],
-    waiting: dict[str, list[Interval]],
+    idle_by_cause: dict[str, list[Interval]],
     busy: list[tuple[float, float]],
     pauses: IntervalIndex,
 ) -> None:
     """Divide the time in which the main thread computes nothing.
 
     Args:
-        waiting: disjoint, by cause.
+        waiting: disjoint intervals by cause.
     """
     ranges = host.ranges_of_collectives()
     communicating = uncovered(ranges, merged(union(busy), _gaps_between(windows)))
     index = IntervalIndex(communicating)
-    # While it evaluates or saves, the collectives belong to that.
-    beside = [each for cause, intervals in waiting.items() if cause != "aside" for each in intervals]
-    exposed = uncovered(sorted(part for each in beside for part in index.within(each.start, each.end)))
+    # Collectives during evaluation or checkpoints belong to these.
+    candidates = [each for cause, intervals in idle_by_cause.items() if cause != "aside" for each in intervals]
+    exposed = uncovered(sorted(part for each in candidates for part in index.within(each.start, each.end)))
     _add_collectives(split, ranges, windows, exposed)
-    rest = {cause: uncovered(intervals, union(exposed)) for cause, intervals in waiting.items()}
+    rest = {cause: uncovered(intervals, union(exposed)) for cause, intervals in idle_by_cause.items()}
     for each in rest["collective"]:
         split.communication[kind_of_collective(each.label)] += each.seconds
     for each in rest["aside"]:
@@ -199,12 +199,12 @@ def _split_waiting(
 
 
 def _step_at(moment: float, windows: list[tuple[float, float]]) -> int:
-    """The index of the step that contains a moment."""
+    """The index of the step that contains a time."""
     return max(0, bisect_right(windows, (moment, float("inf"))) - 1)
 
 
 def _cause(inner: OpenEvent, trace: ProfileTrace) -> tuple[str, str]:
-    """Why nothing is computed while `inner` is the innermost event of the main thread: one of `_CAUSES`, and where."""
+    """Why nothing is computed while `inner` is the main thread's innermost event: one of `_CAUSES`, and the place."""
     if inner.phase in ASIDE:
         return "aside", inner.phase
     if inner.kind == "collective":
@@ -230,8 +230,8 @@ def _count(split: Split, name: str, kind: str, phase: str, place: str, seconds: 
 
 
 def _split_device(split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
-    """Kernels compute and communicate on streams of the device; the host explains what happens between them."""
-    # First: it finds which module each operator belongs to.
+    """Split steps of a device: its streams compute and communicate; the host explains the time in between."""
+    # First: it determines the module of each operator.
     causes = _host_causes(trace, host, windows)
     _add_sync_calls(split, host, windows)
     computes, collectives, copies = _lanes(split, trace, host, windows)
@@ -263,7 +263,7 @@ def _split_device(split: Split, trace: ProfileTrace, host: HostTimeline, windows
 def _lanes(
     split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]
 ) -> tuple[list[Interval], list[Interval], list[Interval]]:
-    """Kernels that compute (by kind), collectives (by name) and copies (by name), each sorted."""
+    """Kernels that compute (by kind), collectives (by name) and copies (by name), each list sorted."""
     operator_of = {
         trace.external[event]: event
         for event in range(len(trace))
@@ -278,7 +278,7 @@ def _lanes(
         kind = "copy" if category == COPY else kind_of_operator(name)
         operator = operator_of.get(trace.external[event], -1)
         if kind not in lanes and operator >= 0 and host.kind[operator] >= 0:
-            # The module around the operator knows better than the name of the kernel.
+            # The module around the operator is more specific than the name of the kernel.
             of_operator = _KIND_NAMES[host.kind[operator]]
             kind = kind if of_operator in ("other", "copy", "collective") else of_operator
         begin, end = trace.start[event], trace.start[event] + trace.duration[event]
@@ -292,10 +292,10 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
     """Divide a span in which the device does nothing.
 
     Args:
-        launch: when the host launched the work that ends it, within the gap.
+        launch: time within the gap at which the host launched the work that ends it.
 
     Returns:
-        The longest part, in microseconds, in which the host was late for no reason that has a name.
+        The longest part, in microseconds, in which the host was late without a named reason.
     """
     longest = 0.0
     rest = [(gap.start, gap.end)]
@@ -312,7 +312,8 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
     for start, end in rest:
         late = max(0.0, min(end, launch) - start)
         split.gaps += (end - start - late) * _MICRO
-        # Once the host has waited for the device, nothing is queued: it begins anew, and the device waits for that.
+        # After the host has waited for the device, nothing is queued, and the device waits until the host launches
+        # again.
         found = causes["sync"].within(start, start + late) if late else []
         if found:
             split.sync[found[0].label] += late * _MICRO
@@ -338,14 +339,14 @@ def _host_causes(
 
 
 def _add_sync_calls(split: Split, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
-    """Count the calls that wait: of a driver; on a host without a device those that would wait on one."""
+    """Count calls that wait: driver calls; on a host without a device the calls that would wait for one."""
     for wait in host.waits if split.on_device else host.named_waits:
         if is_inside(wait.start, windows):
             split.sync_calls[shown_place(wait.place), wait.phase] += 1
 
 
 def shown_place(name: str) -> str:
-    """The place in the name of a range `ascendtune:sync PLACE`; other names as they are."""
+    """The place in the name of a range `ascendtune:sync PLACE`; other names are not changed."""
     return name.removeprefix("ascendtune:sync ")
 
 
@@ -367,13 +368,13 @@ def _add_collectives(
 
 
 def _gaps_between(windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """All that is outside the windows."""
+    """The time outside the windows."""
     edges = [float("-inf"), *(edge for window in windows for edge in window), float("inf")]
     return [(edges[at], edges[at + 1]) for at in range(0, len(edges), 2)]
 
 
 def _launches(trace: ProfileTrace) -> dict[int, float]:
-    """Correlation id -> when the host began to launch that work, in microseconds."""
+    """Correlation id -> time at which the host began to launch the work, in microseconds."""
     return {
         trace.correlation[event]: trace.start[event]
         for event in range(len(trace))

@@ -1,4 +1,4 @@
-"""A trace in memory: columns of numbers, because a Python object per event would take ten times the space."""
+"""A trace in memory, in columns of numbers: a Python object per event would need ten times the memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ascendtune.check.profile.trace_file import TraceFile
 from ascendtune.core.errors import InputError
 
 OP, RANGE, KERNEL, COPY, LAUNCH = range(5)
-"""Categories: an operator on the host; a named range on the host; a kernel; a copy or fill by the device; a call of the
-driver that launches work or waits for it."""
+"""Categories: an operator on the host; a named range on the host; a kernel; a copy or fill by the device; a driver call
+that launches work or waits for it."""
 
 _CATEGORIES = {
     "cpu_op": OP,
@@ -26,7 +26,7 @@ _CATEGORIES = {
     "privateuse1_driver": LAUNCH,
 }
 IN_DOUBLE = " (float64)"
-"""Behind the name of an operator that has an input in float64, where the trace has the types of inputs."""
+"""Suffix of the name of an operator that has an input in float64, if the trace has the dtypes of inputs."""
 _INSTANT, _MEMORY = "cpu_instant_event", "[memory]"
 MOST_EVENTS = 20_000_000
 _MOST_NAMES = 1_000_000
@@ -34,20 +34,20 @@ _MOST_DEVICES = 64
 _LONGEST_NAME = 300
 _LARGEST_NUMBER = 1 << 62
 _LARGEST_MICROSECONDS = 1e17
-"""Before torch 2.3 a trace had microseconds since 1970, which are 1.7e15."""
+"""Before torch 2.3 traces had microseconds since 1970, which are 1.7e15."""
 
 
 class MemoryEvents:
-    """What an allocator gave out and took back, of one device. Position i of every column belongs to one event.
+    """Allocations and frees on one device. Position i of every column belongs to one event.
 
     Attributes:
         thread: (events,) int32, as in `ProfileTrace`.
         time: (events,) fp64 microseconds since the first event of the file.
-        size: (events,) int64 bytes; below 0 where memory was freed.
+        size: (events,) int64 bytes; negative for a free.
         address: (events,) int64.
-        allocated: (events,) int64 bytes in use after the event; on CPU only of those recorded.
+        allocated: (events,) int64 bytes in use after the event; on CPU those of recorded allocations only.
         reserved: (events,) int64 bytes that the allocator has taken from the device; 0 on CPU.
-        owner: (events,) int32 index into `owners`; -1 until `Host.segments` has found it.
+        owner: (events,) int32 index into `owners`; -1 until set by `HostTimeline.segments`.
         owners: (name of the innermost operator, its kind, phase) of the thread at that time.
     """
 
@@ -63,20 +63,20 @@ class MemoryEvents:
 
 
 class ProfileTrace:
-    """The events of one rank that matter for its time. Position i of every column belongs to one event.
+    """The events of one rank that are relevant for its time. Position i of every column belongs to one event.
 
     Attributes:
-        names: each name once.
+        names: the different names.
         category: (events,) int8, one of the constants above.
         name: (events,) int32 index into `names`.
-        thread: (events,) int32, 0 is the first thread or stream that occurs.
+        thread: (events,) int32, 0 is the first thread or stream in the file.
         start: (events,) fp64 microseconds since the first event of the file.
         duration: (events,) fp64 microseconds.
-        external: (events,) int64: the same for an operator and the kernels that it launched; -1 without.
-        correlation: (events,) int64: the same for a launch and its kernel; -1 without.
-        sequence: (events,) int64: the same for an operator of the forward pass and its backward pass; -1 without.
-        values: what stands beside the events in the file.
-        memory: (type, index) of a device, where type 0 is the host -> its allocations; empty where none were recorded.
+        external: (events,) int64: equal for an operator and the kernels that it launched; -1 without.
+        correlation: (events,) int64: equal for a launch and its kernel; -1 without.
+        sequence: (events,) int64: equal for an operator of the forward pass and its backward pass; -1 without.
+        values: the file's values beside the events.
+        memory: (type, index) of a device, where type 0 is the host -> its allocations; empty if none were recorded.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class ProfileTrace:
         return self.names[self.name[event]]
 
     def has_device(self) -> bool:
-        """Whether kernels of a device are in it; without, operators compute on the host."""
+        """Whether it has kernels of a device; otherwise operators compute on the host."""
         return KERNEL in self.category
 
     def add(
@@ -129,7 +129,7 @@ class ProfileTrace:
         self.sequence.append(sequence)
 
     def add_memory(self, thread: tuple[Any, Any], time: float, arguments: dict[str, Any]) -> None:
-        """Append an event of an allocator, as torch.profiler writes it; `time` in microseconds."""
+        """Append an event of an allocator in the form of torch.profiler; `time` in microseconds."""
         words = ("Device Type", "Device Id", "Bytes", "Addr", "Total Allocated", "Total Reserved")
         values = [arguments.get(word) for word in words]
         if not all(type(each) is int and -_LARGEST_NUMBER < each < _LARGEST_NUMBER for each in values[:4]):
@@ -152,7 +152,7 @@ class ProfileTrace:
         events.reserved.append(reserved)
 
     def memory_of_device(self) -> MemoryEvents | None:
-        """The allocations of the accelerator, where it has any, else of the host; None where none were recorded."""
+        """The allocations of the accelerator if there are any, otherwise of the host; None if none were recorded."""
         return max(self.memory.items(), key=lambda item: (item[0][0] > 0, len(item[1])))[1] if self.memory else None
 
     def _lane(self, thread: tuple[Any, Any]) -> int:
@@ -160,10 +160,10 @@ class ProfileTrace:
 
 
 def read_trace(path: Path) -> ProfileTrace:
-    """The trace in a file of torch.profiler, `.json` or `.json.gz`.
+    """Read a trace in a file of torch.profiler, `.json` or `.json.gz`.
 
     Raises:
-        InputError: see `TraceFile.events`; or it has no event with a duration.
+        InputError: see `TraceFile.events`; or the trace has no event with a duration.
         RecipeError: the file is not a regular file, or cannot be read.
     """
     trace, file = ProfileTrace(), TraceFile(path)
@@ -209,14 +209,14 @@ def read_trace(path: Path) -> ProfileTrace:
 def _without_events(path: Path, *, is_of_torch_npu: bool) -> InputError:
     if is_of_torch_npu:
         return InputError(
-            f"{path.name} is the timeline of torch_npu's profiler, which is not read alone",
+            f"{path.name} is the timeline of torch_npu's profiler, which cannot be read alone",
             code="unsupported-trace",
             remedy="give the folder ASCEND_PROFILER_OUTPUT, with kernel_details.csv and step_trace_time.csv, or "
             "ascend_pytorch_profiler_RANK.db",
             where=path,
         )
     return InputError(
-        f"{path.name} holds no operator and no kernel",
+        f"{path.name} contains no operator and no kernel",
         code="invalid-trace",
         remedy="give a trace that torch.profiler has written with activities=[ProfilerActivity.CPU, …]",
         where=path,
@@ -233,7 +233,7 @@ def _number(value: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A process or thread id, which is a number or a text."""
+    """A process or thread id, which is a number or a string."""
     if type(value) is int:
         return value
     if type(value) is str:
@@ -242,7 +242,7 @@ def _plain(value: Any) -> Any:
 
 
 def too_many(what: str, limit: int = MOST_EVENTS, *, where: Path | None = None) -> InputError:
-    """The error for a trace, or a file `where` of it, that holds more than `limit` of `what`."""
+    """The error for a trace, or its file `where`, with more than `limit` of `what`."""
     return InputError(
         f"{where.name if where else 'the trace'} has more than {limit:,} {what}",
         code="trace-too-large",

@@ -1,8 +1,8 @@
-"""The events of a trace in Chrome's format, read piece by piece: a trace is often larger than memory.
+"""The events of a trace in Chrome's format, read incrementally: a trace is often larger than memory.
 
 The format is that of torch.profiler's `export_chrome_trace` and of torch_npu's `trace_view.json`: an object with a list
-`traceEvents` beside other keys, or the list alone; compressed with gzip or not. Everything that is held at once is
-bounded, because traces come from other people.
+`traceEvents` beside other keys, or the list alone; compressed with gzip or not. Memory use is bounded, because traces
+come from other people.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ascendtune.core.foreign_json import open_foreign
 
 _CHUNK = 8 << 20
 _LARGEST_VALUE = 32 << 20
-"""Characters of one event, or of one value beside the events."""
+"""Maximum characters of an event, or of a value beside the events."""
 MOST_BYTES = 16 << 30
-"""Of a trace after decompression."""
+"""Maximum size of a trace after decompression."""
 _KEPT_CHARACTERS = 1 << 20
 _BLANKS = " \t\r\n"
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
@@ -33,16 +33,16 @@ Event = dict[str, Any]
 
 
 class TraceFile:
-    """A trace that can be iterated over once.
+    """A trace that can be iterated once.
 
     Attributes:
-        values: what stands beside the events, by key, as far as it has been read.
+        values: the file's values beside the events, by key, as far as they have been read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.values: dict[str, Any] = {}
-        # Without its wrapper, which takes as long as a small event. Raises StopIteration at the end of the text.
+        # Without json's wrapper, which takes as long as a small event. Raises StopIteration at the end of the text.
         self._scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
         self._text = ""
         self._position = 0
@@ -90,7 +90,7 @@ class TraceFile:
     def _list(self) -> Iterator[Event]:
         scan, skip, text, position = self._scan, _BETWEEN.match, self._text, self._position
         while True:
-            # The common case inline: an event that is wholly in the buffer.
+            # The common case inline: an event that is completely in the buffer.
             position = skip(text, position).end()  # type: ignore[union-attr]  # it matches the empty text, too
             if text.startswith("{", position):
                 try:
@@ -128,12 +128,12 @@ class TraceFile:
         return found
 
     def _value(self) -> Any:
-        """The JSON value at the position; reads on until it is whole."""
+        """The JSON value at the position; reads on until it is complete."""
         while True:
             self._peek()
             try:
                 value, end = self._scan(self._text, self._position)
-                # A number at the end of the buffer may go on behind it.
+                # A number at the end of the buffer may continue after it.
                 if end < len(self._text) or not self._fill():
                     self._position = end
                     return value
@@ -144,7 +144,7 @@ class TraceFile:
                     raise self._damaged("it is not JSON, or its end is missing") from error
 
     def _fill(self) -> bool:
-        """Read a chunk; False at the end of the file."""
+        """Read a chunk; return False at the end of the file."""
         rest = self._text[self._position :]
         if len(rest) > _LARGEST_VALUE:
             raise self._damaged(f"a value is longer than {_LARGEST_VALUE >> 20} MiB, or is not JSON")
