@@ -1,1 +1,1 @@
-"""Is it right? A measurement, held against an expectation; and what to do where they differ."""
+"""Is it right? Compares measurements with expectations, with remedies for differences."""

@@ -1,4 +1,4 @@
-"""The result of a check; text, JSON and exit codes are made from it."""
+"""The result of a check, from which text, JSON and exit codes are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding:
     """One result of a check.
 
     `unknown` means that the check could not measure; `measured` is then the reason. Warnings and failures have a
-    remedy. `evidence` are the unmodified lines, files or numbers that the result is based on.
+    remedy. `evidence` is the unmodified lines, files or numbers that the result is based on.
     """
 
     code: str
@@ -26,9 +26,9 @@ class Finding:
     remedy: str | None = None
     evidence: tuple[str, ...] = ()
     because: str | None = None
-    """The code of the finding that explains why this one is unknown."""
+    """Code of the finding that explains why this one is unknown."""
     repair: tuple[str, ...] = ()
-    """The argv that carries out the remedy, where one command does; it may need sudo."""
+    """The argv that carries out the remedy, if a single command does; it may need sudo."""
 
     def __post_init__(self) -> None:
         if self.status in ("warning", "failure") and not self.remedy:

@@ -19,7 +19,7 @@ Body = Callable[[int], list[str]]
 """(columns to leave free on the left) -> lines"""
 
 WIDE = 100
-"""Columns of text that is written to a file."""
+"""Width in columns of text that is written to a file."""
 _COLOURS = {"failure": "red", "warning": "yellow", "unknown": "dim", "ok": "green"}
 _STATUS_WIDTH = max(map(len, _COLOURS))
 _LONG_REMEDY = 40
@@ -51,25 +51,25 @@ def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint, everything:
     """The lines below the verdict, wrapped at `limit` columns between words."""
     width = max((len(finding.code) for finding in findings), default=0)
     lines: list[str] = []
-    told: dict[str, str] = {}
+    remedies: dict[str, str] = {}
     shown = {finding.code for finding in findings if finding.status != "ok"}
-    echoes = [finding for finding in findings if finding.because in shown and not everything]
-    for finding in worst_first(finding for finding in findings if finding not in echoes):
+    consequences = [finding for finding in findings if finding.because in shown and not everything]
+    for finding in worst_first(finding for finding in findings if finding not in consequences):
         remedy = finding.remedy
-        if remedy in told:
-            remedy = say("the same as for {code}", code=told[remedy])
+        if remedy in remedies:
+            remedy = say("the same as for {code}", code=remedies[remedy])
         elif remedy is not None and len(remedy) > _LONG_REMEDY:
-            told[remedy] = finding.code
+            remedies[remedy] = finding.code
         lines += _block(replace(finding, remedy=remedy), width, limit, paint, everything)
-    for code in dict.fromkeys(finding.because for finding in echoes):
-        names = ", ".join(dict.fromkeys(finding.code for finding in echoes if finding.because == code))
+    for code in dict.fromkeys(finding.because for finding in consequences):
+        names = ", ".join(dict.fromkeys(finding.code for finding in consequences if finding.because == code))
         what = say("therefore not known either: {names}", names=names)
         lines += _block(Finding(code or "", "unknown", what), width, limit, paint, everything)
     return lines
 
 
 def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, body: Body) -> list[str]:
-    """Status and name, with the lines of `body` beside them; below them on a narrow terminal."""
+    """Status and name, with the lines of `body` beside them, or below them on a narrow terminal."""
     word = say(status)
     shown = paint(word + " " * (_STATUS_WIDTH - columns_of(word)), _COLOURS[status])
     if limit < _NARROW:

@@ -1,4 +1,4 @@
-"""The cells of a benchmark: which trainings are compared, and what was measured in each. Pure values."""
+"""The cells of a benchmark: the trainings that are compared, and the measurements of each. Pure values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascendtune.core.errors import MachineError
 from ascendtune.core.foreign_json import is_number
 
 AS_ASKED = "recipe"
-"""Instead of the name of a strategy: the one of the recipe."""
+"""Used in place of a strategy's name for the recipe's own strategy."""
 Comparison = Literal["equal batch per device", "equal global batch"]
 COMPARISONS: tuple[Comparison, ...] = ("equal batch per device", "equal global batch")
 _MOST = 1e18
@@ -45,38 +45,38 @@ class Repeat:
     run: str
     """The run directory."""
     tokens_per_second: float
-    """Of all ranks: tokens of the measured steps over their seconds."""
+    """Of all ranks: tokens of the measured steps divided by their seconds."""
     median_tokens_per_second: float
     """Of all ranks: the median over the recorded steps."""
     memory_peak_bytes: int | None
-    """The main rank's tensors; on CPU its resident set."""
+    """Peak of the main rank's tensors; on CPU its resident set."""
     memory_used_bytes: int | None = None
-    """The most that the vendor's tool reported for one device."""
+    """Maximum that the vendor's tool reported for one device."""
     utilization_ratio: float | None = None
-    """The vendor's tool, mean over samples and devices."""
+    """Mean over samples and devices, from the vendor's tool."""
     power_watts: float | None = None
-    """The vendor's tool, mean over samples, sum over devices."""
+    """Mean over samples of the sum over devices, from the vendor's tool."""
     strategy: str | None = None
-    """That the run chose."""
+    """Strategy chosen by the run."""
 
 
 @dataclass
 class CellResult:
-    """A cell with its repeats so far."""
+    """A cell with the repeats measured so far."""
 
     cell: Cell
     repeats: list[Repeat] = field(default_factory=list)
     failure: str | None = None
-    """Why it could not be trained, in the words of the run."""
+    """The run's message on why it could not be trained."""
 
     @property
     def directory(self) -> str | None:
-        """The run of its first training, which has the profiles of all ranks."""
+        """Run directory of its first training, which has the profiles of all ranks."""
         return self.repeats[0].run if self.repeats else None
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second of all ranks, the median over repeats."""
+        """Tokens per second of all ranks: the median over repeats."""
         return median(each.tokens_per_second for each in self.repeats) if self.repeats else None
 
     @property
@@ -90,7 +90,7 @@ class CellResult:
         return (max(rates) - min(rates)) / median(rates) if len(rates) > 1 else None
 
     def memory_bytes(self) -> int | None:
-        """The most memory of one device: as the vendor's tool reports it, else what the run recorded."""
+        """The maximum memory of one device, as reported by the vendor's tool, else as recorded by the run."""
         used = [each.memory_used_bytes or each.memory_peak_bytes for each in self.repeats]
         return max((each for each in used if each is not None), default=None)
 
@@ -103,10 +103,10 @@ class CellResult:
 
     @classmethod
     def of(cls, values: Any) -> CellResult:
-        """From `as_plain`.
+        """A cell from the result of `as_plain`.
 
         Raises:
-            MachineError: not what it writes.
+            MachineError: the values do not have this form.
         """
         try:
             cell, repeats, failure = values["cell"], values["repeats"], values["failure"]
@@ -127,14 +127,14 @@ class CellResult:
 def cells_of(
     *, devices: Sequence[int], strategies: Sequence[str], per_device: int, accumulate: int
 ) -> tuple[list[Cell], list[str]]:
-    """The cells for both comparisons, and notes on those that are left out, in the language that is set.
+    """The cells for both comparisons, and notes on those that are left out, in the current language.
 
-    At an equal batch per device every training accumulates as the recipe does. At an equal global batch all have that
-    of the recipe on the largest number of devices, and fewer devices accumulate more. One device needs no strategy: it
-    is trained once, with the recipe's.
+    At an equal batch per device every training accumulates as in the recipe. At an equal global batch all trainings
+    have the recipe's global batch on the largest number of devices, and fewer devices accumulate more. One device needs
+    no strategy: it is trained once, with the recipe's.
 
     Args:
-        devices: rising numbers.
+        devices: numbers of devices in ascending order.
         strategies: names for more than one device; empty: the recipe's.
     """
     found: dict[Cell, None] = {}

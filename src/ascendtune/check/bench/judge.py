@@ -1,4 +1,4 @@
-"""Judges the cells of a benchmark: speed-up, efficiency, which targets they miss, and why."""
+"""Judges the cells of a benchmark: speed-up, efficiency, and the targets that they miss, with reasons."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from ascendtune.check.profile.show import parts_of
 from ascendtune.core.foreign_json import is_number
 
 LEAST_EFFICIENCY = 0.75
-"""Of the target: 6 to 7 times as fast on 8 devices."""
+"""The target: 6 to 7 times as fast on 8 devices."""
 MEMORY_RATIO = (0.70, 0.85)
-"""Share of a device's memory: below it a larger batch fits, above it the run is close to its limit."""
+"""Target share of a device's memory: below it a larger batch fits, above it the run is close to the limit."""
 UTILIZATION_RATIO = (0.85, 0.95)
 _LEAST_LOSS = 0.1
-"""Of all lost time: smaller parts are not named."""
+"""Share of all lost time: smaller parts are not reported."""
 _MOST_TOKENS = 1e15
 
 
 @dataclass(frozen=True)
 class SpeedupRow:
-    """A line of the table."""
+    """A row of the table."""
 
     comparison: Comparison
     result: CellResult
     speedup: float | None
-    """Over the fewest devices of this comparison that could be trained."""
+    """Relative to the fewest devices in this comparison that could be trained."""
     efficiency: float | None
-    """The speed-up over the ratio of the numbers of devices; 1 is linear."""
+    """The speed-up divided by the ratio of the numbers of devices; 1 is linear."""
     base_devices: int | None
     memory_ratio: float | None
-    """Of a device's memory."""
+    """Share of a device's memory."""
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Where a row is below the target."""
+    """A target that a row misses."""
 
     comparison: Comparison
     cell: str
@@ -50,14 +50,14 @@ class Shortfall:
     value: float
     what: str
     why: str | None = None
-    """From the profiles of this cell and of the one that it is compared with; None where they give no reason."""
+    """From the profiles of this cell and of its baseline; None if they show no reason."""
 
 
 def speedup_rows(results: Sequence[CellResult], memory_bytes: int | None) -> list[SpeedupRow]:
     """The rows of both comparisons; a cell may be in both.
 
     Args:
-        memory_bytes: of one device; None where it is not known.
+        memory_bytes: memory of one device; None if unknown.
     """
     most = max(each.cell.devices for each in results)
     least_accumulate = min(each.cell.accumulate for each in results)
@@ -74,9 +74,9 @@ def speedup_rows(results: Sequence[CellResult], memory_bytes: int | None) -> lis
 
 
 def _base(result: CellResult, members: Sequence[CellResult]) -> CellResult | None:
-    """The baseline of `result`: the same strategy on the fewest devices. One device has no strategy and serves all."""
-    alike = [each for each in members if each.repeats and each.cell.strategy in (AS_ASKED, result.cell.strategy)]
-    return min(alike, key=lambda each: each.cell.devices, default=None)
+    """The baseline of `result`: the same strategy on the fewest devices; a training on one device serves all."""
+    candidates = [each for each in members if each.repeats and each.cell.strategy in (AS_ASKED, result.cell.strategy)]
+    return min(candidates, key=lambda each: each.cell.devices, default=None)
 
 
 def _row(comparison: Comparison, result: CellResult, base: CellResult | None, memory_bytes: int | None) -> SpeedupRow:
@@ -92,10 +92,10 @@ def _row(comparison: Comparison, result: CellResult, base: CellResult | None, me
 
 
 def insignificant_differences(rows: Sequence[SpeedupRow]) -> list[str]:
-    """Differences between two rows of a table that are not larger than their repeats differ among themselves.
+    """Differences between two rows of a table that are smaller than those between their repeats.
 
-    Each row beside the one that it is compared with, and beside other strategies on as many devices. Their sentences
-    are in the language that is set.
+    Each row is compared with its baseline, and with other strategies on as many devices. The sentences are in the
+    current language.
     """
     found = []
     for comparison in COMPARISONS:
@@ -125,17 +125,17 @@ def _doubt(one: CellResult, other: CellResult) -> str | None:
 
 
 Profiles = Callable[[CellResult], list[RankProfile] | None]
-"""Reads the profile of a cell, one entry a rank; None where it has none."""
+"""Reads the profile of a cell, one entry per rank; None if it has none."""
 
 
 def shortfalls(rows: Sequence[SpeedupRow], profile_of: Profiles, *, on_host: bool, cores: int) -> list[Shortfall]:
-    """Where rows miss the target. The worst efficiency of each comparison is explained by its profile.
+    """The targets that rows miss. The worst efficiency of each comparison is explained by its profile.
 
-    Their sentences are in the language that is set.
+    The sentences are in the current language.
 
     Args:
-        on_host: the ranks compute on the CPU: its memory and utilisation have no target.
-        cores: of this machine.
+        on_host: the ranks compute on the CPU: there are no targets for its memory and utilisation.
+        cores: number of cores of this machine.
     """
     found = []
     for comparison in COMPARISONS:
@@ -154,7 +154,7 @@ def shortfalls(rows: Sequence[SpeedupRow], profile_of: Profiles, *, on_host: boo
             )  # fmt: skip
             found.append(Shortfall(comparison, row.result.cell.name, "efficiency", efficiency, what, why))
     if not on_host:
-        # A cell of both comparisons is named once.
+        # A cell in both comparisons is reported once.
         for row in {row.result.cell.name: row for row in reversed(rows)}.values():
             found += _of_device(row, profile_of)
     return found
@@ -163,7 +163,7 @@ def shortfalls(rows: Sequence[SpeedupRow], profile_of: Profiles, *, on_host: boo
 def _why_slow(
     row: SpeedupRow, rows: Sequence[SpeedupRow], profile_of: Profiles, on_host: bool, cores: int
 ) -> str | None:
-    """Where the time goes that the base does not need, and what to change first."""
+    """The parts of the step that take more time than in the baseline, and the first advice."""
     if on_host and row.result.cell.devices > cores:
         ranks = row.result.cell.devices
         if cores == 1:
@@ -175,19 +175,19 @@ def _why_slow(
     before = profile_of(base) if base else None
     if not now:
         return None
-    said = []
+    reasons = []
     if before and (lost := lost_time(now[0], before[0])):
         parts = say(", ").join(f"{share:.0%} {say_of_profile(name)}" for name, share in lost)
-        said.append(say("of the device time that it takes more for each token, {parts}", parts=parts))
+        reasons.append(say("of the device time that it takes more for each token, {parts}", parts=parts))
     if advice := advice_for(now):
-        said.append(_first(advice))
-    return say("; ").join(said) or None
+        reasons.append(_first(advice))
+    return say("; ").join(reasons) or None
 
 
 def lost_time(now: RankProfile, before: RankProfile) -> list[tuple[str, float]]:
-    """Parts of the step that take the device time that `now` needs more for each token, as shares of it.
+    """Parts of the step in which `now` needs more device time per token than `before`, as shares of the difference.
 
-    The largest first. Empty where the tokens of a step are not known, or no more time is taken.
+    The largest first. Empty if the tokens of a step are unknown, or if no more time is needed.
     """
     one, other = _per_token(before), _per_token(now)
     if one is None or other is None:
@@ -201,7 +201,7 @@ def lost_time(now: RankProfile, before: RankProfile) -> list[tuple[str, float]]:
 
 
 def _per_token(rank: RankProfile) -> dict[str, float] | None:
-    """Part of the step -> seconds of all devices for one token."""
+    """Part of the step -> seconds of all devices per token."""
     tokens, ranks = rank.facts.get("tokens_per_step"), rank.facts.get("world_size")
     if not is_number(tokens, 1, _MOST_TOKENS) or not is_number(ranks, 1, _MOST_TOKENS):
         return None

@@ -1,4 +1,4 @@
-"""Reads the measurements of a training from its run directory and from the vendor's tool. No torch."""
+"""Reads the measurements of a training from its run directory and from the vendor's tool. Free of torch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST = 1e18
 
 
 class DeviceSamples:
-    """Samples of the vendor's tool while the measured steps run.
+    """Samples of the vendor's tool during the measured steps.
 
     Args:
-        look: asks the tool for the devices of the job.
-        steps: those that are measured.
+        look: returns the devices of the job as the tool reports them.
+        steps: the measured steps.
     """
 
     def __init__(self, look: Callable[[], Sequence[Accelerator]], steps: range) -> None:
@@ -32,7 +32,7 @@ class DeviceSamples:
         """Add a sample, if a measured step is running."""
         if self._is_measured(run):
             devices = self._look()
-            # The tool may have taken longer than the steps.
+            # The call of the tool may have taken longer than the steps.
             if self._is_measured(run):
                 self._samples.append(devices)
 
@@ -42,18 +42,18 @@ class DeviceSamples:
 
     @property
     def memory_used_bytes(self) -> int | None:
-        """The most of one device."""
+        """Maximum of one device."""
         return max((each.memory_used_bytes for each in self._all() if each.memory_used_bytes is not None), default=None)
 
     @property
     def utilization_ratio(self) -> float | None:
-        """The mean over samples and devices."""
+        """Mean over samples and devices."""
         found = [each.utilization_ratio for each in self._all() if each.utilization_ratio is not None]
         return mean(found) if found else None
 
     @property
     def power_watts(self) -> float | None:
-        """Of all devices together, the mean over samples."""
+        """Sum over devices, as a mean over samples."""
         known = [[each.power_watts for each in sample if each.power_watts is not None] for sample in self._samples]
         sums = [sum(each) for each in known if each]
         return mean(sums) if sums else None
@@ -63,13 +63,13 @@ class DeviceSamples:
 
 
 def read_repeat(run: RunDir, steps: range, samples: DeviceSamples) -> Repeat:
-    """Time, memory and utilisation of the measured steps of a run.
+    """Read time, memory and utilisation of a run's measured steps.
 
     Args:
-        steps: those that are measured.
+        steps: the measured steps.
 
     Raises:
-        CheckFailed: the run recorded none of them.
+        CheckFailed: the run has recorded none of them.
     """
     tokens, seconds, peak = [], [], None
     before: int | None = None
@@ -78,7 +78,7 @@ def read_repeat(run: RunDir, steps: range, samples: DeviceSamples) -> Repeat:
         if not isinstance(step, int):
             continue
         took = (record.get("seconds") or {}).get("step")
-        # A record counts if all the steps since the record before it are measured.
+        # A record counts if all steps since the previous record are measured.
         is_measured = before is not None and before >= steps.start - 1 and step < steps.stop
         if is_measured and is_number(took, 1e-9, _MOST) and is_number(record.get("tokens"), 1, _MOST):
             tokens.append(float(record["tokens"]))

@@ -34,7 +34,7 @@ def draw(path: Path, title: str, rows: Sequence[SpeedupRow]) -> None:
 
 
 def _lines(rows: Sequence[SpeedupRow]) -> list[tuple[str, list[SpeedupRow]]]:
-    """One line for each strategy, each from one device on where that was measured."""
+    """One line per strategy; each begins at one device if that was measured."""
     names = list(dict.fromkeys(each.result.cell.strategy for each in rows))
     several = [name for name in names if name != AS_ASKED] or names
     return [

@@ -28,16 +28,16 @@ class BenchSettings:
     """The recipe and the devices of a benchmark."""
 
     recipe: str
-    """Its name."""
+    """Name of the recipe."""
     device: str
     kind: str
     memory_bytes: int | None
-    """Of one device; on CPU of the host."""
+    """Memory of one device; on CPU that of the host."""
     cores: int
     steps: int
-    """Measured, of each training."""
+    """Measured steps of each training."""
     warm_up: int
-    """Steps before them."""
+    """Number of steps before the measured ones."""
     repeats: int
     version: str
 
@@ -78,14 +78,14 @@ def _row_as_plain(row: SpeedupRow) -> dict[str, Any]:
 
 
 def chosen_strategy(result: CellResult) -> str:
-    """The strategy that the runs chose; before that the one that was asked for."""
+    """The strategy that the runs chose; without runs, the requested one."""
     return next((each.strategy for each in result.repeats if each.strategy), result.cell.strategy)
 
 
 def as_markdown(
     setting: BenchSettings, rows: Sequence[SpeedupRow], short: Sequence[Shortfall], notes: Sequence[str]
 ) -> str:
-    """The tables of both comparisons, where they fall short of the target, and how they were measured."""
+    """The tables of both comparisons, the missed targets, and the method of measurement."""
     lines = [f"# {title(_name(setting.recipe), _name(setting.device))}", "", _prose(head(setting))]
     for comparison in COMPARISONS:
         heads, content = table_of([each for each in rows if each.comparison == comparison])
@@ -121,13 +121,13 @@ def title(recipe: str, device: str) -> str:
 
 
 def failures(rows: Sequence[SpeedupRow]) -> list[CellResult]:
-    """Cells without a measurement; each once."""
+    """Cells without a measurement, without duplicates."""
     found = {each.result.cell.name: each.result for each in rows if each.result.failure and not each.result.repeats}
     return list(found.values())
 
 
 def table_of(rows: Sequence[SpeedupRow]) -> tuple[list[str], list[list[str]]]:
-    """Heads (in English) and cells of one comparison; a column in which nothing is known is left out."""
+    """Headings (in English) and cells of one comparison; columns without any value are left out."""
     content = [_values(each) for each in rows]
     kept = [at for at in range(len(_HEADS)) if any(row[at] != "-" for row in content)]
     return [_HEADS[at] for at in kept], [[row[at] for at in kept] for row in content]
@@ -153,7 +153,7 @@ def _values(row: SpeedupRow) -> list[str]:
 
 
 def _name(text: str) -> str:
-    """A name of others in Markdown: one line, no column of its own, no markup."""
+    """A foreign name in Markdown: on one line, without column separators and markup."""
     one_line = " ".join(safe(text).split())
     for mark in ("\\", "|", "<", "`", "[", "*"):
         one_line = one_line.replace(mark, "\\" + mark)
@@ -161,7 +161,7 @@ def _name(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """A sentence in Markdown, which may name commands and files: one line, no HTML, no link, no column."""
+    """A sentence in Markdown, which may contain commands and files: on one line, without HTML, links and separators."""
     one_line = " ".join(safe(text).split())
     for mark in ("|", "<", "["):
         one_line = one_line.replace(mark, "\\" + mark)

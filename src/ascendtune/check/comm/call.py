@@ -1,8 +1,8 @@
 """One collective with its own buffers: the values that a rank sends, the call, and the values that must arrive.
 
-No two ranks and no two neighbouring elements send the same value. Element 0 of rank r is r + 1, where the dtype holds
-that many values: an all-reduce of 8 ranks gives 36 there. Other elements are a hash of rank and index, so that a shift,
-swapped ranks or an old buffer are detected. Values are whole numbers that the dtype holds exactly; they repeat after
+No two ranks and no two neighbouring elements send the same value. Element 0 of rank r is r + 1 if the dtype has that
+many values: an all-reduce of 8 ranks gives 36 there. Other elements are a hash of rank and index, so that a shift,
+swapped ranks or an old buffer are detected. Values are whole numbers that are exact in the dtype; they repeat after
 `PERIOD` elements.
 """
 
@@ -124,27 +124,27 @@ class CollectiveGroup:
     """Elements in the part of one rank."""
     dtype: torch.dtype
     modulus: int
-    place: torch.device
+    device: torch.device
     group: dist.ProcessGroup | None = None
     roots: tuple[int, ...] = (0,)
-    """Roots of a broadcast, one after the other."""
+    """Roots of broadcasts, one after the other."""
     batches_messages: bool = True
     """See `Device`; otherwise sends and receives of a ring alternate, which takes twice as long."""
 
     @property
-    def mine(self) -> int:
+    def index(self) -> int:
         """The index of this rank in the group."""
         return self.ranks.index(self.rank)
 
     @property
-    def everyone(self) -> int:
-        """Elements of a buffer with one part per rank."""
+    def total_count(self) -> int:
+        """Number of elements of a buffer with one part per rank."""
         return self.count * len(self.ranks)
 
     def empty(self, count: int) -> torch.Tensor:
         """A buffer of zeros on this rank's device: (count,) in `dtype`."""
         # Created on the host and copied: a device without operators for a dtype may still send it.
-        return torch.zeros(count, dtype=self.dtype).to(self.place)
+        return torch.zeros(count, dtype=self.dtype).to(self.device)
 
     def from_rank(self, rank: int, *, start: int = 0, count: int | None = None, offset: int = 0) -> BufferPart:
         return BufferPart(contribution(rank, self.modulus), start, self.count if count is None else count, offset, rank)
@@ -158,7 +158,7 @@ def group_of(world: World, count: int, dtype: torch.dtype, modulus: int) -> Coll
         count=count,
         dtype=dtype,
         modulus=modulus,
-        place=world.device.torch_device,
+        device=world.device.torch_device,
         batches_messages=world.device.batches_messages,
     )
 
@@ -198,7 +198,7 @@ def _all_reduce(it: CollectiveGroup) -> Call:
 
 
 def _all_gather(it: CollectiveGroup) -> Call:
-    sent, received = it.empty(it.count), it.empty(it.everyone)
+    sent, received = it.empty(it.count), it.empty(it.total_count)
     return Call(
         lambda: _gather(received, sent, group=it.group),
         sent,
@@ -209,12 +209,12 @@ def _all_gather(it: CollectiveGroup) -> Call:
 
 
 def _reduce_scatter(it: CollectiveGroup) -> Call:
-    sent, received = it.empty(it.everyone), it.empty(it.count)
-    arrives = BufferPart(total(it.ranks, it.modulus), 0, it.count, offset=it.mine * it.count)
+    sent, received = it.empty(it.total_count), it.empty(it.count)
+    arrives = BufferPart(total(it.ranks, it.modulus), 0, it.count, offset=it.index * it.count)
     return Call(
         lambda: _scatter(received, sent, group=it.group),
         sent,
-        (it.from_rank(it.rank, count=it.everyone),),
+        (it.from_rank(it.rank, count=it.total_count),),
         received,
         (arrives,),
     )
@@ -233,19 +233,19 @@ def _broadcast(it: CollectiveGroup) -> Call:
 
 
 def _all_to_all(it: CollectiveGroup) -> Call:
-    sent, received = it.empty(it.everyone), it.empty(it.everyone)
+    sent, received = it.empty(it.total_count), it.empty(it.total_count)
     return Call(
         lambda: dist.all_to_all_single(received, sent, group=it.group),
         sent,
-        (it.from_rank(it.rank, count=it.everyone),),
+        (it.from_rank(it.rank, count=it.total_count),),
         received,
-        tuple(it.from_rank(rank, start=at * it.count, offset=it.mine * it.count) for at, rank in enumerate(it.ranks)),
+        tuple(it.from_rank(rank, start=at * it.count, offset=it.index * it.count) for at, rank in enumerate(it.ranks)),
     )
 
 
 def _send_recv(it: CollectiveGroup) -> Call:
     sent, received = it.empty(it.count), it.empty(it.count)
-    following, before = it.ranks[(it.mine + 1) % len(it.ranks)], it.ranks[it.mine - 1]
+    following, before = it.ranks[(it.index + 1) % len(it.ranks)], it.ranks[it.index - 1]
     send, receive = dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)
 
     def at_once() -> None:
@@ -253,7 +253,7 @@ def _send_recv(it: CollectiveGroup) -> Call:
             work.wait()
 
     def in_turn() -> None:
-        for operation in (send, receive) if it.mine % 2 == 0 else (receive, send):
+        for operation in (send, receive) if it.index % 2 == 0 else (receive, send):
             operation.op(operation.tensor, operation.peer).wait()
 
     run = at_once if it.batches_messages else in_turn

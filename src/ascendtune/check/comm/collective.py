@@ -18,7 +18,7 @@ class Collective:
     reduces: bool = False
 
     def count(self, size_bytes: int, itemsize: int, ranks: int) -> int:
-        """Elements in the part of one rank, at least one."""
+        """Number of elements in the part of one rank, at least one."""
         return max(1, size_bytes // (itemsize * (ranks if self.spread else 1)))
 
     def size_bytes(self, count: int, itemsize: int, ranks: int) -> int:
@@ -26,13 +26,13 @@ class Collective:
 
     def sizes(self, itemsize: int, ranks: int, first: int, last: int) -> Iterator[tuple[int, int]]:
         """(elements, bytes) of each size: from `first` bytes, in whole elements, doubling up to `last` bytes."""
-        wanted, before = first, None
-        while wanted <= last:
-            count = self.count(wanted, itemsize, ranks)
+        requested, before = first, None
+        while requested <= last:
+            count = self.count(requested, itemsize, ranks)
             size = self.size_bytes(count, itemsize, ranks)
             if count != before:
                 yield count, size
-            before, wanted = count, 2 * max(wanted, size)
+            before, requested = count, 2 * max(requested, size)
 
     def bandwidths(self, size_bytes: int, seconds: float, ranks: int) -> tuple[float, float]:
         """algbw and busbw in bytes per second.
@@ -97,7 +97,7 @@ _PRIMES = (251, 127, 61, 31, 13, 7, 5, 3, 2)
 
 
 def modulus(dtype: str, terms: int) -> int | None:
-    """The number of different values, from 1 on, that a rank may send so that a sum of `terms` of them is exact.
+    """Number of different values, from 1 on, that a rank may send such that a sum of `terms` of them is exact.
 
     It is prime, so that the period of the values does not divide buffer sizes. None if fewer than two values fit.
     """

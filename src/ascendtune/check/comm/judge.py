@@ -35,7 +35,7 @@ def judge(ran: RankResults, collectives: Sequence[str], timeout_seconds: float) 
 
 
 def results(ran: RankResults) -> list[dict[str, Any]]:
-    """For JSON: each collective and dtype, with the values that each rank received."""
+    """Results for JSON: each collective and dtype, with the values that each rank received."""
     return [
         {
             "collective": name,
@@ -51,19 +51,19 @@ def results(ran: RankResults) -> list[dict[str, Any]]:
 
 
 def verdict(ran: RankResults, findings: Sequence[Finding]) -> str:
-    """One sentence on all findings."""
-    who = f"{ran.ranks.count} ranks over {ran.backend}"
+    """One sentence that summarises all findings."""
+    summary = f"{ran.ranks.count} ranks over {ran.backend}"
     if not ran.is_whole:
-        return f"{who}: not every rank finished"
+        return f"{summary}: not every rank finished"
     bad = [finding.code for finding in findings if finding.status == "failure"]
     if bad:
-        return f"{who}: wrong in {', '.join(bad)}"
+        return f"{summary}: wrong in {', '.join(bad)}"
     right = sum(finding.status == "ok" for finding in findings)
-    return f"{who}: {right} of {len(findings)} collectives are right, element by element"
+    return f"{summary}: {right} of {len(findings)} collectives are right, element by element"
 
 
 def _by_collective(ran: RankResults) -> dict[str, dict[str, Cells]]:
-    """Collective -> dtype -> cells, where every rank finished."""
+    """Collective -> dtype -> cells, for those that every rank has finished."""
     table: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
     for each in ran.notes:
         for cell in each.of("cell"):
@@ -77,12 +77,12 @@ def _by_collective(ran: RankResults) -> dict[str, dict[str, Cells]]:
 
 def _carrying(ran: RankResults, name: str, dtypes: Mapping[str, Cells]) -> Finding:
     tried = {dtype: cells for dtype, cells in dtypes.items() if all("parts" in cell for cell in cells.values())}
-    faults = {dtype: said for dtype, cells in tried.items() if (said := describe_wrong_values(cells, ran.ranks.labels))}
+    faults = {dtype: text for dtype, cells in tried.items() if (text := describe_wrong_values(cells, ran.ranks.labels))}
     left_out = _reasons(f"{ran.backend} refuses", "refused", dtypes) + _reasons("not tried:", "untried", dtypes)
     if faults:
         return failure(
             name,
-            "; ".join(f"{said} ({', '.join(of)})" for said, of in _grouped(faults.items()).items()),
+            "; ".join(f"{text} ({', '.join(of)})" for text, of in _grouped(faults.items()).items()),
             expected="every element has the value computed from the values of all ranks",
             remedy="take the named device or link out of use, check its health, and test again",
             evidence=tuple(_first_wrong(ran.ranks, {dtype: tried[dtype] for dtype in faults})),
@@ -93,20 +93,20 @@ def _carrying(ran: RankResults, name: str, dtypes: Mapping[str, Cells]) -> Findi
 
 
 def _reasons(how: str, key: str, dtypes: Mapping[str, Cells]) -> list[str]:
-    said = {
+    text = {
         dtype: _TYPE_NAME.sub("", cell[key])
         for dtype, cells in dtypes.items()
         for cell in cells.values()
         if key in cell
     }
-    return [f"{how} {', '.join(of)} ({why})" for why, of in _grouped(said.items()).items()]
+    return [f"{how} {', '.join(of)} ({why})" for why, of in _grouped(text.items()).items()]
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Sentence -> the dtypes that it applies to."""
     grouped: dict[str, list[str]] = {}
-    for dtype, said in pairs:
-        grouped.setdefault(said, []).append(dtype)
+    for dtype, text in pairs:
+        grouped.setdefault(text, []).append(dtype)
     return grouped
 
 
@@ -191,8 +191,9 @@ RANKS = "ranks"
 def unfinished_finding(ran: RankResults, timeout_seconds: float) -> Finding:
     """The finding for a run in which at least one rank did not finish.
 
-    It names the first of these that exists: a rank that failed with an error of its own; a rank that others waited for;
-    a rank that exited, or was killed, without an error message. Ranks that only lost a connection are not named.
+    It reports the first of these that exists: a rank that failed with an error of its own; a rank that others waited
+    for; a rank that exited, or was killed, without an error message. Ranks that only lost a connection are not
+    reported.
     """
     failed = [each for each in ran.notes if each.one("error") and not each.is_echo]
     if failed:
@@ -208,11 +209,11 @@ def unfinished_finding(ran: RankResults, timeout_seconds: float) -> Finding:
     silent = [each for each in ran.notes if not each.is_done and not each.one("error")]
     if silent:
         return _silent(ran, silent)
-    told = next(each for each in ran.notes if each.one("error"))
+    lost = next(each for each in ran.notes if each.one("error"))
     everyone = ran.ranks.labels(range(ran.ranks.count))
     return failure(
         RANKS,
-        f"{everyone} lost the connections to each other at {told.one('at')}: {told.one('error')}",
+        f"{everyone} lost the connections to each other at {lost.one('at')}: {lost.one('error')}",
         expected="every rank can connect to every other",
         remedy="check the link and the interface that the backend uses: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME "
         "or HCCL_SOCKET_IFNAME",
@@ -232,24 +233,24 @@ def _silent(ran: RankResults, silent: Sequence[RankNotes]) -> Finding:
     return _trouble_with(ran, ranks, f"did not return from {ranks[0].one('at') or 'its start'}")
 
 
-def _trouble_with(ran: RankResults, guilty: Sequence[RankNotes], what: str) -> Finding:
-    log = ran.log(guilty[0].rank)
+def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], what: str) -> Finding:
+    log = ran.log(faulty[0].rank)
     if log is None:
         look = "see the messages above, which are those of rank 0"
     else:
         look = f"ascendtune explain {log}" if _said(log) else f"its log is empty ({log})"
     return failure(
         RANKS,
-        f"{ran.ranks.labels([each.rank for each in guilty])} {what}",
+        f"{ran.ranks.labels([each.rank for each in faulty])} {what}",
         expected="every rank finishes",
         remedy=f"{look}; check its device and its links with `ascendtune doctor --deep`",
-        evidence=_evidence(ran, guilty),
+        evidence=_evidence(ran, faulty),
     )
 
 
-def _evidence(ran: RankResults, guilty: Sequence[RankNotes]) -> tuple[str, ...]:
-    logs = [log for each in guilty if (log := ran.log(each.rank))]
-    return tuple(f"{log}: {said}" for log in logs if (said := _said(log)))
+def _evidence(ran: RankResults, faulty: Sequence[RankNotes]) -> tuple[str, ...]:
+    logs = [log for each in faulty if (log := ran.log(each.rank))]
+    return tuple(f"{log}: {text}" for log in logs if (text := _said(log)))
 
 
 def _said(log: Path) -> str:

@@ -1,7 +1,7 @@
 """Notes that each rank writes and the command reads: one file per rank, one line of JSON per note.
 
 Notes: {"at": place} before each piece of work, {"started": …} after the work was submitted to the device, {"cell": …},
-{"row": …} and {"pair": …} for results, {"absent": ranks} or {"error": message} where the rank gave up, {"done": true}
+{"row": …} and {"pair": …} for results, {"absent": ranks} or {"error": message} if the rank gave up, {"done": true}
 at the end. A rank that was killed has no {"done": true}.
 """
 

@@ -17,7 +17,7 @@ _FINE_SHARE = 0.8
 
 
 def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Paint) -> str:
-    """GB/s from each rank (line) to each rank (column); shades where the terminal is too narrow for numbers.
+    """GB/s from each rank (line) to each rank (column); shades if the terminal is too narrow for numbers.
 
     Colours compare a link with the median link: red below 50 %, yellow below 80 %, green otherwise.
     """

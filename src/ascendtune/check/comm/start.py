@@ -31,11 +31,11 @@ class RankGroup:
     kind: Kind
     count: int
     ids: tuple[str, ...] | None
-    """Value of the visibility variable; None leaves the variable as it is."""
+    """Value of the visibility variable; None: the variable is not changed."""
     names: tuple[str, ...]
-    """The device of each rank as messages call it; empty where there is nothing to tell, as on the CPU."""
+    """The device of each rank in messages; empty if there is nothing to add, as on the CPU."""
     hosts: ClusterSpec | None = None
-    """Where the ranks are, when that is not this machine alone."""
+    """The hosts of the ranks, if they are not on this machine alone."""
 
     def label(self, rank: int) -> str:
         return f"rank {rank} ({self.names[rank]})" if self.names else f"rank {rank}"
@@ -46,7 +46,7 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class RankResults:
-    """All ranks have exited, with success or without."""
+    """The results of ranks that have all exited, successfully or not."""
 
     ranks: RankGroup
     directory: Path
@@ -55,12 +55,12 @@ class RankResults:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank finished its work."""
+        """Whether every rank has finished its work."""
         return all(each.is_done for each in self.notes)
 
     @property
     def backend(self) -> str:
-        """The collective backend that rank 0 noted; "no backend" where it failed before that."""
+        """The collective backend recorded by rank 0; "no backend" if it failed before that."""
         return self.notes[0].one("backend") or "no backend"
 
     def log(self, rank: int) -> Path | None:
@@ -73,29 +73,29 @@ def run_ranks(work: dict[str, Any], ranks: RankGroup, directory: Path) -> RankRe
 
     Args:
         work: the worker's task, see `worker.py`; one with a "run" is for `step_worker.py`.
-        directory: for notes and logs; every rank must be able to write it.
+        directory: for notes and logs; it must be writable for every rank.
 
     Raises:
-        InputError: the directory holds other files than the notes of an earlier run.
+        InputError: the directory contains files other than notes of an earlier run.
         MachineError: it cannot be written, or a process cannot be started.
     """
     with translated_disk_errors(directory, "preparing the directory for the notes of the ranks"):
-        _make_room(directory)
+        _prepare_directory(directory)
     worker = STEP_WORKER if "run" in work else WORKER
     argv = (*worker, ranks.kind, str(directory.resolve()), json.dumps(work))
-    # torch's own report of a rank that times out repeats ours.
+    # torch's own report of a rank that times out repeats this program's.
     quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
     spec = JobSpec(argv, directory, ranks.count, ranks.kind, ranks.ids, quiet, id=new_id("comm"))
     outcome = start(spec) if ranks.hosts is None else start_on_hosts(spec, ranks.hosts)
     return RankResults(ranks, directory, outcome, read_notes(directory, ranks.count))
 
 
-def _make_room(directory: Path) -> None:
+def _prepare_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    ours = notes_path(directory, 0)
-    if any(directory.iterdir()) and not ours.exists():
+    first_notes = notes_path(directory, 0)
+    if any(directory.iterdir()) and not first_notes.exists():
         raise InputError(
-            "the directory is not empty, and no earlier `ascendtune comm` made it",
+            "the directory is not empty, and was not created by an earlier `ascendtune comm`",
             code="directory-not-empty",
             remedy="give a new or an empty directory",
             where=directory,
@@ -103,4 +103,4 @@ def _make_room(directory: Path) -> None:
     shutil.rmtree(directory / "log", ignore_errors=True)
     for notes in directory.glob("rank_*.jsonl"):
         notes.unlink(missing_ok=True)
-    ours.touch()
+    first_notes.touch()

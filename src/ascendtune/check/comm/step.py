@@ -14,7 +14,7 @@ WARM_UP, PLAIN, APART = 2, 5, 5
 """Number of steps of each kind, in this order: not measured, normal, and without overlap."""
 STEPS = WARM_UP + PLAIN + APART
 _MUCH = 0.2
-"""Share of a step that ranks wait on average before it is a warning."""
+"""Mean share of a step spent waiting from which on there is a warning."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class StepTimes:
 
 
 def steps_of(ran: RankResults) -> list[StepTimes]:
-    """The step of each rank that measured both kinds."""
+    """The step of each rank that has measured both kinds."""
     found = []
     for each in ran.notes:
         plain, apart = list(each.of("plain")), list(each.of("apart"))
         if plain and apart:
-            # The parts of one step, not a median of each part, so that they add up.
+            # The parts of one step instead of the median of each part, so that they add up.
             middle = sorted(apart, key=lambda step: step["all"])[len(apart) // 2]
             rest = middle["all"] - middle["waiting"] - middle["communication"]
             usual = median(step["all"] for step in plain)
@@ -62,15 +62,15 @@ def sentence(steps: Sequence[StepTimes], who: str) -> str:
 
 
 def waiting(steps: Sequence[StepTimes], ranks: RankGroup) -> Finding:
-    """The finding on the time that ranks wait for each other, and the rank that they wait for."""
+    """The finding on the time that ranks wait for each other, with the rank that they wait for."""
     slowest = max(steps, key=lambda step: step.compute_seconds)
     share = _mean(steps, "waiting") / _mean(steps, "apart")
-    said = f"ranks wait {share:.0%} of a step for each other"
+    text = f"ranks wait {share:.0%} of a step for each other"
     if share < _MUCH:
-        return ok("waiting", said)
+        return ok("waiting", text)
     return warning(
         "waiting",
-        f"{said}; {ranks.label(slowest.rank)} computes the longest, {slowest.compute_seconds:.3g} s",
+        f"{text}; {ranks.label(slowest.rank)} computes the longest, {slowest.compute_seconds:.3g} s",
         expected=f"less than {_MUCH:.0%}",
         remedy="if rows differ much in length, use data.packing; otherwise check that device's clock, temperature and "
         "health, and other processes on its cores",

@@ -32,7 +32,7 @@ from ascendtune.machine.peers import init_method
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 
-_MEETINGS = 20
+_EXCHANGES = 20
 _COLLECTIVES = (
     *("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all_single", "all_to_all"),
     *("all_gather_into_tensor", "reduce_scatter_tensor", "all_gather_single", "reduce_scatter_single"),
@@ -43,7 +43,7 @@ class TrainingWorld(World):
     """The ranks, from within a training process."""
 
     def exchange(self, word: str) -> list[str]:
-        # If ranks are absent, exit at once: the training loop would treat an exception as its own failure.
+        # Exit at once if ranks are absent: the training loop would treat an exception as its own failure.
         try:
             return super().exchange(word)
         except AbsentRanksError as error:
@@ -57,12 +57,12 @@ class StepTimer:
     def __init__(self, world: TrainingWorld) -> None:
         self.world = world
         self._steps = self._updates = 0
-        self._waiting = self._communication = self._meetings = 0.0
-        self._meeting_seconds = 0.0
+        self._waiting = self._communication = self._exchange_seconds = 0.0
+        self._least_exchange_seconds = 0.0
         self._inside = False
         self._step_began = time.perf_counter()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         """Wrap the collectives of torch.distributed and the optimizer's step."""
         for name in _COLLECTIVES:
             if hasattr(dist, name):
@@ -75,7 +75,7 @@ class StepTimer:
 
     def _end_update(self, *_: Any) -> None:
         self._updates -= 1
-        # An optimizer may be made of others, whose steps are parts of its own.
+        # An optimizer may consist of others, whose steps are parts of its own.
         if self._updates == 0:
             self._end_of_step()
 
@@ -97,9 +97,9 @@ class StepTimer:
                 work = collective(*arguments, **named)
                 if work is not None:
                     work.wait()
-                met = min(self._meeting_seconds, began - arrived)
-                self._meetings += met
-                self._waiting += began - arrived - met
+                exchanging = min(self._least_exchange_seconds, began - arrived)
+                self._exchange_seconds += exchanging
+                self._waiting += began - arrived - exchanging
                 self._communication += self._now() - began
             finally:
                 self._inside = False
@@ -111,7 +111,7 @@ class StepTimer:
         now, sort = self._now(), "apart" if self._takes_apart else "plain"
         self._steps += 1
         if self._steps > WARM_UP:
-            whole = now - self._step_began - self._meetings
+            whole = now - self._step_began - self._exchange_seconds
             parts = {"waiting": self._waiting, "communication": self._communication}
             self.world.notes.write({sort: {"all": whole, **parts}})
         if self._steps == STEPS:
@@ -119,15 +119,15 @@ class StepTimer:
             self.world.notes.write({"done": True})
             os._exit(0)
         if self._steps == WARM_UP + PLAIN:
-            self._meeting_seconds = self._time_of_a_meeting()
-        self._waiting = self._communication = self._meetings = 0.0
+            self._least_exchange_seconds = self._time_of_an_exchange()
+        self._waiting = self._communication = self._exchange_seconds = 0.0
         self.world.begin(f"step {self._steps + 1}")
         self._step_began = self._now()
 
-    def _time_of_a_meeting(self) -> float:
-        """Seconds that a meeting takes when no rank waits; subtracted from the waiting time."""
+    def _time_of_an_exchange(self) -> float:
+        """Seconds that an exchange takes if no rank waits; subtracted from the waiting time."""
         seconds = []
-        for _ in range(_MEETINGS):
+        for _ in range(_EXCHANGES):
             began = time.perf_counter()
             self.world.exchange("")
             seconds.append(time.perf_counter() - began)
@@ -152,7 +152,7 @@ def main(kind: str, directory: str, work: str) -> None:
     world.begin("the start")
     # Loading the model may take longer than the limit.
     world.rest()
-    StepTimer(world).watch()
+    StepTimer(world).install()
     sys.argv = ["ascendtune.train.worker", task["run"]]
     try:
         runpy.run_module("ascendtune.train.worker", run_name="__main__", alter_sys=True)

@@ -16,9 +16,9 @@ from ascendtune.core.units import count_of
 from ascendtune.machine.vendor.base import Peak
 
 GIGA = 1e9
-"""nccl-tests' GB."""
+"""GB as in nccl-tests."""
 SLOW_SHARE = 0.5
-"""A link with less than this share of the median link's bandwidth is called slow."""
+"""A link with less than this share of the median link's bandwidth is considered slow."""
 
 _SIZE = re.compile(r"([0-9]+) ?(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -43,7 +43,7 @@ def bytes_of(text: str, option: str) -> int:
 
 @dataclass(frozen=True)
 class BandwidthRow:
-    """A line of the table; `bytes` and `count` as nccl-tests counts them."""
+    """A row of the table; `bytes` and `count` are counted as in nccl-tests."""
 
     bytes: int
     count: int
@@ -52,12 +52,12 @@ class BandwidthRow:
     algbw_bytes_per_second: float
     busbw_bytes_per_second: float
     wrong: int | None
-    """None where sums over this many ranks are not exact in the dtype: rounding differences are then not errors."""
+    """None if sums over this many ranks are not exact in the dtype: rounding differences are not errors."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """From one rank to another, one direction."""
+    """A link from one rank to another, in one direction."""
 
     sender: int
     receiver: int
@@ -73,7 +73,7 @@ class Link:
 
 
 def bandwidth_rows(ran: RankResults, collective: str) -> list[BandwidthRow]:
-    """The sizes that every rank has measured. The time of a size is the slowest rank's median; #wrong counts all ranks.
+    """The sizes measured by every rank. The time of a size is the slowest rank's median; #wrong counts all ranks.
 
     Raises:
         KeyError: the collective does not exist.
@@ -89,7 +89,7 @@ def bandwidth_rows(ran: RankResults, collective: str) -> list[BandwidthRow]:
 
 
 def links_of(ran: RankResults) -> list[Link]:
-    """The links that both ends measured, with the time of the slower end."""
+    """The links measured by both ends, with the time of the slower end."""
     ends: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for each in ran.notes:
         for pair in each.of("pair"):
@@ -102,7 +102,7 @@ def links_of(ran: RankResults) -> list[Link]:
 
 
 def average_busbw(rows: Sequence[BandwidthRow]) -> float:
-    """The mean busbw over all sizes, in bytes per second: the last line of nccl-tests."""
+    """Mean busbw over all sizes, in bytes per second: the last line of nccl-tests."""
     return fmean(row.busbw_bytes_per_second for row in rows)
 
 
@@ -111,7 +111,7 @@ def best(rows: Sequence[BandwidthRow]) -> BandwidthRow:
 
 
 def values(rows: Sequence[BandwidthRow]) -> Finding:
-    """Whether the received values were right at every size."""
+    """The finding on whether the received values were right at every size."""
     if any(row.wrong is None for row in rows):
         return unknown("values", "sums over this many ranks are not exact in this dtype, so values cannot be compared")
     bad = [row for row in rows if row.wrong]
@@ -131,12 +131,12 @@ def slow_link(links: Sequence[Link], ranks: RankGroup) -> Finding:
     usual = median(link.bytes_per_second for link in links)
     share = slowest.bytes_per_second / usual
     where = f"{ranks.label(slowest.sender)} to {ranks.label(slowest.receiver)}"
-    said = f"slowest link: {where}, {slowest.bytes_per_second / GIGA:.3g} GB/s, {share:.0%} of the median"
+    text = f"slowest link: {where}, {slowest.bytes_per_second / GIGA:.3g} GB/s, {share:.0%} of the median"
     if share >= SLOW_SHARE:
-        return ok("links", said)
+        return ok("links", text)
     return warning(
         "links",
-        said,
+        text,
         expected=f"{SLOW_SHARE:.0%} of the median link, {usual / GIGA:.3g} GB/s, or more",
         remedy="look at the link between the two: `ascendtune devices --topology`, `hccn_tool -i N -link_stat -g`, "
         "`nvidia-smi nvlink -s`",
@@ -150,7 +150,7 @@ _SUSPICIOUS_SHARE = 0.25
 
 
 def expected_of(text: str) -> float | None:
-    """The value of `--expect`: bytes per second, or None for `peak`.
+    """The value of `--expect` in bytes per second; None for `peak`.
 
     Raises:
         InputError: neither a number above 0 nor `peak`.
@@ -170,30 +170,30 @@ def expected_of(text: str) -> float | None:
     return figure * GIGA
 
 
-def against_figure(busbw: float, wanted: float) -> Finding:
+def against_figure(busbw: float, expected: float) -> Finding:
     """The finding on measured and expected busbw, both in bytes per second."""
-    said = f"{busbw / GIGA:.3g} GB/s"
-    if busbw >= wanted:
-        return ok(BANDWIDTH, f"{said}, as expected ({wanted / GIGA:g} GB/s)")
+    text = f"{busbw / GIGA:.3g} GB/s"
+    if busbw >= expected:
+        return ok(BANDWIDTH, f"{text}, as expected ({expected / GIGA:g} GB/s)")
     return failure(
         BANDWIDTH,
-        f"{said}, {busbw / wanted:.0%} of what is expected",
-        expected=f"{wanted / GIGA:g} GB/s or more",
+        f"{text}, {busbw / expected:.0%} of what is expected",
+        expected=f"{expected / GIGA:g} GB/s or more",
         remedy="`ascendtune comm bench --pairs` finds the slow link; see also `ascendtune doctor`",
     )
 
 
 def against_peak(busbw: float, peak: Peak) -> Finding:
-    """The finding on measured busbw in bytes per second and the published peak of the links."""
+    """The finding on measured busbw in bytes per second, compared with the published peak of the links."""
     if peak.bytes_per_second is None:
         return unknown(BANDWIDTH, peak.what, remedy="give the expected bandwidth: --expect GB/s")
     share = busbw / peak.bytes_per_second
-    said = f"{busbw / GIGA:.3g} GB/s, {share:.0%} of the peak of {peak.bytes_per_second / GIGA:g} GB/s ({peak.what})"
+    text = f"{busbw / GIGA:.3g} GB/s, {share:.0%} of the peak of {peak.bytes_per_second / GIGA:g} GB/s ({peak.what})"
     if share >= _SUSPICIOUS_SHARE:
-        return ok(BANDWIDTH, said)
+        return ok(BANDWIDTH, text)
     return warning(
         BANDWIDTH,
-        said,
+        text,
         expected=f"{_SUSPICIOUS_SHARE:.0%} of the peak or more",
         remedy="`ascendtune comm bench --pairs` finds the slow link; see also `ascendtune doctor`",
     )

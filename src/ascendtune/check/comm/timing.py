@@ -1,4 +1,4 @@
-"""`comm bench` on one rank: time collectives of growing size, and messages between pairs of ranks."""
+"""`comm bench` on one rank: times collectives of growing size, and messages between pairs of ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascendtune.machine.torch_backend.device import Device
 _SHARE_OF_FREE_MEMORY = 0.5
 _BUFFERS = 2
 _WARM_UP = 4
-"""Calls after the first one, which connects and allocates."""
+"""Number of calls after the first one, which connects and allocates."""
 _LONGEST_SECONDS, _FEWEST_SAMPLES = 20.0, 3
 """Limits on the samples of one size."""
 _BATCH_BYTES, _LONGEST_BATCH = 64 << 20, 16
@@ -30,17 +30,17 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
     """Write a note {"row": …} for each size from `work["min_bytes"]` to `work["max_bytes"]`, doubling."""
     name, dtype = work["collective"], getattr(torch, work["dtype"])
     collective = COLLECTIVES[name]
-    fits = modulus(work["dtype"], world.size if collective.reduces else 1)
+    value_count = modulus(work["dtype"], world.size if collective.reduces else 1)
     most = _most_bytes(world)
     world.notes.write({"backend": world.device.collective_backend, "most_bytes": most})
     first, last = work["min_bytes"], min(work["max_bytes"], most)
     for count, size in collective.sizes(dtype.itemsize, world.size, first, last):
         world.begin(f"{name} of {size} bytes")
-        call = prepare(name, group_of(world, count, dtype, fits or 1))
+        call = prepare(name, group_of(world, count, dtype, value_count or 1))
         call.fill()
         call.run()
         world.device.synchronize()
-        wrong = sum(part["wrong"] for part in call.compare()) if fits else None
+        wrong = sum(part["wrong"] for part in call.compare()) if value_count else None
         call.clear()
         samples = partial(_samples, world, work["iterations"])
         seconds = measure(call.run, world.device, size, samples, world.pulse)
@@ -99,12 +99,12 @@ def measure(
     return seconds
 
 
-def _samples(world: World, wanted: int, sample_seconds: float) -> int:
+def _samples(world: World, requested: int, sample_seconds: float) -> int:
     """The requested number, or fewer if they would take too long; the same on every rank."""
     # Ranks outside of the pair wait meanwhile.
     longest = min(_LONGEST_SECONDS, world.limit.total_seconds() / 2)
-    affordable = int(longest / sample_seconds) if sample_seconds else wanted
-    return min(map(int, world.exchange(str(min(wanted, max(_FEWEST_SAMPLES, affordable))))))
+    affordable = int(longest / sample_seconds) if sample_seconds else requested
+    return min(map(int, world.exchange(str(min(requested, max(_FEWEST_SAMPLES, affordable))))))
 
 
 def _one_way(world: World, message: torch.Tensor, sender: int, receiver: int) -> Callable[[], object]:

@@ -16,7 +16,7 @@ from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 
 _COUNTS = (1021, 131_101)
-"""Elements per rank, few and many: libraries use different algorithms. Primes: no number of ranks divides them."""
+"""Elements per rank, few and many: libraries use different algorithms. Primes, which no number of ranks divides."""
 _SHOWN = 2
 _LATE_SECONDS = 0.02
 _REFUSAL = re.compile(r"type|not (yet )?(supported|implemented)|unsupported|unconvertible", re.IGNORECASE)
@@ -39,17 +39,17 @@ def try_all(world: World, work: dict[str, Any]) -> None:
 def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
     """{"untried": why}, {"refused": message}, or {"parts": …} and, if every rank is wrong, {"isolated": …}."""
     collective = COLLECTIVES[name]
-    fits = modulus(dtype, world.size if collective.reduces else 1)
+    value_count = modulus(dtype, world.size if collective.reduces else 1)
     if dtype == "bfloat16" and not world.device.computes_bf16:
         return {"untried": "the chip does not support bf16"}
     if dtype.startswith("float8") and not world.device.holds_fp8:
         return {"untried": "the chip does not support 8-bit floats"}
-    if fits is None:
+    if value_count is None:
         return {"untried": f"sums over {world.size} ranks are not exact"}
     world.begin(f"{name} of {dtype}")
     everyone = tuple(range(world.size))
     try:
-        found = _tried(world, name, dtype, fits, everyone, None)
+        found = _tried(world, name, dtype, value_count, everyone, None)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         if not _REFUSAL.search(str(error)):
             raise
@@ -57,16 +57,16 @@ def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
     is_wrong = any(part["wrong"] for part in found.get("parts", ()))
     words = world.exchange("wrong" if is_wrong else "right")
     if collective.reduces and set(words) == {"wrong"}:
-        found["isolated"] = [_alone(world, name, dtype, fits, group) for group in _small_groups(world.size)]
+        found["isolated"] = [_alone(world, name, dtype, value_count, group) for group in _small_groups(world.size)]
     return found
 
 
 def _tried(
-    world: World, name: str, dtype: str, fits: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None
+    world: World, name: str, dtype: str, value_count: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
     parts = []
     for count in _COUNTS:
-        setting = group_of(world, count, getattr(torch, dtype), fits)
+        setting = group_of(world, count, getattr(torch, dtype), value_count)
         call = prepare(name, replace(setting, ranks=ranks, group=group, roots=ranks))
         call.fill()
         call.run()
@@ -77,17 +77,17 @@ def _tried(
 
 
 def _small_groups(size: int) -> Iterable[tuple[int, ...]]:
-    """Pairs of neighbours: a rank at fault makes two groups wrong, a link one. For two ranks, each rank alone."""
+    """Pairs of neighbours: a faulty rank makes two groups wrong, a faulty link one. For two ranks: each rank alone."""
     return [(rank, (rank + 1) % size) for rank in range(size)] if size > 2 else [(0,), (1,)]
 
 
-def _alone(world: World, name: str, dtype: str, fits: int, members: tuple[int, ...]) -> dict[str, Any]:
+def _alone(world: World, name: str, dtype: str, value_count: int, members: tuple[int, ...]) -> dict[str, Any]:
     """Repeat the collective in a small group, because a sum that is wrong everywhere does not identify the rank."""
     members = tuple(sorted(members))
     group = dist.new_group(list(members))
     wrong = 0
     if world.rank in members:
-        found = _tried(world, name, dtype, fits, members, group)
+        found = _tried(world, name, dtype, value_count, members, group)
         wrong = sum(part["wrong"] for part in found["parts"])
     wrongs = world.exchange(str(wrong))
     if world.rank in members:

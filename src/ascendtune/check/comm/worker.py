@@ -34,7 +34,7 @@ _ECHO_SECONDS = 1.0
 
 
 def main(kind: str, directory: str, work: str) -> int:
-    """Join, run the task, leave; the exit code. Errors are written to this rank's notes."""
+    """Join, run the task, leave; return the exit code. Errors are written to this rank's notes."""
     # Ctrl-C ends a rank without a message: there is nothing to save.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     notes = LineWriter(notes_path(Path(directory), int(os.environ["RANK"])))
@@ -63,5 +63,5 @@ if __name__ == "__main__":
     code = main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Skip the libraries' destructors: after a failure they wait for ranks that are gone.
+    # Skip the libraries' destructors: after a failure they would wait for ranks that are gone.
     os._exit(code)

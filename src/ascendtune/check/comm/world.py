@@ -26,9 +26,9 @@ class AbsentRanksError(Exception):
 
 @dataclass
 class World:
-    """Ranks synchronise through the job's key-value store, beside the process group under test.
+    """The ranks, synchronised through the job's key-value store, beside the process group under test.
 
-    The store does not use the devices or their links, so it shows which ranks are missing when a collective hangs.
+    The store does not use the devices or their links, so it shows which ranks are missing if a collective hangs.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class World:
 
     @classmethod
     def join(cls, device: Device, notes: LineWriter, limit: timedelta) -> World:
-        """Wait for all ranks by torchrun's variables, then create the process group.
+        """Wait for all ranks, given by torchrun's variables, then create the process group.
 
         Raises:
             AbsentRanksError: some ranks did not arrive.
@@ -75,7 +75,7 @@ class World:
         self.exchange("")
 
     def exchange(self, word: str) -> list[str]:
-        """The words of all ranks, by rank.
+        """Return the words of all ranks, ordered by rank.
 
         Raises:
             AbsentRanksError: some ranks did not send a word.

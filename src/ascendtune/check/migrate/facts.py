@@ -1,7 +1,7 @@
 """Rules on CUDA code: what runs on Ascend and what does not, one rule per subject, with its source.
 
-[torch_npu] marks what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of
-torch.cuda are unchanged after it was imported.
+[torch_npu] marks facts that were read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and the functions of
+torch.cuda that are unchanged after its import.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ SUBMODULES = {
     "torch.jit.script": "torch-jit",
     "torch.jit.script_method": "torch-jit",
 }
-"""Dotted name, or what it begins with -> rule."""
+"""Dotted name, or its prefix -> rule."""
 
 CUDA_ONLY = frozenset(
     # [torch_npu] These are unchanged after transfer_to_npu.
@@ -210,7 +210,7 @@ CUDA_ONLY = frozenset(
 """Names in torch.cuda that transfer_to_npu does not replace."""
 
 KEYWORDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes"}
-"""Keyword arguments, unless they are False -> rule."""
+"""Keyword argument -> rule, unless its value is False."""
 
 STRINGS = (
     (r"(paged_)?(adamw|lion|rmsprop|ademamix)_(bnb_)?8bit|paged_(adamw|lion)_32bit|\w+_bnb(_\w+)?", "bitsandbytes"),
@@ -218,7 +218,7 @@ STRINGS = (
     (r"(CUDA_(?!HOME)|NCCL_|TORCH_NCCL_|PYTORCH_CUDA_)[A-Z0-9_]+", "cuda-variables"),
     (r"nvidia-smi\b.*", "nvidia-tools"),
 )
-"""Whole strings in Python code, as patterns -> rule."""
+"""Patterns for whole strings in Python code -> rule."""
 
 PACKAGES = {
     "flash-attn": "flash-attn",

@@ -30,7 +30,7 @@ def find_in_python(source: bytes) -> list[Hit]:
     if not _WORTH_READING.search(source):
         return []
     try:
-        # Python's warnings on invalid escapes do not matter here.
+        # Python's warnings about invalid escapes are irrelevant here.
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -148,7 +148,7 @@ class _Finder(ast.NodeVisitor):
             self._hit(code, node, is_optional=self._guards > 0)
 
     def _named(self, node: ast.expr, name: str) -> None:
-        """A name that was resolved to its module."""
+        """Handle a name whose module is known."""
         if code := _longest(name):
             self._hit(code, node)
         elif name.startswith("torch.cuda."):

@@ -1,4 +1,4 @@
-"""Scan a file or a tree of files: a finding for each rule that applies, with every place."""
+"""Scans a file or a tree of files: one finding for each rule that applies, with all places."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Scan:
     files: int
-    """Files that were read."""
+    """Number of files that were read."""
     findings: list[Finding]
 
     @property
@@ -86,7 +86,7 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def _look(file: Path) -> list[Hit] | None:
-    """None for files that are too large, or that are not text and not named like Python."""
+    """The hits in a file; None if it is too large, or neither text nor named like Python."""
     kind = kind_of(file) or "script"
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
@@ -103,7 +103,7 @@ def _look(file: Path) -> list[Hit] | None:
 
 
 def _in_notebook(text: str) -> list[Hit]:
-    """Line numbers count over all code cells; shell commands and magics are skipped."""
+    """The hits in a notebook; lines are counted over all code cells, shell commands and magics are skipped."""
     try:
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         lines = "\n".join("".join(cell["source"]) for cell in cells).splitlines()

@@ -1,4 +1,4 @@
-"""C++, CUDA, CMake, shell, YAML, Dockerfiles and requirements, line by line; comments are ignored."""
+"""Scans C++, CUDA, CMake, shell, YAML, Dockerfiles and requirements line by line; comments are ignored."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def find_in_text(kind: str, text: str) -> list[Hit]:
 
 
 def _without_c_comments(text: str) -> list[str]:
-    """Block comments are replaced by their line breaks, so that line numbers stay right."""
+    """Replace block comments by their line breaks, so that line numbers do not change."""
     text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
     return [line.partition("//")[0] for line in text.splitlines()]
 
