@@ -184,6 +184,8 @@ def _set_torch_defaults(device: Device, stack: ExitStack) -> None:
     """Set torch's defaults as in a new process: the program that calls `fit` may have changed them.
 
     The program's random number generators are not affected by the training.
+
+    Raises:
         InputError: the call is inside torch.autocast, which would keep the casts of the weights from step to step.
     """
     if torch.is_autocast_enabled(device.torch_device.type):

@@ -54,7 +54,7 @@ class Counters:
         return is_best
 
     def forget_evaluations(self) -> None:
-        """Start the search for the best evaluation, and for improvements, anew."""
+        """Restart the search for the best evaluation and for improvements."""
         self.best_step = self.best_loss = self.improved_loss = None
         self.worse_evaluations = 0
 

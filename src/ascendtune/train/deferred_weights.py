@@ -1,7 +1,7 @@
 """Weights that stay in their files until the part of the model to which they belong is sharded.
 
 Until then a parameter is a single number expanded with stride 0: it has shape, dtype and device, and takes no memory.
-The blocks are filled and sharded one by one, so a rank's memory never holds more than its shard and one block.
+The blocks are filled and sharded one by one, so a rank never stores more than its shard and one block.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def deferred_model(
 ) -> tuple[Any, DeferredWeights] | None:  # fmt: skip
     """A transformers model without weights, and the files that have them; None if loading is more than copying.
 
-    Each parameter must be in the files under its own name and with its own shape, and the files must hold nothing else.
+    Each parameter must be in the files under its own name and shape, and the files must contain nothing else.
 
     Args:
         kind: an auto class.

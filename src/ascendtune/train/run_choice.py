@@ -113,7 +113,7 @@ def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Ru
 
 
 def _unfinished_before(newest: RunDir, directory: Path) -> list[str]:
-    """How to resume the newest unfinished run before `newest`: a start considers `newest` alone."""
+    """A message on resuming the newest unfinished run before `newest`, as a start considers `newest` alone."""
     runs = _runs_of_series(directory)
     for number in sorted(runs, reverse=True):
         earlier = RunDir(runs[number])

@@ -1,4 +1,4 @@
-"""How a training process communicates with its supervisors: its phase in a heartbeat file, and stop signals.
+"""Communication between a training process and its supervisors: its phase in a heartbeat file, and stop signals.
 
 Free of torch.
 """

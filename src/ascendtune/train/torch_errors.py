@@ -32,8 +32,8 @@ _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
     r"|(?:CUDA (?:driver )?error|Triton Error \[CUDA\]): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
-"""Of the host; then of contexts, kernels and libraries, often because other processes use the memory. Failed
-allocations of tensors have a class of their own."""
+"""Failed allocations of the host; then of contexts, kernels and libraries, often because other processes use the
+memory. Failed allocations of tensors have a class of their own."""
 _DEVICE_FAILED = re.compile("acl api failed|CUDA error: ")
 """Messages of torch, which had no class for them before 2.8, and of torch_npu."""
 _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")

@@ -48,8 +48,9 @@ class AttentionTrial:
     """A small copy on which attentions are tried one after the other.
 
     Args:
-        config: config of the real model. make: see `Make`. values_of: maps (model, arguments of its forward) to the
-        values (batch, tokens, …) that the loss is computed from.
+        config: config of the real model.
+        make: see `Make`.
+        values_of: maps (model, arguments of its forward) to the values of the loss, (batch, tokens, …).
 
     Raises:
         NotComparable: see its docstring.

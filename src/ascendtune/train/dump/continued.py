@@ -64,7 +64,6 @@ def continue_recording(
 
     If the number of updates is unknown, the training continues after the last recorded step, unless its weights are
     those at the start of the recorded training.
-    recorded training started from.
 
     Args:
         updates: number of updates made before; None if unknown.

@@ -18,7 +18,6 @@ class ExpertUses:
 
     Args:
         experts: experts in modules that `fully_shard` has sharded.
-        experts: inside of what `fully_shard` has divided.
     """
 
     def __init__(self, experts: Iterable[nn.Module]) -> None:

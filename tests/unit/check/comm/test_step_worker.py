@@ -38,7 +38,7 @@ def test_step_of_an_optimizer_that_is_made_of_others_counts_once(
         for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
             monkeypatch.setattr(step_worker, name, _removed_with(hooks, getattr(step_worker, name)))
         world: Any = None
-        step_worker.StepTimer(world).watch()
+        step_worker.StepTimer(world).install()
         for _ in range(3):
             for each in weights:
                 each.grad = torch.ones_like(each)
