@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from preloaded import Preloaded
+
 _SSHD = "/usr/sbin/sshd"
+_HOST_COMMAND = Path(__file__).with_name("host_command.py")
 
 
 @dataclass
@@ -91,12 +95,15 @@ class Cluster:
 
 
 @contextmanager
-def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Cluster]:
+def two_machines(
+    path: Path, libraries: Preloaded | None = None, variables: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[Cluster]:
     """`nodea` and `nodeb`, to ssh `node1` and `node2`, too, with what they need in `path`.
 
     The test is skipped where they cannot be made.
 
     Args:
+        libraries: forks the programs of ascendtune that ssh starts.
         variables: host -> what a login there has in its environment.
     """
     if os.getuid() != 0 or not shutil.which("ip") or not Path(_SSHD).exists():
@@ -112,6 +119,8 @@ def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None =
         _run(f"ip addr add {net6}:1/64 dev {bridge} nodad")
         _run(f"ip link set {bridge} up")
         _prepare_ssh(path, net)
+        if libraries:
+            _fork_programs_of_ssh(path, libraries)
         for number, (host, namespace) in enumerate(cluster.hosts.items(), 2):
             _run(f"ip netns add {namespace}")
             _run(f"ip link add {namespace}o type veth peer name eth7 netns {namespace}")
@@ -170,6 +179,12 @@ def _prepare_ssh(path: Path, net: str) -> None:
     ssh = path / "bin" / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {path}/ssh_config "$@"\n')
     ssh.chmod(0o755)
+
+
+def _fork_programs_of_ssh(path: Path, libraries: Preloaded) -> None:
+    libraries.listen(path / "libraries")
+    with (path / "sshd_config").open("a") as config:
+        config.write(f"ForceCommand exec {sys.executable} -I -S {_HOST_COMMAND} {path}/libraries\n")
 
 
 def _run(command: str, *, shell: bool = False) -> None:

@@ -13,6 +13,8 @@ it would have otherwise, also in /proc. Differences: all share one hash seed; no
 its caches lie below the XDG_CACHE_HOME of the test process; pictures are composed and saved as empty files, because
 drawing one takes longer than these trainings do, and has tests of its own.
 
+What ssh starts on a simulated host (tests/cluster.py) is forked, too: `host_command.py` asks for it.
+
 An interpreter is started as usual where a variable differs that takes effect while it starts (PYTHONPATH, LD_PRELOAD,
 HF_HOME, …), and where the kernel does not let a process change what /proc shows of it.
 """
@@ -29,6 +31,7 @@ import json
 import logging
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -157,6 +160,13 @@ class Preloaded:
         finally:
             subprocess.Popen._execute_child = before  # type: ignore[attr-defined]
 
+    def listen(self, path: Path) -> None:
+        """Fork programs for `host_command.py`, too, which connects to a socket at `path`."""
+        with self._lock:
+            connection = self._connect()
+            connection.sendmsg([json.dumps({"listen": str(path)}).encode()])
+            connection.recv(32)
+
     def end(self) -> None:
         if self._socket and self._process:
             self._socket.close()
@@ -271,14 +281,84 @@ def _serve(descriptor: int) -> None:
     gc.freeze()
     with socket.socket(fileno=descriptor) as asker:
         asker.send(b"ready")
+        listening: list[socket.socket] = []
         while True:
-            content, descriptors, *_ = socket.recv_fds(asker, 1 << 20, 64)
-            if not content:
-                break
-            pid = _grandchild(json.loads(content), descriptors) if can_show else 0
-            for each in descriptors:
-                os.close(each)
-            asker.send(str(pid).encode())
+            for each in select.select([asker, *listening], [], [])[0]:
+                if each is not asker:
+                    _accept(each)
+                elif not _answer_asker(asker, listening, can_show=can_show):
+                    return
+
+
+def _answer_asker(asker: socket.socket, listening: list[socket.socket], *, can_show: bool) -> bool:
+    """False once the asker has ended."""
+    content, descriptors, *_ = socket.recv_fds(asker, 1 << 20, 64)
+    if not content:
+        return False
+    request, pid = json.loads(content), 0
+    if not can_show:
+        pass
+    elif path := request.get("listen"):
+        listening.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listening[-1].bind(path)
+        listening[-1].listen()
+    else:
+        pid = _grandchild(request, descriptors)
+    for each in descriptors:
+        os.close(each)
+    asker.send(str(pid).encode())
+    return True
+
+
+def _accept(listening: socket.socket) -> None:
+    connection, _ = listening.accept()
+    with connection, suppress(ChildProcessError):
+        if not os.fork():
+            try:
+                _stand_by(connection)
+            finally:
+                os._exit(0)
+        # Those that have ended since.
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _stand_by(connection: socket.socket) -> None:
+    """Be the parent of a program on a host; tell `host_command.py` how it ends."""
+    _close_others({connection.fileno()})
+    content, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 64)
+    request = json.loads(content)
+    if not _is_ours(request["argv"]) or _of_interpreter(request["env"]) != _of_interpreter(_base.variables):
+        connection.send(b"no")
+        return
+    reader, writer = os.pipe()
+    if pid := os.fork():
+        for each in descriptors:
+            os.close(each)
+        _answer(reader, writer)
+        connection.send(b"started")
+        _, status = os.waitpid(pid, 0)
+        connection.send(str(status).encode())
+        return
+    try:
+        for each in descriptors[3:]:
+            if _LIBC.setns(each, 0):
+                raise OSError(ctypes.get_errno(), "setns")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.chdir(request["cwd"])
+        streams = dict(enumerate(descriptors[:3]))
+        _begin(request["argv"], request["env"], streams, writer, session=True, group=None)
+    finally:
+        traceback.print_exc()
+        os._exit(255)
+
+
+def _of_interpreter(env: Mapping[str, str]) -> dict[str, str]:
+    """Streams are not buffered where the program's environment says so."""
+    return {
+        name: value for name, value in _at_start(env).items()
+        if name.startswith(("PYTHON", "LD_")) and name != "PYTHONUNBUFFERED"
+    }  # fmt: skip
 
 
 def _import_ours() -> dict[str, ModuleType]:

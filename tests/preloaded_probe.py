@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,18 @@ if sys.argv[1] == "interrupt when unblocked":
         time.sleep(10)
     except KeyboardInterrupt:
         sys.exit(5)
+if sys.argv[1] == "host":
+    told = {
+        "pid": os.getpid(),
+        "name": os.uname().nodename,
+        "interfaces": sorted(each for _, each in socket.if_nameindex()),
+        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "mounts": Path("/proc/self/mounts").read_text(),
+        "has torch": "torch" in sys.modules,
+    }
+    Path(sys.argv[2]).with_suffix(".new").write_text(json.dumps(told))
+    Path(sys.argv[2]).with_suffix(".new").rename(sys.argv[2])
+    time.sleep(60)
 proc = Path("/proc/self")
 handlers = {
     each.name: str(signal.getsignal(each)).split(" at ")[0]

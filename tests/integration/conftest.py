@@ -20,6 +20,7 @@ from ascendtune.core.files import write_atomically
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report import picture
 from cluster import Cluster, two_machines
+from preloaded import Preloaded
 
 _PATIENCE_SECONDS = 180
 
@@ -177,6 +178,6 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with two_machines(tmp_path_factory.mktemp("cluster")) as machines:
+def cluster(tmp_path_factory: pytest.TempPathFactory, _libraries: Preloaded) -> Iterator[Cluster]:
+    with two_machines(tmp_path_factory.mktemp("cluster"), _libraries) as machines:
         yield machines

@@ -12,9 +12,12 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 _PATIENCE_SECONDS = 600
-# Whoever looked for a model or data on a hub would fail.
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9", "COLUMNS": "60"}
+# A request to a hub would fail. Not by HF_ENDPOINT, which a process that is forked has read already.
+_NOWHERE = "http://127.0.0.1:9"
+_OFFLINE = {"HTTP_PROXY": _NOWHERE, "HTTPS_PROXY": _NOWHERE, "COLUMNS": "60"}
 
 
 def _scores(output: str) -> list[int]:

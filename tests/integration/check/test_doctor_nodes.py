@@ -24,7 +24,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         f"import time\ntrue = time.time\ntime.time = lambda: true() + {_AHEAD_SECONDS}\n"
     )
     odd = {"PYTHONPATH": str(path), "HCCL_CONNECT_TIMEOUT": "300", "HCCL_IF_IP": "10.0.0.9"}
-    with two_machines(path, {"nodea": {"HCCL_IF_IP": "10.0.0.8"}, "nodeb": odd}) as machines:
+    with two_machines(path, variables={"nodea": {"HCCL_IF_IP": "10.0.0.8"}, "nodeb": odd}) as machines:
         subprocess.run(["ip", "-n", machines.hosts["nodeb"], "link", "set", "eth7", "mtu", "1400"], check=True)
         yield machines
 

@@ -15,42 +15,6 @@ import pytest
 from ascendtune.core.rundir import RunDir
 from cluster import Cluster, until
 
-_START = """
-import json, sys
-from pathlib import Path
-from ascendtune.cli.messages import print_error
-from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError
-from ascendtune.job.backend import ssh
-from ascendtune.job.nodes.cluster_spec import ClusterSpec
-from ascendtune.job.nodes.cluster_spec import hosts_of
-from ascendtune.job.spec import JobSpec
-log.set_up()
-asked = json.loads(sys.argv[1])
-spec = JobSpec(
-    tuple(asked["argv"]),
-    Path(asked["run"]),
-    nproc=1,
-    kind="cpu",
-    max_restarts=asked["max_restarts"],
-    on_hang=asked["on_hang"],
-)
-# Ten seconds in earnest; three are enough for programs without a process group.
-ssh._LEFT_ALONE_SECONDS = 3
-hosts = hosts_of(asked["hosts"])
-sizes = asked["nproc"], asked["min_nodes"]
-wanted = ClusterSpec(hosts, *sizes, silence_seconds=10, return_seconds=asked["return_seconds"])
-try:
-    result = ssh.start(spec, wanted)
-except AscendtuneError as error:
-    print_error(error)
-    sys.exit(error.exit_code)
-if result.error:
-    print_error(result.error)
-sys.exit(result.exit_code)
-"""
-
-
 # Minutes in earnest are moments here: on each host the watcher is one that loses patience soon.
 _IMPATIENT = """
 import sys
@@ -105,7 +69,7 @@ def start_nodes(cluster: Cluster) -> Start:
             **asked,
         }
         return subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(job)],
+            [sys.executable, str(Path(__file__).with_name("start_nodes.py")), json.dumps(job)],
             stdout=subprocess.PIPE,
             stderr=err.open("w") if err else subprocess.PIPE,
             text=True,

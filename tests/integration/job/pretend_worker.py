@@ -40,7 +40,7 @@ if how == "talk" and rank == 0:
     os.write(1, b"\xff the end")
 if how == "flood":
     # More than is kept for somebody who does not read; each line has 100 bytes.
-    for number in range(200_000 if rank == 0 else 100_000):
+    for number in range(120_000 if rank == 0 else 60_000):
         print(f"{number:099}")
 if how.endswith("-once"):
     # Each rank notes that it was here; the second time all of them finish.
