@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import unsynced
 from preloaded import Preloaded
 from tiny_model import write_tiny_model
 
@@ -19,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Otherwise each child would compile what it imports of ascendtune.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+unsynced.install()
 
 # The same examples in every run: a search may find something new, but not in the middle of somebody's commit.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)

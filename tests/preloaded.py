@@ -10,8 +10,8 @@ program of ascendtune gets one of these copies, in which nothing has run. Import
 
 A forked child has the pid, parent, session, descriptors, signal handlers, directory, arguments and environment that
 it would have otherwise, also in /proc. Differences: all share one hash seed; no library is imported again, so that
-its caches lie below the XDG_CACHE_HOME of the test process; pictures are composed and saved as empty files, because
-drawing one takes longer than these trainings do, and has tests of its own.
+its caches lie below the XDG_CACHE_HOME of the test process; `os.fsync` does not wait; pictures are composed and saved
+as empty files, because drawing one takes longer than these trainings do, and has tests of its own.
 
 What ssh starts on a simulated host (tests/cluster.py) is forked, too: `host_command.py` asks for it.
 
@@ -49,6 +49,8 @@ from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
+
+import unsynced
 
 _LIBRARIES = (
     "torch", "torch.distributed.run", "torch.distributed.fsdp", "torch.nn.parallel",
@@ -259,6 +261,7 @@ _base = _Base({}, [], [], {}, os.execve)
 def _serve(descriptor: int) -> None:
     global _base
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    unsynced.install()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in _LIBRARIES:
