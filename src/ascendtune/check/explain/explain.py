@@ -9,6 +9,7 @@ from typing import Any
 
 from ascendtune.check.explain import reading
 from ascendtune.check.explain.answer.applicable_remedies import fitted
+from ascendtune.check.explain.answer.checkouts import of_checkouts
 from ascendtune.check.explain.answer.environment_notes import with_environment
 from ascendtune.check.explain.answer.headline import culprit_of, headline_of
 from ascendtune.check.explain.answer.placeholders import without_placeholders
@@ -217,6 +218,7 @@ class Explanation:
         remedies = with_environment(self._remedies(), self.verdict, self.scans)
         first = self.verdict.first
         remedies = without_placeholders(remedies, first, texts) if first is not None else remedies
+        remedies = of_checkouts(remedies, first.trace) if first is not None and first.trace is not None else remedies
         remedies = fitted(remedies, first.entry if first is not None else None, self.facts)
         return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 

@@ -14,6 +14,7 @@ from ascendtune.check.explain.knowledge.matcher import Hit
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import is_own
 from ascendtune.check.explain.package.api_change import changes, names
+from ascendtune.check.explain.package.distributions import named_in
 from ascendtune.check.explain.traceback.trace import Trace
 
 _CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
@@ -89,9 +90,19 @@ def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
         return trace.importer_of(importer), importer
     if owners_of(used):
         return importer, ""
+    if (named := named_in(used)) and named != importer:
+        return importer, named
+    if _is_private_function(used, trace.code):
+        return importer, ""
     # A package calls back what its own caller has given it.
     callers = (name for name in SUBCLASSED.get(importer, ()) if any(f"/{name}/" in file for file in trace.files))
     return importer, next(callers, say(OWN_CODE) if is_own(trace.files[0]) else "")
+
+
+def _is_private_function(used: str, code: str) -> bool:
+    """Whether a package called a function by a bare name which its module keeps to itself: none that a user gave it."""
+    is_private = re.fullmatch(r"_(?!_)\w+", used) is not None
+    return is_private and re.search(rf"\.{used}\(", code) is None
 
 
 def _hands_on(trace: Trace, package: str) -> bool:

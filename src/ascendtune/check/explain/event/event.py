@@ -159,10 +159,16 @@ class Event:
     def remedies(self) -> tuple[str, ...]:
         remedies = [_TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.entry).remedies]
         if self.entry.by_owner and self._is_of_package and self.hit.names.get(OWNER) != say(OWN_CODE):
-            is_for_own = self.entry.remedies[0].startswith(_FUNCTION) and OWNER in self.hit.names
-            # Of a function of another package there is nothing of one's own to correct.
+            is_for_own = self.entry.remedies[0].startswith(_FUNCTION) and self._is_function_of_package
+            # Of a function of a package there is nothing of one's own to correct.
             remedies[:2] = remedies[1:2] if is_for_own else reversed(remedies[:2])
         return tuple(remedies)
+
+    @property
+    def _is_function_of_package(self) -> bool:
+        """Whether a package's own function was called: a library is known, or a module keeps the name to itself."""
+        function = self.hit.names.get("function", "")
+        return OWNER in self.hit.names or (function.startswith("_") and not function.startswith("__"))
 
     @property
     def _is_of_package(self) -> bool:

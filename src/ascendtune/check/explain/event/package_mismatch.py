@@ -143,10 +143,11 @@ def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None, att
         )
     if not owner:
         return say(
-            "`grep -rn 'class {used}' $(python -c \"import {importer}; print({importer}.__path__[0])\")`: found: a "
+            "`grep -rn '{kind} {used}' $(python -c \"import {importer}; print({importer}.__path__[0])\")`: found: a "
             "fault of {importer} itself in this case: another release (`pip index versions {importer}`); not found: "
             "the package that {used} is of, in the release that {importer} names (`pip check`)",
             importer=importer,
+            kind="class" if used[:1].isupper() else "def",
             used=used.partition(".")[0],
         )
     if (releases := releases_of_pair(importer, owner)) is not None:

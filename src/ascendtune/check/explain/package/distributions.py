@@ -55,6 +55,34 @@ _DISTRIBUTION = {
     "zmq": "pyzmq",
 }
 """Of the others pip takes the module's name: it does not tell "_" from "-"."""
+_OF_NAMES = (
+    *("bitsandbytes", "deepspeed", "diffusers", "fairseq", "flash_attn", "fsspec", "gradio", "huggingface_hub"),
+    *(
+        "hydra",
+        "librosa",
+        "mlflow",
+        "mmengine",
+        "modelscope",
+        "numpy",
+        "omegaconf",
+        "peft",
+        "pydantic",
+        "pytorch_lightning",
+    ),
+    *(
+        "safetensors",
+        "sklearn",
+        "tensorflow",
+        "torchaudio",
+        "torchvision",
+        "transformers",
+        "triton",
+        "wandb",
+        "xformers",
+    ),
+)
+"""Modules after which functions of their own are called, and which are not words of everyday use."""
+_NAMED = re.compile(rf"_(?:\w+_)?(?P<module>{'|'.join(_OF_NAMES)})(?:_\w+)?")
 _COMMAND = re.compile(r"\bpip (?:show|install|uninstall|index versions|download)\b[^`;:,)\n]*")
 _WORD = re.compile(r"(?<![\w./@=-])[A-Za-z_][\w.]*(?![\w./+-])")
 
@@ -62,6 +90,12 @@ _WORD = re.compile(r"(?<![\w./@=-])[A-Za-z_][\w.]*(?![\w./+-])")
 def named_for_pip(remedy: str) -> str:
     """`remedy` with the names of distributions in place of those of modules, in its commands of pip."""
     return _COMMAND.sub(lambda command: _WORD.sub(_renamed, command[0]), remedy)
+
+
+def named_in(function: str) -> str:
+    """The package after which a private function is called: hydra of `_run_hydra`; empty if none is known."""
+    match = _NAMED.fullmatch(function)
+    return match["module"] if match is not None else ""
 
 
 def _renamed(word: re.Match[str]) -> str:

@@ -223,7 +223,7 @@ def _own_folder(package: str, file: str, trace: Trace) -> dict[str, str] | None:
 def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[str, str] | None:
     """The project that the script lies in, and the copy of it that Python imports."""
     files = [posix(each) for each, _, _ in trace.frames]
-    imported = next(filter(None, (_root(each, package) for each in [*([file] if file else files[:0:-1])])), "")
+    imported = next(filter(None, (root_of(each, package) for each in [*([file] if file else files[:0:-1])])), "")
     is_of_pip = _INSTALLED.match(f"{imported}/") is not None
     if not imported or is_of_pip != is_installed:
         return None
@@ -238,7 +238,7 @@ def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[
     return None
 
 
-def _root(file: str, package: str) -> str:
+def root_of(file: str, package: str) -> str:
     """The directory of the project that a file of `package` lies in; of an installed package its own directory."""
     if (installed := _INSTALLED.match(file)) is not None:
         return installed["folder"] if installed["package"] == package else ""
