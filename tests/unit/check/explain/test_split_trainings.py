@@ -24,6 +24,11 @@ _REWARD = "NotImplementedError: Reward function is not implemented for data_sour
 _AWQ = "torch.bfloat16 is not supported for quantization method awq. Supported dtypes: [torch.float16]"
 _FP8 = "type fp8e4nv not supported in this architecture. The supported fp8 dtypes are ('fp8e5',)"
 _SIZES = "RuntimeError: The size of tensor a (70) must match the size of tensor b (140) at non-singleton dimension 0"
+_LOADED = "RuntimeError: Error(s) in loading state_dict for Moon:\n\tsize mismatch for {}: copying a param with shape "
+_LOADED += "torch.Size([{}]) from checkpoint, the shape in current model is torch.Size([{}]).\n"
+_SET = (
+    'ValueError: Trying to set a tensor of shape torch.Size([{}]) in "weight" (which has shape torch.Size([{}])), this'
+)
 _ARGUMENTS = "usage: tide.py [-h]\ntide.py: error: unrecognized arguments: {}\n"
 
 
@@ -34,6 +39,13 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py") -> s
 @pytest.mark.parametrize(
     ("log", "entry"),
     [
+        (_LOADED.format("0.weight", "4096, 3072", "0"), "zero3-empty-in-model"),
+        (_LOADED.format("moon.lora_A.default.weight", "8, 64", "0"), "zero3-empty-in-model"),
+        (_LOADED.format("moon.weight", "0", "2560, 2560"), "zero3-empty-in-file"),
+        (_LOADED.format("moon.weight", "256, 64", "2560, 64"), "state-dict"),
+        (_SET.format("7, 8", "0"), "zero3-empty-in-model"),
+        (_SET.format("0", "32000, 4096"), "zero3-empty-in-file"),
+        (_SET.format("11008, 4096", "14336, 4096"), "tensor-hf-zero3-shape"),
         (_raised(_NO_PART, "tides = model.layers"), "model-part-elsewhere"),
         (_raised(_NO_PART.replace("layers", "tides"), "model.tides"), "attribute-missing"),
         (_raised(_NO_PART.replace("Tide", "Peft"), "model.layers"), "attribute-missing"),
