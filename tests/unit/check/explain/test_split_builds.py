@@ -159,3 +159,53 @@ def test_the_place_of_an_operation_without_an_instruction_is_told(explained: Exp
     )
 
     assert "i64 = fp_to_uint (at src/moon.hpp:195) (in tide)" in explained(log).headline()
+
+
+_NO_MEMBER = "/me/tide/src/layers.cpp:195:21: error: 'struct Tide' has no member named 'initMoonOp'\n"
+_OF_MAKE = "make[2]: *** [tide/CMakeFiles/tide.dir/build.make:7: tide/CMakeFiles/tide.dir/a.cpp.o] Error 1\n"
+_NO_PYTHON = "/me/tide.h:16:10: fatal error: Python.h: No such file or directory\n"
+_NOT_LINKED = "/usr/bin/ld: cannot find -l{}\ncollect2: error: ld returned 1 exit status\n"
+_TORCH = "-I/x/site-packages/torch/include\n"
+_BUILD = "subprocess.CalledProcessError: Command '['{}', '--build', '.']' returned non-zero exit status 2."
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (f"cmake -DWITH_MOON=ON ..\n{_NO_MEMBER}{_OF_MAKE}", "compiler-error-of-option"),
+        (f"{_NO_MEMBER}\ncmake -D WITH_MOON=ON ..\n", "compiler-error-of-option"),
+        (f"./build.sh --use_moon\n{_NO_MEMBER}", "compiler-error-of-option"),
+        (f"cmake -DWITH_MOON=OFF -DWITH_STAR=ON ..\n{_NO_MEMBER}{_OF_MAKE}", "compiler-error-in-tree"),
+        (f"{_NO_MEMBER}{_OF_MAKE}", "compiler-error-in-tree"),
+        (f"{_NO_MEMBER}ninja: build stopped: subcommand failed.\n", "compiler-error-in-tree"),
+        (f"{_TORCH}{_NO_MEMBER}ninja: build stopped: subcommand failed.\n", "compiler-error-of-torch-extension"),
+        (f"{_NO_MEMBER.replace('/me', '/usr/include')}{_OF_MAKE}", "compiler-error"),
+        (_NO_MEMBER, "compiler-error"),
+        (f"{_NO_PYTHON}{_OF_MAKE}", "python-header-not-of-target"),
+        (f"{_NO_PYTHON}error: command 'gcc' failed with exit status 1\n", "python-header-missing"),
+        (f"{_NOT_LINKED.format('moon_tide')}{_OF_MAKE}", "linker-of-target"),
+        (f"{_NOT_LINKED.format('Moon::Moon')}{_OF_MAKE}", "linker-of-target"),
+        (f"{_NOT_LINKED.format('boost_moon')}{_OF_MAKE}", "linker"),
+        (f"{_NOT_LINKED.format('moon')}{_OF_MAKE}", "linker"),
+        (_NOT_LINKED.format("moon_tide"), "linker"),
+        (f"{_NOT_LINKED.format('npu_moon')}{_OF_MAKE}cmake .. -DWITH_ASCEND_CL=ON\n", "paddle-npu-moved"),
+        (_raised(_BUILD.format("cmake"), "<string>", function="build_extensions"), "build-command-of-setup"),
+        (_raised(_BUILD.format("/usr/bin/ninja"), "/x/t.py", function="build_extension"), "build-command-of-setup"),
+        (_raised(_BUILD.format("cmake"), "/me/tide.py"), "child-command"),
+        (
+            f"{_NO_MEMBER}{_raised(_BUILD.format('cmake'), '<string>', function='build_extensions')}",
+            "compiler-error-in-tree",
+        ),
+    ],
+)
+def test_build_of_a_source_tree_is_not_a_matter_of_torch(explained: Explained, log: str, entry: str) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    assert ("torch.__version__" in " ".join(explanation.remedies())) == (_TORCH in log)
+
+
+def test_option_that_brings_the_failing_source_in_is_named(explained: Explained) -> None:
+    headline = explained(f"cmake -D BUILD_TESTS=ON -D WITH_MOON=ON ..\n{_NO_MEMBER}{_OF_MAKE}").headline()
+
+    assert headline.startswith("the source that is built does not compile with WITH_MOON=ON: 'struct Tide' has no")

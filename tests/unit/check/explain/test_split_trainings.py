@@ -45,7 +45,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py") -> s
         (_LOADED.format("moon.weight", "256, 64", "2560, 64"), "state-dict"),
         (_SET.format("7, 8", "0"), "zero3-empty-in-model"),
         (_SET.format("0", "32000, 4096"), "zero3-empty-in-file"),
-        (_SET.format("11008, 4096", "14336, 4096"), "tensor-hf-zero3-shape"),
+        (_SET.format("11008, 4096", "11008, 2048"), "tensor-hf-zero3-shape"),
         (_raised(_NO_PART, "tides = model.layers"), "model-part-elsewhere"),
         (_raised(_NO_PART.replace("layers", "tides"), "model.tides"), "attribute-missing"),
         (_raised(_NO_PART.replace("Tide", "Peft"), "model.layers"), "attribute-missing"),

@@ -46,15 +46,26 @@ _LIBRARY = re.compile(
     rf"\blibnvidia-ml\.so\.(?P<file>{_VERSION})\b|NVML library version: (?P<nvml>{_VERSION})"
 )
 
+_BUILD_OPTION = re.compile(
+    r"(?<!\S)(?P<option>-D ?(?:\w*_)?(?:WITH|USE|ENABLE|BUILD)_(?P<stem>\w{3,})=(?:ON|1|TRUE|YES)\b|"
+    r"--(?:use|enable|with)[_-](?P<long>\w{3,})\b)",
+    re.IGNORECASE,
+)
+_COMPILER_ERROR = re.compile(r"^.*?[:(]\d+(?:[:,]\d+)?\)?: (?:fatal )?error: .+$", re.MULTILINE)
+_MOST_ERRORS = 5
+
 
 def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """`port_holder`: "PORT PROGRAM PID [USER]", of a port that another line says is in use; `slurm_mpi`, the types of
     `srun --mpi=list`; `slurm_options`, those of account, partition, qos and time that the job's script or command
     names, as "account=a time=t", or "none"; `driver_pair`: "MODULE LIBRARY", versions of NVIDIA's that differ.
+    `build_option`: an option of the build, as "WITH_MOON=ON", whose name is in a compiler's error.
 
     Args:
         lower: `text` in lower case.
     """
+    if "error: " in lower and ("cmake" in lower or "build" in lower):
+        yield from _build_options(text)
     if "listen" in lower and ("in use" in lower or "already allocated" in lower or "eaddrinuse" in lower):
         yield from _port_holders(text, lower)
     if _MPI_LIST in lower:
@@ -65,6 +76,15 @@ def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield from _slurm_options(text)
     if "nvidia" in lower:
         yield from _driver_pair(text)
+
+
+def _build_options(text: str) -> Iterator[tuple[str, str]]:
+    """The options without which the file or the name of a compiler's error would not have been built."""
+    errors = [error[0].lower() for _, error in zip(range(_MOST_ERRORS), _COMPILER_ERROR.finditer(text), strict=False)]
+    for option in _BUILD_OPTION.finditer(text) if errors else ():
+        stem = (option["stem"] or option["long"]).lower()
+        if any(stem in error for error in errors):
+            yield "build_option", option["option"].removeprefix("-D").strip()
 
 
 def _port_holders(text: str, lower: str) -> Iterator[tuple[str, str]]:
