@@ -46,7 +46,6 @@ from ascendtune.core.imports import uncollected_imports
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
-_TELLING = 3
 _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
@@ -143,13 +142,6 @@ class Explanation:
     def sureness(self) -> str:
         """The certainty of the first cause, as a phrase."""
         return sureness_of(self.verdict, self.scans)
-
-    @property
-    def telling(self) -> tuple[Event, ...]:
-        """The lines that say most where nothing is known: the first cause, and up to two others."""
-        first = self.verdict.first
-        others = sorted(self.verdict.echoes, key=lambda event: (event.weight, event.is_vague))
-        return (first, *others[: _TELLING - 1]) if first else ()
 
     @property
     def to_collect(self) -> tuple[str, ...]:

@@ -16,12 +16,12 @@ from ascendtune.check.explain.facts.memory import sums_in
 from ascendtune.check.explain.facts.shapes import mismatch_in
 from ascendtune.check.explain.facts.state_dict import names_in
 from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER, KnownFailure
+from ascendtune.check.explain.knowledge.matcher import names_in as captured_in
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.traceback import cann_reason
 
 _FIELDS_OF_TORCHRUN = "failed (exitcode: "
 """A line of torchrun that says in fields how a process ended; the headline has its rank and host."""
-_NAME = re.compile(r"\{(\w+)\}")
 _STATE_DICT = "state-dict"
 _OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascend-report", "ascend-hccl")
 _GENERAL_ANCHORS = 3
@@ -67,8 +67,7 @@ def headline_of(first: Event, found: Diagnosis, facts: Facts) -> str:
 
 def _told(first: Event) -> str:
     """What the message says in numbers and names, for the headline."""
-    sums = sums_in(first.text)
-    if sums is not None and sums.tried_bytes is not None:
+    if (sums := sums_in(first.text)) is not None:
         return sums.headline()
     if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.entry.what:
         return mismatch.headline()
@@ -80,7 +79,7 @@ def _told(first: Event) -> str:
     if not first.is_known or entry.kind == "consequence" or _FIELDS_OF_TORCHRUN in first.text:
         return ""
     if "{" in entry.what:
-        is_filled = any(name in first.hit.names for name in _NAME.findall(entry.what))
+        is_filled = any(name in first.hit.names for name in captured_in(entry.what))
         return "" if is_filled else _own_sentence(first)
     if entry.specific:
         return _own_sentence(first) if _says_more_than(first, first.meaning) else ""

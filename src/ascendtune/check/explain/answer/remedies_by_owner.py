@@ -12,7 +12,7 @@ from ascendtune.check.explain.answer.applicable_remedies import clauses_of, with
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.knowledge.entries import IMPORTER, KnownFailure
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.log.frame import posix
+from ascendtune.check.explain.log.frame import from_package_on
 from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.origin import asked_of_library
 from ascendtune.check.explain.traceback.trace import Trace
@@ -35,7 +35,6 @@ _NO_MORE_THAN_LOOK = re.compile(r"(?:look at the frame shown|查?看\w*栈帧)[^
 _COMMAND = re.compile(r"`(?:env|grep|echo|ls|cat|file|pip|python)\b")
 """A command that shows where a value comes from. Such a remedy helps with code of any owner."""
 _NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
-_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 _CALLED = (
     "{package} failed in its own code ({file}:{line} in {function}): print what the frame shown gives to it; that is "
     "as its documentation asks: `pip show {package}`, and search its issues for '{type} {function}': a newer release"
@@ -96,7 +95,7 @@ def place_in_library(event: Event) -> str:
 def _of_called(trace: Trace, library: str) -> str:
     """The remedy for a library that failed when the user's own code called it."""
     file, line, function = _innermost_in(trace, library)
-    shown = _INSTALLED.sub("", posix(file))
+    shown = from_package_on(file)
     words = say(_CALLED, package=library, file=shown, line=line, function=function, type=trace.type)
     return named_for_pip(words)
 

@@ -38,6 +38,8 @@ _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _FOUNDED = "{sure}, says the language model; not checked, but the lines it quotes are in the logs"
 _UNFOUNDED = "{sure}, says the language model; not checked, and it may be invented: see what it quotes"
 _LINES = 3
+_MOST_TELLING = 2
+"""Other lines that say most, where nothing is known of the first cause."""
 _EXCERPT = 100
 """A log with at most so many lines counts as an excerpt."""
 _FRAME = re.compile(r"\bframe\b")
@@ -184,7 +186,8 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     if first.beside and first.beside not in first.quote:
         yield _Block("", _short(first.beside, short), _NEXT)
     if explanation.verdict.certainty == "unexplained":
-        for event in explanation.telling[1:]:
+        telling = sorted(explanation.verdict.echoes, key=lambda event: (event.weight, event.is_vague))
+        for event in telling[:_MOST_TELLING]:
             yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)
     is_named = any(map(_FRAME.search, first.entry.remedies[:1]))
     place = first.trace.place if first.trace is not None else None

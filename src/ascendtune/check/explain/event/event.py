@@ -8,7 +8,7 @@ from typing import Any
 
 from ascendtune.check.explain.facts import facts as facts_of
 from ascendtune.check.explain.knowledge.entries import IMPORTER, KINDS, OWN_CODE, OWNER, KnownFailure, words_of
-from ascendtune.check.explain.knowledge.matcher import Hit, filled
+from ascendtune.check.explain.knowledge.matcher import Hit, filled, names_in
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.traceback.cann_reason import PROCESS, TIME
@@ -20,7 +20,6 @@ _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)(?:'|--?)\w")
 _STAMP = re.compile(rf"{PROCESS} ?(?:{TIME} ?)?|(?<=: ){TIME} ")
 """The process id and time that CANN writes between a code and its message."""
 _FEW_WORDS = 8
-_NAME = re.compile(r"\{(\w+)\}")
 _QUOTED = re.compile(r"`[^`]+`")
 _ASSIGNED = re.compile(r"(?<=[A-Za-z_]=)\{\w+\}|(?<=--)[\w-]+[ =]\{\w+\}")
 """A name that is a command's value, outside of such quotes: it is not left out, for what remains is not a command."""
@@ -186,7 +185,7 @@ class Event:
             remedy = _NAMED.sub("", remedy)
             remedy = remedy.replace(_OF_CALLER, say("of the calling package"))
             remedy = remedy.replace(_UPGRADE, say("a newer release, or checkout (`git pull`), of the calling package"))
-        unusable = {name: name.upper() for name in _NAME.findall(remedy) if not _is_word(name, names.get(name), remedy)}
+        unusable = {name: name.upper() for name in names_in(remedy) if not _is_word(name, names.get(name), remedy)}
         whole = remedy
         for command in (_QUOTED, _ASSIGNED) if unusable else ():
             whole = command.sub(lambda each: filled(each[0], {**names, **unusable}), whole)

@@ -266,18 +266,16 @@ def statement(message: str) -> str:
 
 def told(message: Facts, sentence: str) -> str:
     """The facts that `sentence` lacks and a reader needs, at most three, as "a, b"; empty if there are none."""
-    shown: list[str] = []
     for name in _TOLD:
+        shown: list[str] = []
         for value in message.get(name, ()):
             is_new = value not in sentence and not any(value in each or each in value for each in shown)
-            is_new = (
-                is_new and _IS_NAME.search(value) is not None and not value.isdigit() and not value.endswith(_SOURCES)
-            )
-            if is_new and len(value) <= _LONGEST_TOLD and len(shown) < _MOST_TOLD:
+            is_name = _IS_NAME.search(value) and not value.isdigit() and not value.endswith(_SOURCES)
+            if is_new and is_name and len(value) <= _LONGEST_TOLD:
                 shown.append(value)
         if shown:
-            break
-    return ", ".join(shown)
+            return ", ".join(shown[:_MOST_TOLD])
+    return ""
 
 
 def satisfied(requires: dict[str, LazyPattern], facts: Facts) -> dict[str, str] | None:

@@ -66,7 +66,7 @@ _MISCOUNTED = (
 class Sums:
     """What the allocator said; None where it did not, or where the message is cut off before."""
 
-    tried_bytes: int | None
+    tried_bytes: int
     total_bytes: int | None
     free_bytes: int | None
     allocated_bytes: int | None
@@ -102,14 +102,12 @@ class Sums:
     @property
     def is_one_tensor(self) -> bool:
         """Whether the tensor that was asked for alone takes most of the device."""
-        tried, total = self.tried_bytes, self.total_bytes
-        return tried is not None and total is not None and tried > _ONE_TENSOR * total
+        return self.total_bytes is not None and self.tried_bytes > _ONE_TENSOR * self.total_bytes
 
     @property
     def is_miscounted(self) -> bool:
         """Whether a tensor of that size can only be a number that was computed wrongly."""
-        tried, total = self.tried_bytes, self.total_bytes
-        return tried is not None and total is not None and tried > _NEVER_MEANT * total
+        return self.total_bytes is not None and self.tried_bytes > _NEVER_MEANT * self.total_bytes
 
     @property
     def outside_bytes(self) -> int | None:
@@ -120,7 +118,7 @@ class Sums:
             return sum(held for held in self.processes_bytes if held <= self.total_bytes) or None
         # What was asked for was not free.
         free = self.tried_bytes if self.free_bytes is None else self.free_bytes
-        return None if free is None else max(0, self.total_bytes - free - self.own_bytes)
+        return max(0, self.total_bytes - free - self.own_bytes)
 
     @property
     def are_others_to_blame(self) -> bool:
@@ -141,7 +139,7 @@ class Sums:
     def conclusion(self) -> str | None:
         """One sentence on where the memory is."""
         tried, total, outside, unused = self.tried_bytes, self.total_bytes, self.outside_bytes, self.unused_bytes
-        if tried is None or total is None:
+        if total is None:
             return None
         if tried > total:
             return say("one tensor alone is larger than the device: look for a wrong shape before anything else")
@@ -219,13 +217,13 @@ class Sums:
 def sums_in(text: str) -> Sums | None:
     """The sums in an allocator's message, of torch on CUDA or NPU, old or new."""
     found = {name: _bytes(pattern.search(text)) for name, pattern in _FIELDS.items()}
-    if found["tried_bytes"] is None:
+    tried, unused = found.pop("tried_bytes"), found.pop("unused_bytes")
+    if tried is None:
         return None
-    unused = found.pop("unused_bytes")
     if found["reserved_bytes"] is None and unused is not None and found["allocated_bytes"] is not None:
         found["reserved_bytes"] = found["allocated_bytes"] + unused
     processes = tuple(_bytes(match) or 0 for match in _PROCESS.finditer(text))
-    return Sums(**found, processes_bytes=processes)
+    return Sums(tried, **found, processes_bytes=processes)
 
 
 def _bytes(match: re.Match[str] | None) -> int | None:

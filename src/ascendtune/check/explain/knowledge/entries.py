@@ -184,24 +184,9 @@ class KnownFailure:
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
         given = (self.pattern, self.capture, self.beside, *self.requires.values())
-        patterns: Iterator[LazyPattern | ApiPattern] = filter(None, given)
-        of_origin = NAMES_OF_ORIGIN if self.origin else ()
-        named = (name for pattern in patterns for name in pattern.names)
-        return frozenset(
-            [
-                IMPORTER,
-                EXPRESSION,
-                TABLE,
-                OWNER,
-                PLACE,
-                MISMATCH,
-                FIX,
-                SINCE,
-                *of_origin,
-                *named,
-                *([BELOW] if self.below else []),
-            ]
-        )
+        named = frozenset(name for pattern in given if pattern for name in pattern.names)
+        of_any = {IMPORTER, EXPRESSION, TABLE, OWNER, PLACE, MISMATCH, FIX, SINCE}
+        return named | of_any | (NAMES_OF_ORIGIN if self.origin else set()) | ({BELOW} if self.below else set())
 
     @property
     def is_of_api(self) -> bool:

@@ -215,13 +215,18 @@ def with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
     return [*hits, spare] if depend and spare is not None else hits
 
 
+def names_in(sentence: str) -> list[str]:
+    """The names in braces, in whose place stands what was captured."""
+    return _NAME.findall(sentence)
+
+
 def filled(text: str, names: dict[str, str]) -> str:
     """`text` with what was captured in place of {name}; what was not captured is left out, with the brackets or the
     colon before it. Chinese sentences have full-width ones, and no blank after a name.
     """
-    missing = set(_NAME.findall(text)) - names.keys()
+    missing = set(names_in(text)) - names.keys()
     # Brackets with several names go as a whole where none is known.
-    text = _BRACKETS.sub(lambda part: part[0] if set(_NAME.findall(part[0])) - missing else "", text)
+    text = _BRACKETS.sub(lambda part: part[0] if set(names_in(part[0])) - missing else "", text)
     for name in sorted(missing):
         text = re.sub(rf"^\{{{name}\}}", say("something"), text)
         text = re.sub(rf" ?[(（][^(){{}}（）]*\{{{name}\}}[^(){{}}（）]*[)）]", "", text)

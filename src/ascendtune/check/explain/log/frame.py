@@ -41,7 +41,7 @@ _TEMPORARY = re.compile(
 )
 """Directories that pip, uv and build make for one build and remove after it."""
 _PROGRAM = re.compile(r"/s?bin/[^/.]+$")
-"""A script that pip generates for a command of a package."""
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _OF_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\{2,}[^\n]*")
 _ESCAPED = re.compile(r"\\{2,}")
 COMPILED = (".pyx", ".pxi")
@@ -76,11 +76,26 @@ def is_own(file: str) -> bool:
     """Whether a file belongs to no installed package."""
     return (
         not file.endswith(COMPILED)
-        and _PROGRAM.search(file) is None
+        and not is_command(file)
         and not any(part in posix(file) for part in _NOT_OURS)
         and not is_of_standard_library(file)
         and _PLACEHOLDER.match(file) is None
     )
+
+
+def is_command(file: str) -> bool:
+    """Whether a file is a script that pip generates for a command of a package."""
+    return _PROGRAM.search(file) is not None
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file lies in a directory of installed packages."""
+    return _PACKAGES.match(posix(file)) is not None
+
+
+def from_package_on(file: str) -> str:
+    """The path of a file of an installed package, from the package on; that of any other file."""
+    return _PACKAGES.sub("", posix(file))
 
 
 def is_of_standard_library(file: str) -> bool:

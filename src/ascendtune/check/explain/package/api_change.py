@@ -34,7 +34,7 @@ import tomli
 from ascendtune.check.explain.log.frame import posix
 from ascendtune.check.explain.package.spelling import meant
 
-_IMPORTED = re.compile(
+IMPORTED = re.compile(
     r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
     r"(?: \((?P<file>[^()]+)\))?"
 )
@@ -42,7 +42,7 @@ _MODULE = re.compile(r"No module named ['\"]?(?P<path>\w[\w.]*)(?!.*is not a pac
 _ARGUMENT = re.compile(r"(?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<argument>\w+)'")
 _OF_MODULE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 _OF_CLASS = re.compile(
-    r"(?:'(?P<object>\w+)' object|type object '(?P<type>\w+)') has no attribute '(?P<attribute>\w+)'"
+    r"(?:'(?=\w+' object)|type object '(?=\w+' has))(?P<owner>\w+)'(?: object)? has no attribute '(?P<attribute>\w+)'"
 )
 _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
 """The suggestion that Python 3.10 and later append to the message."""
@@ -144,8 +144,7 @@ def inherited_in(message: str) -> ApiChange | None:
         owner, _, method = argument["function"].rpartition(".")
         member, is_overridden = f".{method}({argument['argument']})", True
     elif attribute := _OF_CLASS.search(message):
-        owner, is_overridden = attribute["object"] or attribute["type"], False
-        member = f".{attribute['attribute']}"
+        owner, member, is_overridden = attribute["owner"], f".{attribute['attribute']}", False
     else:
         return None
     ending = max(filter(owner.endswith, _BASES), key=len, default="")
@@ -157,7 +156,7 @@ def inherited_in(message: str) -> ApiChange | None:
 
 def missing_in(message: str) -> tuple[str, str] | None:
     """(module, name) of a message that says that a module lacks a name."""
-    missing = _IMPORTED.search(message) or _OF_MODULE.search(message)
+    missing = IMPORTED.search(message) or _OF_MODULE.search(message)
     return (missing["module"], missing["name"]) if missing is not None else None
 
 
@@ -166,11 +165,10 @@ def _misspelling_in(message: str) -> ApiChange | None:
     missing = missing_in(message)
     if missing is not None:
         module, name = missing
-        imported = _IMPORTED.search(message)
-        if imported is not None and _is_shadow(imported["file"] or "", module):
+        if _is_of_shadow(message):
             return None
     elif attribute := _OF_CLASS.search(message):
-        module, name = attribute["object"] or attribute["type"], attribute["attribute"]
+        module, name = attribute["owner"], attribute["attribute"]
     else:
         return None
     suggested = _MEANT.search(message)
@@ -193,25 +191,25 @@ def _names_of(module: str) -> Iterator[str]:
 
 
 def _change_in(message: str) -> ApiChange | None:
-    if imported := _IMPORTED.search(message):
-        module, name = imported["module"], imported["name"]
-        if _is_shadow(imported["file"] or "", module):
-            return None
-        return _known(f"{module}.{name}", module) or _known(name, module)
-    if missing := _MODULE.search(message):
-        return _known(missing["path"], missing["path"])
+    if (missing := missing_in(message)) is not None:
+        module, name = missing
+        return None if _is_of_shadow(message) else _known(f"{module}.{name}", module) or _known(name, module)
+    if absent := _MODULE.search(message):
+        return _known(absent["path"], absent["path"])
     if argument := _ARGUMENT.search(message):
         return _of_call(argument["function"], argument["argument"])
-    if attribute := _OF_MODULE.search(message):
-        module, name = attribute["module"], attribute["name"]
-        return _known(f"{module}.{name}", module) or _known(name, module)
     if attribute := _OF_CLASS.search(message):
-        return _of_class(attribute["object"] or attribute["type"], f".{attribute['attribute']}")
+        return _of_class(attribute["owner"], f".{attribute['attribute']}")
     return None
 
 
-def _is_shadow(file: str, module: str) -> bool:
-    """Whether something of one's own has the name of the package: a file beside the script, or an empty directory."""
+def _is_of_shadow(message: str) -> bool:
+    """Whether a name is missing in something of one's own that has the name of the package: a file beside the script,
+    or an empty directory."""
+    imported = IMPORTED.search(message)
+    if imported is None:
+        return False
+    file, module = imported["file"] or "", imported["module"]
     is_file = PurePosixPath(posix(file)).name == f"{module}.py" and not _INSTALLED.search(posix(file))
     return is_file or file == "unknown location"
 

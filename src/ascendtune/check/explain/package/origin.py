@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.log.frame import is_of_build, is_of_standard_library, is_own, posix
-from ascendtune.check.explain.package.api_change import change_in, is_known_module
+from ascendtune.check.explain.log.frame import from_package_on, is_of_build, is_of_standard_library, is_own, posix
+from ascendtune.check.explain.package.api_change import IMPORTED, change_in, is_known_module
 from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.patches import patch_in
 from ascendtune.check.explain.traceback.trace import ASSERT, Trace
@@ -29,13 +29,11 @@ NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
     checkout, copy     the directory of the script's project, and of the copy that Python imports
 """
 _MISSING = re.compile(
-    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
-    r"(?: \((?P<file>[^()]+)\))?|"
+    rf"{IMPORTED.pattern}|"
     r"No module named ['\"]?(?P<missing>\w+\.[\w.]+)(?!.*is not a package)|"
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
 _INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[A-Za-z]\w*))/")
-_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
 """Code that a package has written from that of other packages, for the releases which were installed then."""
 _CALLER_AND_CALLED = 2
@@ -153,9 +151,8 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
 def asked_of_library(trace: Trace, library: str) -> str:
     """The remedy for a package whose code holds the whole traceback."""
     file, line, _ = trace.place or ("", 0, "")
-    shown = _PACKAGES.sub("", posix(file))
-    function, kind = trace.frames[-1][2], trace.type
-    return named_for_pip(say(_OF_LIBRARY, package=library, function=function, file=shown, line=line, type=kind))
+    function, shown = trace.frames[-1][2], from_package_on(file)
+    return named_for_pip(say(_OF_LIBRARY, package=library, function=function, file=shown, line=line, type=trace.type))
 
 
 def advises_search(trace: Trace) -> bool:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.log.frame import is_of_standard_library, posix
+from ascendtune.check.explain.log.frame import is_command, is_of_standard_library, posix
 from ascendtune.check.explain.traceback.attention_reasons import refusal_in
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
@@ -54,7 +54,6 @@ OF_MODULES = ("__getattr__", "__getattribute__")
 
 OUTERMOST = ("<module>", "<cell line")
 """Functions of the frame in which a program or a cell of a notebook begins."""
-_PROGRAM = re.compile(r"/s?bin/[^/.]+$")
 _PASSING_ON = re.compile(
     r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
     r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
@@ -117,7 +116,7 @@ def library_alone(frames: list[tuple[str, int, str]]) -> str:
     """The package of the innermost frame outside of torch, where all of `frames` are those of packages, of Python, or
     of a command that pip installed; empty if one is other code."""
     files = [posix(file) for file, _, _ in frames]
-    others = [file for file in files if not (file.startswith("<frozen ") or _PROGRAM.search(file))]
+    others = [file for file in files if not (file.startswith("<frozen ") or is_command(file))]
     packages = [_package_of(file) for file in others if file[:1] == "<" or not is_of_standard_library(file)]
     return next((package for package in reversed(packages) if package != "torch"), "") if all(packages) else ""
 

@@ -11,7 +11,7 @@ OPEN = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\($")
 """A statement whose text stands in the next line."""
 _RAISE = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\((?P<rest>.*)")
 _LITERAL = re.compile(r"[frbFRB]{0,2}(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _MOST_LINES = 6
 _LEAST_WORDS = 3
 
@@ -33,5 +33,5 @@ def raised_by(code: Sequence[str]) -> tuple[str, str]:
                 break
             continue
         said += literal["text"][1:-1].replace("\\n", " ")
-    text = " ".join(_PLACEHOLDER.sub("…", said).split())
+    text = " ".join(PLACEHOLDER.sub("…", said).split())
     return statement["type"], text if len(text.split()) >= _LEAST_WORDS else ""

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ascendtune.check.explain.log.frame import COMPILED, frame_of, is_of_build, is_of_standard_library, is_own, posix
+from ascendtune.check.explain.log.frame import (
+    COMPILED,
+    frame_of,
+    from_package_on,
+    is_installed,
+    is_of_build,
+    is_of_standard_library,
+    is_own,
+    posix,
+)
 from ascendtune.check.explain.traceback import below_message, cann_reason
 from ascendtune.check.explain.traceback import code_of_frame as code_of
 from ascendtune.check.explain.traceback.advice import advice_below
-from ascendtune.check.explain.traceback.raised_code import raised_by
+from ascendtune.check.explain.traceback.raised_code import PLACEHOLDER, raised_by
 
 HEADER = "Traceback (most recent call last)"
 RAISED = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\([frb]?([\"'])(?P<message>.{8,}?)(?:\2.*)?$")
@@ -23,8 +32,6 @@ _MARKS = re.compile(r"\s+~*\^+~*\s*$")
 _ENDS_FRAME = re.compile(r"\bline \d+, in [\w<>.]+\s*$")
 _INDENTED_CODE = re.compile(r"\s{2,}(?![\w.-]+:(?: |$))\S")
 """A line of code below a frame, and not a key of a configuration with its value."""
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
-_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
 """The end of a line whose message continues on the next one."""
 _REASON = re.compile(r"because \S|\s+Explanation: \S")
@@ -185,7 +192,7 @@ class Trace:
         if not frames:
             return None
         file, line, function = frames[-1]
-        return _PACKAGES.sub("", posix(file)), line, function
+        return from_package_on(file), line, function
 
     @property
     def package(self) -> str:
@@ -201,7 +208,7 @@ class Trace:
     def package_that_failed(self) -> str:
         """The installed package, or known framework, of the innermost frame; empty if that is other code."""
         file = posix(self.frames[-1][0]) if self.frames else ""
-        return self.package if _PACKAGES.match(file) else code_of.framework_of(file)
+        return self.package if is_installed(file) else code_of.framework_of(file)
 
     @property
     def library_alone(self) -> str:
@@ -343,11 +350,11 @@ class Trace:
         if kind:
             self.type, self.message = kind, text
         elif raised := RAISED.match(self.code):
-            self.type, self.message = raised["type"], _PLACEHOLDER.sub("…", raised["message"].strip())
+            self.type, self.message = raised["type"], PLACEHOLDER.sub("…", raised["message"].strip())
         elif self.code.startswith(ASSERT):
             self.type, self.message = "AssertionError", self.code
         elif quoted := _QUOTED.match(self.code):
-            self.type, self.message = _UNNAMED, _PLACEHOLDER.sub("…", quoted["message"].strip())
+            self.type, self.message = _UNNAMED, PLACEHOLDER.sub("…", quoted["message"].strip())
         else:
             if self.headless:
                 # The log has no heading that could be quoted.
