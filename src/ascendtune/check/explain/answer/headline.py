@@ -82,15 +82,15 @@ def _told(first: Event) -> str:
         is_filled = any(name in first.hit.names for name in captured_in(entry.what))
         return "" if is_filled else _own_sentence(first)
     if entry.specific:
-        return _own_sentence(first) if _says_more_than(first, first.meaning) else ""
+        return _own_sentence(first) if _says_more(first) else ""
     if entry.general:
         reason = _innermost_reason(first)
         if not reason and entry.family in _OF_CANN:
             reason = cann_reason.reason_in([first.text])
-        if not _says_more_than(first, first.meaning):
+        if not _says_more(first):
             reason = _direct_cause(first) or reason
         return "" if reason in first.meaning else reason
-    says_more = len(entry.anchors) >= _GENERAL_ANCHORS or _says_more_than(first, first.meaning)
+    says_more = len(entry.anchors) >= _GENERAL_ANCHORS or _says_more(first)
     quoted = _own_sentence(first) if says_more else ""
     return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
 
@@ -113,8 +113,9 @@ def culprit_of(found: Diagnosis) -> str:
     """The rank, device and host that failed first, in brackets; empty where nothing tells."""
     rank, host, first = found.rank, found.host, found.first
     parts = [say("rank {rank}", rank=rank)] if rank is not None else []
-    if first is not None and first.device is not None and not _names_device(first):
-        parts.append(say("device {device}", device=first.device))
+    if first is not None and first.device is not None:
+        is_told = "{device}" in first.entry.what and first.hit.names.get("device") == str(first.device)
+        parts += [] if is_told else [say("device {device}", device=first.device)]
     if host and not (first is not None and "{host}" in first.entry.what):
         parts.append(say("host {host}", host=host))
     return f" ({', '.join(parts)})" if parts else ""
@@ -123,11 +124,6 @@ def culprit_of(found: Diagnosis) -> str:
 def _yields_to_reason(entry: KnownFailure) -> bool:
     """Whether an entry of a call of CANN knows only its number or its class."""
     return entry.kind in ("wrapper", "unknown") or (entry.general and entry.family in _OF_CANN)
-
-
-def _names_device(first: Event) -> bool:
-    """Whether the sentence of the entry has the number of the device."""
-    return "{device}" in first.entry.what and first.hit.names.get("device") == str(first.device)
 
 
 def meaning_of(event: Event) -> str:
@@ -174,11 +170,11 @@ def _beginning(sentence: str) -> str:
     return words if len(words.split()) >= _LEAST_WORDS else ""
 
 
-def _says_more_than(event: Event, meaning: str) -> bool:
+def _says_more(event: Event) -> bool:
     """Whether a message has words of its own: words that stand neither in the entry's example nor in its meaning."""
     entry = event.entry
     example = " ".join((entry.test, *(part for anchor in entry.anchors for part in anchor)))
-    return len(_words(_own_sentence(event)) - _words(f"{meaning} {example}")) >= _LEAST_NEW_WORDS
+    return len(_words(_own_sentence(event)) - _words(f"{event.meaning} {example}")) >= _LEAST_NEW_WORDS
 
 
 def _words(text: str) -> set[str]:

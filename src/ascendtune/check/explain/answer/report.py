@@ -98,9 +98,14 @@ def _opinion(opinion: Opinion) -> Iterator[_Block]:
         yield _Block(
             "seen", quoted.text if quoted.in_logs else say("(not in the logs) {text}", text=quoted.text), _KEPT
         )
-    for label, sentences in (("why", opinion.why), ("do", opinion.do)):
-        for number, sentence in enumerate(sentences, 1):
-            yield _Block(label if number == 1 else "", f"{number}. {sentence}", _KEPT)
+    yield from _numbered("why", opinion.why, _KEPT)
+    yield from _numbered("do", opinion.do, _KEPT)
+
+
+def _numbered(label: str, sentences: Iterable[str], *ranks: int) -> Iterator[_Block]:
+    """A block for each sentence; the last of the ranks is that of all further ones."""
+    for number, sentence in enumerate(sentences, 1):
+        yield _Block(label if number == 1 else "", f"{number}. {sentence}", ranks[min(number, len(ranks)) - 1])
 
 
 def _wrapped(block: _Block, limit: int) -> list[str]:
@@ -136,8 +141,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
         if explanation.stop:
             yield _Block("do", str(explanation.stop["remedy"]), _KEPT)
         if (stall := explanation.stall) is not None:
-            for number, remedy in enumerate(stall.remedies, 1):
-                yield _Block("do" if number == 1 else "", f"{number}. {remedy}", _KEPT if number == 1 else _NEXT)
+            yield from _numbered("do", stall.remedies, _KEPT, _NEXT)
         yield from _read(explanation)
         return
     if first is not None and found.missing is None and first.entry.kind == "consequence":
@@ -149,9 +153,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
         yield _Block("sure", explanation.sureness, _KEPT)
         yield from _places(explanation, first, short)
         yield from _entry(explanation, first)
-    for number, remedy in enumerate(explanation.remedies(), 1):
-        rank = _KEPT if number == 1 else _NEXT if number == 2 else _MORE
-        yield _Block("do" if number == 1 else "", f"{number}. {remedy}", rank)
+    yield from _numbered("do", explanation.remedies(), _KEPT, _NEXT, _MORE)
     for number, state in enumerate(explanation.now()):
         yield _Block("now" if number == 0 else "", state, _NEXT)
     if first is not None:
@@ -231,9 +233,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
     if explanation.verdict.missing is not None:
         return
     causes = causes_here(first.causes, first.entry, explanation.facts)
-    for number, cause in enumerate(causes, 1):
-        text = f"{number}. {cause}"
-        yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)
+    yield from _numbered("why", causes, _HELPFUL, _HELPFUL, _MORE)
 
 
 def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:

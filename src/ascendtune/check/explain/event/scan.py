@@ -304,20 +304,21 @@ class Scan:
             if event.last == number if is_notice else not (event.weak or is_conditional):
                 return
         line = lines_of.read(text_of(last))
-        lines = [each[:LONGEST_TEXT] for _, each in self.last_lines]
+        first, lines = self.last_lines[0][0], [each[:LONGEST_TEXT] for _, each in self.last_lines]
         said = [lines_of.read(each).said for each in lines]
-        first, words = failed_test(said, _LAST_WORDS)
+        index, words = failed_test(said, _LAST_WORDS)
         if words:
-            self._noted.note_words(line, words, self.lines - len(said) + first + 1, unknown_test(words))
+            self._noted.note_words(line, words, first + index, unknown_test(words))
         elif (raised := Traces.raised_in_code(line.said, number)) is not None:
             self._noted.note_exception(line, raised.text, raised)
         elif (named := known_exception(self._matcher, line.said, number)) is not None:
             self._noted.note_exception(line, line.said, named)
-        elif (titled := posted.exception_in_title(lines, self.lines - len(lines) + 1)) is not None:
+        elif (titled := posted.exception_in_title(lines, first)) is not None:
             self._noted.note_exception(Line("", titled.text), titled.text, titled)
-        elif not self._note_last_line() and (words := (refusal := posted.refusal(lines, said, _LAST_WORDS))[1]):
-            number = self.lines - len(lines) + refusal[0] + 1
-            self._noted.note_words(lines_of.read(lines[refusal[0]]), words, number, unknown_line(words))
+        elif not self._note_last_line():
+            index, words = posted.refusal(lines, said, _LAST_WORDS)
+            if words:
+                self._noted.note_words(lines_of.read(lines[index]), words, first + index, unknown_line(words))
 
     def _note_last_line(self) -> bool:
         """Note the last line where it has words of failure: what was said before it may have ended nothing."""

@@ -51,34 +51,41 @@ _VERSION_WORDS = (
 )
 """Each of `_VERSION_NAMES` holds one of them."""
 _WORLD = {
-    "world_size": re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),
-    "nproc": re.compile(
-        r"(?:--nproc[_-]per[_-]node[= ]|NPROC_PER_NODE=|--num_gpus[= ]|--num_processes[= ]|nproc_per_node *[:=] *)"
-        r"(?P<value>[1-9]\d{0,3})\b"
+    "world_size": (
+        ("world", "nranks", "ranksize", "rank_size"),
+        re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),
     ),
-    "nnodes": re.compile(r"(?:--nnodes[= ]|NNODES=|--num_machines[= ])(?P<value>[1-9]\d{0,3})\b"),
-    "port": re.compile(
-        r"(?:MASTER_PORT=|--master[_-]port[= ]|\bport[:= ]{1,2}|\[::\]:|0\.0\.0\.0:|localhost:|127\.0\.0\.1:|"
-        r"--port[= ])(?P<value>\d{4,5})\b"
+    "nproc": (
+        ("nproc", "num_gpus", "num_processes"),
+        re.compile(
+            r"(?:--nproc[_-]per[_-]node[= ]|NPROC_PER_NODE=|--num_gpus[= ]|--num_processes[= ]|nproc_per_node *[:=] *)"
+            r"(?P<value>[1-9]\d{0,3})\b"
+        ),
     ),
-    "checkpoint_inputs": re.compile(r"None of the inputs have (?P<value>requires_grad)=True"),
-    "failed_build": re.compile(
-        r"(?:Failed to (?:download and )?build:?|likely indicates that) [`'(]?(?P<value>[A-Za-z][\w.-]*)"
+    "nnodes": (
+        ("nnodes", "num_machines"),
+        re.compile(r"(?:--nnodes[= ]|NNODES=|--num_machines[= ])(?P<value>[1-9]\d{0,3})\b"),
     ),
-    "joined": re.compile(
-        r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)|(?P<clients>\d+)/(?P<places>\d+) clients joined"
+    "port": (
+        ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
+        re.compile(
+            r"(?:MASTER_PORT=|--master[_-]port[= ]|\bport[:= ]{1,2}|\[::\]:|0\.0\.0\.0:|localhost:|127\.0\.0\.1:|"
+            r"--port[= ])(?P<value>\d{4,5})\b"
+        ),
+    ),
+    "checkpoint_inputs": (("requires_grad",), re.compile(r"None of the inputs have (?P<value>requires_grad)=True")),
+    "failed_build": (
+        ("failed to ", "likely indicates"),
+        re.compile(r"(?:Failed to (?:download and )?build:?|likely indicates that) [`'(]?(?P<value>[A-Za-z][\w.-]*)"),
+    ),
+    "joined": (
+        ("worker_count", "clients joined"),
+        re.compile(
+            r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)|(?P<clients>\d+)/(?P<places>\d+) clients joined"
+        ),
     ),
 }
-_WORLD_WORDS = {
-    "world_size": ("world", "nranks", "ranksize", "rank_size"),
-    "nproc": ("nproc", "num_gpus", "num_processes"),
-    "nnodes": ("nnodes", "num_machines"),
-    "port": ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
-    "checkpoint_inputs": ("requires_grad",),
-    "failed_build": ("failed to ", "likely indicates"),
-    "joined": ("worker_count", "clients joined"),
-}
-"""For each pattern: words in lower case, one of which every match holds, or begins with."""
+"""By fact: words in lower case, one of which every match of its pattern holds, or begins with; and the pattern."""
 _DEVICE_NODE = re.compile(
     r"(?<![\w/-])c(?P<mode>[rwx-]{9})\S* +\d+ +(?P<owner>\S+) +(?P<group>\S+) .* "
     r"(?P<node>(?:/dev/)?(?:davinci|nvidia|kfd)\w*)$",
@@ -177,8 +184,8 @@ def of_log(texts: Iterable[str]) -> Facts:
         eggs = _matches(_EGG, text, _places(lower, (".egg/",)))
         for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *_installed_in(text, lower), *eggs):
             note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
-        for name, pattern in _WORLD.items():
-            for match in _matches(pattern, text, _places(lower, _WORLD_WORDS[name])):
+        for name, (words, pattern) in _WORLD.items():
+            for match in _matches(pattern, text, _places(lower, words)):
                 value = match["value"]
                 if name == "joined":
                     came, wanted = value or match["clients"], match["wanted"] or match["places"]

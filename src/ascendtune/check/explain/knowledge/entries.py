@@ -113,23 +113,17 @@ BELOW = "below"
 _FOLDER = files(__package__)
 RAISED = "raised/"
 """Beginning of the families of what packages raise."""
+_KERNEL_MODULE = (
+    *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
+    "kernel-module-format",
+)
 _GROUPS = {
+    "*kernel-module": _KERNEL_MODULE,
     "*gpu-driver": (
+        *_KERNEL_MODULE,
         *("driver-kernel-unsupported", "driver-kernel-headers", "driver-installer-step", "driver-bar-missing"),
-        *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
-        *(
-            "nvrm-mismatch-versions",
-            "gpu-held-by-other-driver",
-            "gpu-lost",
-            "gpu-init-failed",
-            "nvrm-gpu-not-supported",
-            "nvrm-legacy-gpu",
-        ),
-        *("open-module-not-for-this-gpu", "open-module-without-gsp", "kernel-module-format"),
-    ),
-    "*kernel-module": (
-        *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
-        "kernel-module-format",
+        *("nvrm-mismatch-versions", "gpu-held-by-other-driver", "gpu-lost", "gpu-init-failed"),
+        *("nvrm-gpu-not-supported", "nvrm-legacy-gpu", "open-module-not-for-this-gpu", "open-module-without-gsp"),
     ),
 }
 """Entries that many others are the echo of: what the kernel or the driver's installer says of a GPU explains every

@@ -14,8 +14,6 @@ from ascendtune.check.explain.log.frame import is_command, is_of_standard_librar
 from ascendtune.check.explain.traceback.attention_reasons import refusal_in
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
-_NONE_NOT_SUBSCRIPTABLE = "'NoneType' object is not subscriptable"
-_NONE_NOT_CALLABLE = "'NoneType' object is not callable"
 _SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
 """A line of code with one subscript and nothing else, of which it can be said what was None."""
 _LENGTH_OF = re.compile(r"\blen\(([A-Za-z_][\w.]*)\)")
@@ -33,7 +31,12 @@ _CONVERTED = re.compile(
     r"(?P<function>int|float)\(\) argument must be .*'NoneType'|'NoneType' object cannot be interpreted as an integer|"
     r"os\.PathLike object, not NoneType"
 )
-_NEGATED = "bad operand type for unary"
+_USES_OF_NONE = (
+    ("bad operand type for unary", ast.UnaryOp, "operand"),
+    ("'NoneType' object is not subscriptable", ast.Subscript, "value"),
+    ("'NoneType' object is not callable", ast.Call, "func"),
+)
+"""Words of a message, the use of a value that it is about, and where the syntax tree has the value."""
 _SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
     ast.MatMult: "@", ast.BitOr: "|", ast.BitAnd: "&", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
@@ -177,12 +180,9 @@ def none_in(code: str, message: str) -> str:
         return _only(ast.unparse(right) for symbol, _, right in _operations(code) if symbol == "+")
     if converted := _CONVERTED.search(message):
         return _only(_converted(code, converted["function"] or ""))
-    if _NEGATED in message:
-        return _only(ast.unparse(each.operand) for each in _nodes_of(code) if isinstance(each, ast.UnaryOp))
-    if _NONE_NOT_SUBSCRIPTABLE in message:
-        return _only(ast.unparse(each.value) for each in _nodes_of(code) if isinstance(each, ast.Subscript))
-    if _NONE_NOT_CALLABLE in message:
-        return _only(ast.unparse(each.func) for each in _nodes_of(code) if isinstance(each, ast.Call))
+    for words, kind, part in _USES_OF_NONE:
+        if words in message:
+            return _only(ast.unparse(getattr(each, part)) for each in _nodes_of(code) if isinstance(each, kind))
     return ""
 
 
