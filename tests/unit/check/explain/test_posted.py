@@ -31,6 +31,14 @@ _FRAMES = (
         ("尝试月亮推理：RuntimeError: the tide 7 did not come in\n\nOS: Ubuntu\n", "the tide 7 did not come in"),
         ("[Bug]: RuntimeError: Expected all 7 moons to be found\n\nOS: Ubuntu\n", "Expected all 7 moons"),
         ("With two moons I get this: KeyError: 'the tide seven'\n\nUbuntu 22.04\n", "the tide seven"),
+        (
+            "Hello\nWith two moons I got this RuntimeError: the tide 7 did not come in\nbefore it was fine\n",
+            "the tide 7 did not come in",
+        ),
+        (
+            "The moon does not work\n`RuntimeError: the tide 7 did not come in`\nany idea?\n",
+            "the tide 7 did not come in",
+        ),
     ],
 )
 def test_exception_in_a_title_is_the_failure(explained: Explained, log: str, told: str) -> None:

@@ -102,6 +102,15 @@ def test_a_message_that_ends_in_a_colon_and_nothing_follows(explained: Explained
     )
 
 
+def test_exception_whose_message_the_next_traceback_cuts_off_is_the_first(explained: Explained) -> None:
+    of_tide = "\n".join((*_TRACEBACK[:3], "odd.TideError: the tide did not come in because of:"))
+
+    found = explained(f"{of_tide}\n" + "\n".join(_TRACEBACK)).verdict
+
+    assert found.first is not None and "TideError" in found.first.text
+    assert [event.text for event in found.echoes] == [_TRACEBACK[-1]]
+
+
 def test_code_in_a_panel_is_not_the_exception(explained: Explained) -> None:
     assert _line(
         explained(

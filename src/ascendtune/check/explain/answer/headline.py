@@ -36,9 +36,6 @@ _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a
 _OTHER_TEXT = re.compile(
     r"(?<=[\w)\]'\"])\s*(?=[^\x00-\x7f]{2})|\s+(?=[{\[][^]}]{60}|\S{40}|[\w.]*(?:Error|Exception): )"
 )
-_IS_RECORD = re.compile(r"\{\"|\w+=\S+ \w+=")
-_IN_FIELD = re.compile(r"\"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )(?P<message>[^\"\\]{10,})\"")
-"""The error in one field of a log line that consists of fields: JSON, or NAME=VALUE."""
 _CLAUSE_END = re.compile(r"[,;](?=\s)")
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
 """A second sentence that has the values of what the first one says."""
@@ -142,10 +139,7 @@ def _own_sentence(event: Event) -> str:
     """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
     if event.trace is not None and not event.trace.type:
         return ""
-    message = message_of(event)
-    if (quoted := _IN_FIELD.search(message)) is not None and _IS_RECORD.match(message):
-        message = quoted["message"]
-    message = ENDED.sub("", _TIME.sub("", without_stamp(message), count=1), count=1)
+    message = ENDED.sub("", _TIME.sub("", without_stamp(message_of(event)), count=1), count=1)
     sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
     sentence = sentence.rstrip(".!")
     if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:

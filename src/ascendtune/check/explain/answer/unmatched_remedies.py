@@ -69,7 +69,6 @@ _UNIT = re.compile(r"(?<![\w./@-])(?P<unit>[A-Za-z][\w@:.-]*\.service)(?!\w)")
 _OF_UNIT = re.compile(r"\bunit \S+ (?P<unit>[A-Za-z][\w.@-]+)\[\d+\]")
 _NO_UNITS = ("systemd", "kernel", "sudo", "python", "python3", "bash", "audit")
 _POD = re.compile(r"\b(?:pod/[\w.-]+/|[Pp]od[ =:]+\"?(?:[a-z0-9-]+/)?)(?P<pod>[a-z0-9](?:[a-z0-9]*-)+[a-z0-9]+)\b")
-_STARTING = re.compile(r"\bStarting (?P<program>[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+)\b")
 _OF_THIS_RUN = re.compile(
     r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|<[^>\n]*>|\S*[/\\=]\S*|"
     r"\S*\d\S*|[.;!?:](?=\s|$)"
@@ -108,8 +107,6 @@ _OF_CODE = (
 """Exceptions by which no device reports anything."""
 _LONGEST_ADVICE = 200
 _SENTENCE = re.compile(r".+?(?:[.!?](?=\s|$)|$)\s*")
-_SUGGESTION = "Did you mean"
-"""Suggestions of Python for a misspelt name: useful only in the user's own code."""
 
 _SEARCH_PACKAGE = (
     '{package}{version} raises it: search its issues for "{words}"; `pip show {package}` (a clone: `git log -1`) shows '
@@ -190,7 +187,7 @@ def remedies_of_unmatched(
     # Where the value comes from is said by the rule, or by the line that sets it.
     of_class = () if is_of_value and len(advice) > len(own) else event.remedies
     on_frames = advice_on_frames(event.trace) if event.trace is not None else ()
-    return (*advice, *of_class, *on_frames, *of_device, *search_for(event, scans, facts))
+    return (*advice, *of_class, *on_frames, *of_device, *search_for(event, facts))
 
 
 def is_of_ranks(event: Event | None, rank: int | None, facts: Facts) -> bool:
@@ -229,7 +226,7 @@ def advice_on_message(event: Event, scans: Sequence[Scan]) -> tuple[str, ...]:
     return (*advised, *filter(None, (setting, rule, "" if advised and (setting or rule) else advice)))
 
 
-def search_for(event: Event, scans: Sequence[Scan], facts: Facts) -> tuple[str, ...]:
+def search_for(event: Event, facts: Facts) -> tuple[str, ...]:
     """Where else the message is explained: in the issues of the package or program that prints it."""
     trace = event.trace
     if trace is not None and (not trace.type or not trace.message or advises_search(trace)):
@@ -250,7 +247,6 @@ def search_for(event: Event, scans: Sequence[Scan], facts: Facts) -> tuple[str, 
     if not words or (trace is not None and trace.frames):
         # What one's own code raises no one else knows.
         return ()
-    program = program or _program_that_started(event, scans)
     return (say(_SEARCH_PROGRAM, program=program, words=words) if program else say(_SEARCH, words=words),)
 
 
@@ -269,10 +265,7 @@ def _advice_of(event: Event) -> str:
         if len(shown) + len(sentence) > _LONGEST_ADVICE:
             break
         shown += sentence
-    if not shown:
-        return ""
-    is_of_package = event.trace is not None and event.trace.package
-    return "" if is_of_package and shown.startswith(_SUGGESTION) else shown.strip()
+    return shown.strip()
 
 
 def last_resort(event: Event | None) -> tuple[str, ...]:
@@ -288,12 +281,6 @@ def _on_unit(event: Event) -> str:
         return say(_UNIT_STATUS, unit=unit["unit"])
     pod = _POD.search(event.speaker) or _POD.search(event.text)
     return say(_POD_STATE, pod=pod["pod"]) if pod is not None else ""
-
-
-def _program_that_started(event: Event, scans: Sequence[Scan]) -> str:
-    scan = next((each for each in scans if each.name == event.source), None)
-    started = {match["program"] for match in _STARTING.finditer(scan.head)} if scan is not None else set()
-    return started.pop() if len(started) == 1 else ""
 
 
 def _words_to_search(message: str) -> str:

@@ -58,8 +58,7 @@ def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
     is_wrapper_with_reason = first.reason and first.entry.kind == "wrapper"
     if is_wrapper_with_reason or (first.entry.general and first.hit.names.get("detail", first.message)):
         return say("likely: this kind of failure has several causes, and the message itself says most")
-    is_cut_off = first.trace is not None and not first.trace.type
-    if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
+    if found.certainty == "symptom":
         return say("likely: this broke; no known line says why")
     if found.certainty == "unexplained" and explains_itself(first):
         return say("likely: the message itself names what failed; no entry of the knowledge matches it")
