@@ -33,6 +33,8 @@ _FRAME = '  File "{}", line 7, in {}\n'
         ),
         ("moond: error: the tide of the moon is 9 and nothing else", 'issues of moond for "the tide of the moon is"'),
         ("moond: error: tide of src/tide.cc:77 is 9", "correct it where your code"),
+        ("moond: error: the unit ebb.service is 9 tides late", "`systemctl status ebb.service;"),
+        ('moond: error: the tide is 9 for pod "ebb-tide-7" of the sea', "`kubectl describe pod ebb-tide-7;"),
     ],
 )
 def test_first_step_is_about_what_the_message_names(explained: Explained, line: str, advice: str) -> None:
