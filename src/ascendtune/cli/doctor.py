@@ -74,7 +74,7 @@ def doctor(
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.core.files import require_place_for
-    from ascendtune.core.progress_bar import ProgressBar
+    from ascendtune.core.progress_bar import slow_work_bar
 
     if yes and not mend and bundle is None:
         raise InputError(
@@ -96,7 +96,7 @@ def doctor(
             require_place_for(bundle)
         outside = Outside(needs=recipe)
         asked = [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen
-        with ProgressBar(sys.stderr, on_terminals_only=True) as bar:
+        with slow_work_bar() as bar:
             examination = examine(
                 outside, asked, show=lambda missing: bar.show(say("waiting for {names}:", names=", ".join(missing)))
             )

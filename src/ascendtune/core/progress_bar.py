@@ -5,7 +5,9 @@ Work that reports no progress for longer, such as importing torch, is shown with
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,28 +24,40 @@ _REFRESH_SECONDS = 0.1
 _REPEAT_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 """Between two lines if the output is not a terminal."""
+_SLOW_SECONDS = 30.0
 _BAR = 24
 _writing = threading.RLock()
 """Locked while a display writes, and during a fork: a child would wait for ever for a lock of another thread."""
 os.register_at_fork(before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release)
 
 
+def slow_work_bar() -> ProgressBar:
+    """On stderr, for work that usually takes seconds, such as importing torch: a log has a line each half minute of it.
+
+    Of several ranks rank 0 alone writes them: hosts send the logs of all ranks to one terminal.
+    """
+    is_main = os.environ.get("RANK", "0") == "0"
+    return ProgressBar(sys.stderr, seconds_in_logs=_SLOW_SECONDS if is_main else math.inf)
+
+
 class ProgressBar:
     """A context manager; the line is erased at the end. Shows nothing after --quiet.
 
     Args:
-        on_terminals_only: whether to show nothing if `stream` is not a terminal.
+        seconds_in_logs: if `stream` is not a terminal, work is shown after so many seconds, and then as often; by
+            default after two seconds, and every ten.
     """
 
-    def __init__(self, stream: TextIO, *, on_terminals_only: bool = False) -> None:
+    def __init__(self, stream: TextIO, *, seconds_in_logs: float | None = None) -> None:
         self._stream = stream
         self._watched = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._is_off = is_quiet() or (on_terminals_only and not self._watched)
+        self._is_off = is_quiet()
         self._shown = False
         self._state = ("", 0, 0, "")
         self._first = 0
         self._began = self._last = time.monotonic()
-        self._pause = _SILENT_SECONDS
+        self._pause = seconds_in_logs or _SILENT_SECONDS
+        self._between = seconds_in_logs or _LINE_SECONDS
         self._over = threading.Event()
         self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
@@ -76,7 +90,7 @@ class ProgressBar:
             waited = now - self._began
             if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
                 return
-            self._last, self._pause = now, _LINE_SECONDS
+            self._last, self._pause = now, self._between
             # The work continues when the terminal or the reader has gone, or the disk is full.
             with suppress(OSError):
                 if self._watched:

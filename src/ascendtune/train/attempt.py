@@ -16,7 +16,7 @@ import torch
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, RecipeError
 from ascendtune.core.locks import file_lock
-from ascendtune.core.progress_bar import ProgressBar
+from ascendtune.core.progress_bar import slow_work_bar
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
@@ -125,7 +125,7 @@ def _train(
     # A failure from here on ends this attempt instead of beginning another.
     strategy.barrier()
     phases.enter("loading")
-    with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("loading the model"):
+    with slow_work_bar() as bar, bar.counting("loading the model"):
         loop = set_up(run, record, recipe, strategy, prepared, phases, stack)
     if strategy.is_main:
         loop.recorder.callbacks.extend(callbacks)
@@ -168,7 +168,7 @@ def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
 
 
 def _draw(run: RunDir) -> None:
-    with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("drawing the loss"):
+    with slow_work_bar() as bar, bar.counting("drawing the loss"):
         draw(run)
 
 

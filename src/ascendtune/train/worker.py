@@ -16,7 +16,7 @@ from ascendtune.core.errors import AscendtuneError, Stopped, out_of_host_memory
 from ascendtune.core.imports import scan_models_once, uncollected_imports
 from ascendtune.core.interrupts import interrupt, keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
-from ascendtune.core.progress_bar import ProgressBar
+from ascendtune.core.progress_bar import slow_work_bar
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import make_streams_safe
 from ascendtune.train.attempt_end import note_end
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 # Imported here: torch and transformers take seconds to import, and Ctrl-C meanwhile must not print a
                 # traceback.
-                with ProgressBar(sys.stderr, on_terminals_only=True) as bar, bar.counting("importing torch"):
+                with slow_work_bar() as bar, bar.counting("importing torch"):
                     train = _import_attempt()
             except KeyboardInterrupt as stop:
                 note_end(run, record, stop, int(os.environ.get("RANK", "0")))

@@ -18,7 +18,7 @@ import pytest
 
 from ascendtune.core import log
 from ascendtune.core import progress_bar as progress
-from ascendtune.core.progress_bar import ProgressBar
+from ascendtune.core.progress_bar import ProgressBar, slow_work_bar
 from ascendtune.core.terminal_text import columns_of
 
 
@@ -172,10 +172,19 @@ def test_work_goes_on_where_progress_cannot_be_written(monkeypatch: pytest.Monke
     assert len(tried) >= 2
 
 
-def test_bar_for_terminals_only_writes_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
-    stream = io.StringIO()
-    with ProgressBar(stream, on_terminals_only=True) as shown:
-        shown.show("loading the model")
-        shown.show("loading the model", 1, 2)
-    assert stream.getvalue() == ""
+@pytest.mark.parametrize(("rank", "lines"), [(None, 2), ("0", 2), ("1", 0)])
+def test_log_has_a_line_of_the_main_rank_for_each_half_minute_of_slow_work(
+    monkeypatch: pytest.MonkeyPatch, rank: str | None, lines: int
+) -> None:
+    now, stream = 0.0, io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with slow_work_bar() as bar, bar.counting("loading the model"):
+        for second in range(70):
+            now = float(second)
+            bar.show("loading the model")
+    expected = ["loading the model: 30.0 s so far", "loading the model: 1:00 so far"]
+    assert stream.getvalue().splitlines() == expected[:lines]
