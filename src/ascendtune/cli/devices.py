@@ -75,27 +75,31 @@ def _look() -> Snapshot:
     return snapshot
 
 
-def _print_snapshot(snapshot: Snapshot, as_json: bool, indent: int | None = 2) -> None:
+def _print_snapshot(snapshot: Snapshot, as_json: bool) -> None:
     if as_json:
         import json
 
-        print(json.dumps(snapshot.as_json(), indent=indent), flush=True)
+        print(json.dumps(snapshot.as_json(), indent=2), flush=True)
     else:
         print(picture(snapshot), flush=True)
 
 
 def _watch(interval: float, as_json: bool) -> int:
-    """Print repeatedly, in place on a terminal; with --json one line each."""
+    """Print snapshots, each with its time: in place on a terminal, with --json one line each."""
+    import json
+
     from ascendtune.machine.snapshot import take_snapshot
 
-    clears = sys.stdout.isatty() and not as_json
+    clears = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     snapshot = _look()
     while True:
-        if clears:
-            print(control("[H", sys.stdout) + control("[2J", sys.stdout), end="")
-        _print_snapshot(snapshot, as_json, indent=None)
-        if not as_json and not clears:
-            print()
+        if as_json:
+            print(json.dumps({"time": time.time(), **snapshot.as_json()}), flush=True)
+        else:
+            begin = control("[H", sys.stdout) + control("[2J", sys.stdout) if clears else ""
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            print(begin + say("{now}, every {seconds:g} s until Ctrl-C", now=now, seconds=interval))
+            print(picture(snapshot) + ("" if clears else "\n"), flush=True)
         time.sleep(interval)
         snapshot = take_snapshot()
 

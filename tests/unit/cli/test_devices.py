@@ -223,6 +223,26 @@ def test_watching_prints_one_json_a_line_until_it_is_stopped(printing: Callable[
         assert process.wait(20) == 130
         assert process.stderr is not None and process.stderr.read() == ""
     assert [each["devices"][0]["memory_total_bytes"] for each in seen] == [86016 << 20] * 2
+    assert 0.5 <= seen[1]["time"] - seen[0]["time"] < 60
+
+
+@pytest.mark.parametrize("term", [None, "dumb", "xterm"])
+def test_each_picture_has_its_time_and_replaces_the_last_on_a_terminal_alone(
+    printing: Callable[[str], str], term: str | None
+) -> None:
+    argv = [sys.executable, "-m", "ascendtune", "devices", "--watch", "--interval", "0.5"]
+    env = {**os.environ, "PATH": printing("info_950"), "TERM": term or "xterm"}
+    ours, theirs = os.openpty() if term else os.pipe()
+    with subprocess.Popen(argv, stdout=theirs, stdin=subprocess.DEVNULL, env=env) as process:
+        os.close(theirs)
+        seen = ""
+        while seen.count("until Ctrl-C") < 2:
+            seen += os.read(ours, 65536).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    os.close(ours)
+    assert re.search(r"^\S*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, every 0.5 s until Ctrl-C\r?$", seen, re.MULTILINE)
+    assert seen.count("\x1b[2J") == (2 if term == "xterm" else 0)
 
 
 @pytest.mark.parametrize("words", [["--free", "1", "--json"], ["--watch", "--topology"], ["--free", "0"]])
