@@ -31,6 +31,7 @@ from ascendtune.core.procfs import is_first_pid_namespace
 from ascendtune.machine.cuda import gpus
 from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.info import NpuSmiInfo
+from ascendtune.machine.npu.plog import cann_logs
 from ascendtune.machine.npu.smi import NpuSmi
 from ascendtune.machine.npu.versions import Versions, installed_versions
 from ascendtune.machine.visible import VisibleDevices, visible_devices
@@ -276,9 +277,7 @@ class Outside:
     @property
     def cann_logs(self) -> Path:
         """The directory of CANN's logs, by its variables."""
-        work = self.env.get("ASCEND_WORK_PATH")
-        given = self.env.get("ASCEND_PROCESS_LOG_PATH") or (f"{work}/log" if work else None)
-        return Path(given or Path(self.env.get("HOME") or "/root") / "ascend/log")
+        return cann_logs(self.env)
 
     @property
     def hub_cache(self) -> Path | None:

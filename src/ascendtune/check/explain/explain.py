@@ -11,7 +11,7 @@ from ascendtune.check.explain import reading
 from ascendtune.check.explain.answer.applicable_remedies import fitted
 from ascendtune.check.explain.answer.checkouts import of_checkouts
 from ascendtune.check.explain.answer.environment_notes import with_environment
-from ascendtune.check.explain.answer.headline import culprit_of, headline_of
+from ascendtune.check.explain.answer.headline import culprit_of, headline_of, is_of_cann
 from ascendtune.check.explain.answer.placeholders import without_placeholders
 from ascendtune.check.explain.answer.remedies_by_owner import for_owner
 from ascendtune.check.explain.answer.unmatched_remedies import (
@@ -45,6 +45,7 @@ from ascendtune.core.imports import uncollected_imports
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
+_PLOGS = "/debug/plog/"
 
 _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
@@ -65,14 +66,22 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     scans = tuple(scanned)
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
-    facts = facts_of.of_log(texts_of(scans))
-    found = weighed(diagnose(scans, facts), cause)
+    facts, found = _weigh(scans, cause)
+    if (plogs := [log for run in runs for log in run.plogs]) and found.first is not None and is_of_cann(found.first):
+        # Of other failures CANN's own logs hold consequences, and errors that it survives.
+        scans += tuple(Scan(log, _matcher()).run() for log in plogs)
+        facts, found = _weigh(scans, cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
     is_running = any(run.is_running for run in runs)
     attempts = attempts_of(found, scans, facts)
     return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread), attempts)
+
+
+def _weigh(scans: tuple[Scan, ...], cause: dict[str, Any] | None) -> tuple[Facts, Diagnosis]:
+    facts = facts_of.of_log(texts_of(scans))
+    return facts, weighed(diagnose(scans, facts), cause)
 
 
 @dataclass(frozen=True)
@@ -226,7 +235,8 @@ class Explanation:
             return (str(self.run_cause["remedy"]),) if self.run_cause is not None else last_resort(None)
         if first.is_known and first.entry.remedies:
             return self._remedies_of_known(first)
-        plog = self.plog if self._may_be_of_device else None
+        is_read = any(_PLOGS in scan.name for scan in self.scans)
+        plog = self.plog if self._may_be_of_device and not is_read else None
         read_plog = (say("read {plog}, which says more about errors of the device", plog=plog),) if plog else ()
         return remedies_of_unmatched(first, self.scans, self.facts, read_plog) or last_resort(first)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from ascendtune.check.explain.language import say
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.exit_cause import exit_cause
 from ascendtune.core.rundir import RunDir
+from ascendtune.job.hang.heartbeat import newest_beats
 from ascendtune.job.record import Job, is_alive, state_of
 from ascendtune.job.registry import jobs
+from ascendtune.machine.npu.plog import plogs_of
 
 Cause = dict[str, Any]
 
@@ -31,6 +34,8 @@ class Newest:
     is_running: bool = False
     is_here: bool = False
     """All its processes were on this machine."""
+    plogs: tuple[str, ...] = ()
+    """CANN's own logs of its ranks, as far as they are on this machine."""
 
 
 def newest_attempt(run: RunDir) -> Newest:
@@ -40,18 +45,19 @@ def newest_attempt(run: RunDir) -> Newest:
     record, job = run.read(), _newest_job(run)
     state = state_of(job) if job is not None else "unknown"
     is_here = job is not None and job.is_local and is_alive(job) is not None
+    plogs = tuple(_plogs(run, job))
     if state == "running":
-        return Newest(tuple(_logs(run, job)), is_running=True, is_here=is_here)
+        return Newest(tuple(_logs(run, job)), is_running=True, is_here=is_here, plogs=plogs)
     if record["state"] == "finished":
         # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
         return Newest()
     cause = record.get("exit_cause")
     if job is not None and state == "lost" and (cause is None or record["state"] == "stopped"):
         # Workers whose starter has ended are asked to stop: that is not the cause.
-        return Newest(tuple(_logs(run, job)), _vanished(job, cause), is_here=is_here)
+        return Newest(tuple(_logs(run, job)), _vanished(job, cause), is_here=is_here, plogs=plogs)
     if record["state"] == "stopped":
         return Newest(stop=cause or _stopped())
-    return Newest(tuple(_logs(run, job)), cause, is_here=is_here)
+    return Newest(tuple(_logs(run, job)), cause, is_here=is_here, plogs=plogs)
 
 
 def _newest_job(run: RunDir) -> Job | None:
@@ -64,6 +70,12 @@ def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
         before = job.log_sizes.get(path.name, 0) if job is not None else 0
         # A file that has become shorter is another file.
         yield str(path), before if before <= path.stat().st_size else 0
+
+
+def _plogs(run: RunDir, job: Job | None) -> Iterator[str]:
+    if job is not None and job.kind == "npu":
+        pids = {beat.pid for beat in newest_beats(run.path)}
+        yield from map(str, plogs_of(pids, os.environ, since=job.started))
 
 
 def _vanished(job: Job, stop: Cause | None) -> Cause:

@@ -8,6 +8,7 @@ import os
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from ascendtune.check.explain.explain import Explanation, explain
 from ascendtune.check.explain.log.source import BLOCK_BYTES
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.exit_cause import CauseKind, exit_cause
+from ascendtune.core.files import write_json
 from ascendtune.core.rundir import RunDir
+from ascendtune.job.hang.heartbeat import Beat
 from ascendtune.job.record import Job
 from ascendtune.job.registry import close, register
 from ascendtune.job.spec import JobSpec
@@ -354,6 +357,54 @@ def test_of_a_run_that_is_under_way_the_newest_attempt_is_read(run: RunDir) -> N
     assert explanation.verdict.first is not None and explanation.verdict.first.number == 2
     assert "The run is under way" in as_text(explanation, columns=None, paint=lambda text, name: text)
     close(job, 1)
+
+
+_WAITED = """\
+RuntimeError: synchronize:NPUStream.cpp:517 NPU function error: aclrtSynchronizeStream, error code is 507011
+EI0002: [PID: 77] 2025-07-23-03:47:57.070.463 The wait execution of the Notify register times out. Reason: The Notify \
+register has not received the Notify record from remote rank [3].
+"""
+_HEARTBEAT = """\
+[ERROR] HCCL(77,python):2025-07-23-03:47:56.070.463 [heartbeat.cc:652] [77]Cluster Exception Location[IP/ID]:\
+[10.10.0.4/3], Arrival Time:[Wed Jul 23 03:20:11 2025], Discoverer:[10.10.0.1/0], ExceptionType:[Heartbeat Lost \
+Occurred], Possible Reason:1. Process has exited, 2. Network Disconnected
+"""
+_NOISE = "[ERROR] DRV(77,python):2025-07-23-03:47:36.070.463 [drv][share_log_read_in_user 1101]Invalid para.(fd=-1)\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "plog", "headline", "files"),
+    [
+        (_WAITED, _HEARTBEAT, "HCCL lost the heartbeat of device 3 on 10.10.0.4", 3),
+        (_WAITED, _NOISE, "a collective waited for a rank that did not come", 3),
+        ("ModuleNotFoundError: No module named 'deepspeed'\n", _HEARTBEAT, "a Python package is not installed", 2),
+    ],
+    ids=["cause", "noise", "another failure"],
+)
+def test_plogs_of_a_run_are_read_where_cann_failed(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, plog: str, headline: str, files: int
+) -> None:
+    """Of the run's own ranks, and written since it was started."""
+    monkeypatch.setenv("ASCEND_PROCESS_LOG_PATH", str(tmp_path / "logs"))
+    place = tmp_path / "logs/debug/plog"
+    place.mkdir(parents=True)
+    (place / "plog-77_20240101000000.log").write_text("EI9999: Inner Error!\n")
+    os.utime(place / "plog-77_20240101000000.log", (1, 1))
+    (place / "plog-78_20250723034757.log").write_text("EI9999: Inner Error!\n")
+    job = register(JobSpec(("program",), run.path, nproc=1, kind="npu"), ["train"], watched=True)
+    beat = Beat(0, "step", 7, 1.0, 1, 77, 1, "node1", "boot", "4026531836")
+    write_json(run.heartbeats / "rank_0.json", asdict(beat))
+    (run.logs / "launcher.log").write_text("")
+    (run.logs / "rank_0.log").write_text(said)
+    (place / "plog-77_20250723034757.log").write_text(plog)
+    run.end_attempt("failed", {"what": "rank 0 ended", "remedy": "look", "exit_code": 1, "rank": 0, "kind": "exit"})
+    close(job, 1)
+
+    explanation = explain([str(run)])
+
+    assert explanation.headline().startswith(headline)
+    assert len(explanation.scans) == files
+    assert not any("plog" in remedy and "says more" in remedy for remedy in explanation.remedies())
 
 
 def test_a_starter_that_vanished_is_the_cause(run: RunDir, tmp_path: Path) -> None:

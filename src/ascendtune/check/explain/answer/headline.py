@@ -69,7 +69,7 @@ def _told(first: Event) -> str:
     if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.entry.what:
         return mismatch.headline()
     entry = first.entry
-    if first.reason and _yields_to_reason(entry):
+    if first.reason and _yields_to_reason(first):
         return first.reason
     if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
         return names.headline()
@@ -82,7 +82,7 @@ def _told(first: Event) -> str:
         return _own_sentence(first) if _says_more(first) else ""
     if entry.general:
         reason = _innermost_reason(first)
-        if not reason and entry.family in _OF_CANN:
+        if not reason and is_of_cann(first):
             reason = cann_reason.reason_in([first.text])
         if not _says_more(first):
             reason = _direct_cause(first) or reason
@@ -118,9 +118,14 @@ def culprit_of(found: Diagnosis) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _yields_to_reason(entry: KnownFailure) -> bool:
+def is_of_cann(event: Event) -> bool:
+    """Whether CANN or HCCL reported it."""
+    return event.entry.family in _OF_CANN
+
+
+def _yields_to_reason(first: Event) -> bool:
     """Whether an entry of a call of CANN knows only its number or its class."""
-    return entry.kind in ("wrapper", "unknown") or (entry.general and entry.family in _OF_CANN)
+    return first.entry.kind in ("wrapper", "unknown") or (first.entry.general and is_of_cann(first))
 
 
 def meaning_of(event: Event) -> str:
