@@ -73,7 +73,7 @@ def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
 
 
 def _plogs(run: RunDir, job: Job | None) -> Iterator[str]:
-    if job is not None and job.kind == "npu":
+    if job is not None:
         pids = {beat.pid for beat in newest_beats(run.path)}
         yield from map(str, plogs_of(pids, os.environ, since=job.started))
 
