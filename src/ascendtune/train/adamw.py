@@ -112,8 +112,8 @@ class KernelAdamW(torch.optim.Optimizer):
     def _update_others(self) -> None:
         # Loading a checkpoint replaces the groups and the state.
         self._others.param_groups, self._others.state = self.param_groups, self.state
-        found = [each.grad for group in self.param_groups for each in group["params"]]
-        if gradients := [_local(each) for each in found if each is not None]:
+        all_gradients = [each.grad for group in self.param_groups for each in group["params"]]
+        if gradients := [_local(each) for each in all_gradients if each is not None]:
             torch._foreach_mul_(gradients, self._factor)
             self._others.step()
 

@@ -48,15 +48,15 @@ def find_adapters(section: MethodSection, base: Path | None = None, *, quantised
             not fit `base` or a quantised base, or cannot be added to the others.
     """
     key, names = f"method.{section.tuner}.start_from", section.start_from
-    found = [_find(key, name, section, base) for name in names]
+    adapters = [_find(key, name, section, base) for name in names]
     if quantised:
-        for adapter in found:
+        for adapter in adapters:
             _require_fit_for_quantised(key, adapter.path / CONFIG)
-    if len(found) > 1:
-        for name, adapter in zip(names, found, strict=True):
+    if len(adapters) > 1:
+        for name, adapter in zip(names, adapters, strict=True):
             config = read_adapter_config(adapter.path / CONFIG)
-            _require_summand(key, name, config, adapter.path, is_last=adapter is found[-1])
-    return found
+            _require_summand(key, name, config, adapter.path, is_last=adapter is adapters[-1])
+    return adapters
 
 
 def require_same_adapters(record: dict[str, Any], adapters: list[StoredAdapter]) -> None:
@@ -159,14 +159,14 @@ def _require_summand(key: str, name: str, config: dict[str, Any], path: Path, *,
     obstacles = dict(NOT_SUMMABLE)
     if not is_last:
         obstacles["modules_to_save"] = "it replaces whole modules, which a later one cannot add to"
-    found = [why for key, why in obstacles.items() if config.get(key)]
-    if not found and config.get("target_parameters") and read_adapter(path).expert_loras:
-        found.append("it changes experts, each by matrices of its own")
+    reasons = [why for key, why in obstacles.items() if config.get(key)]
+    if not reasons and config.get("target_parameters") and read_adapter(path).expert_loras:
+        reasons.append("it changes experts, each by matrices of its own")
     if config.get("bias", "none") != "none":
-        found.append("it has trained the model's own biases")
-    if found:
+        reasons.append("it has trained the model's own biases")
+    if reasons:
         raise RecipeError(
-            f"{key}: {name} cannot be combined with other adapters: {found[0]}",
+            f"{key}: {name} cannot be combined with other adapters: {reasons[0]}",
             code="adapters-not-combinable",
             remedy="merge it into the base model (`ascendtune merge`), and train the merged model",
             where=path / CONFIG,

@@ -135,8 +135,8 @@ class StepMetrics:
     def read(self) -> None:
         """Wait for the sums that `send` queued, and store their means."""
         assert self._sent is not None
-        *found, norm_sum, overflowed, interrupts, terms = self._sent().tolist()
-        means = {name: total / self.units for name, total in zip(self._names(), found, strict=True)}
+        *totals, norm_sum, overflowed, interrupts, terms = self._sent().tolist()
+        means = {name: total / self.units for name, total in zip(self._names(), totals, strict=True)}
         self.loss, self.norm, self.overflowed = means.pop("loss", math.nan), norm_sum, round(overflowed)
         self.extras = means
         self.stop_signal = agreed_signal((interrupts, terms))

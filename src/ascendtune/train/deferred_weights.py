@@ -43,9 +43,9 @@ class DeferredWeights:
             # A reference kept here would keep the full weight alive after sharding.
             if (location := self._locations.pop(parameter, None)) is not None:
                 by_file[location[0]].append((parameter, location[1]))
-        for path, wanted in by_file.items():
+        for path, entries in by_file.items():
             with safe_open(path, framework="pt") as file:
-                for parameter, name in wanted:
+                for parameter, name in entries:
                     weight = file.get_tensor(name)
                     parameter.data = _in_own_pages(weight.clone() if self._stay_whole else weight, parameter.dtype)
 
@@ -114,12 +114,12 @@ def deferred_model(
         names[parameter].append(name)
     locations = {}
     for parameter, own_names in names.items():
-        found = [name for name in own_names if name in stored]
-        if len(found) != 1 or stored[found[0]].shape != tuple(parameter.shape):
+        matches = [name for name in own_names if name in stored]
+        if len(matches) != 1 or stored[matches[0]].shape != tuple(parameter.shape):
             return None
-        if stored[found[0]].dtype not in FLOAT_DTYPES or parameter.dtype != dtype:
+        if stored[matches[0]].dtype not in FLOAT_DTYPES or parameter.dtype != dtype:
             return None
-        locations[parameter] = files[found[0]], found[0]
+        locations[parameter] = files[matches[0]], matches[0]
     is_whole = len(locations) == len(stored) and model.state_dict().keys() == {
         each for own_names in names.values() for each in own_names
     }

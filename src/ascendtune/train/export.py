@@ -63,9 +63,9 @@ def _system_errors() -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
+        if (match := re.search(r"\(os error (\d+)\)", str(error))) is None:
             raise
-        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+        raise OSError(int(match[1]), os.strerror(int(match[1]))) from error
 
 
 def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
@@ -73,8 +73,8 @@ def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
     if not hasattr(tuned, "peft_config"):
         return list(tuned.parameters())
     tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()] if new_tokens else []
-    brought = [parameter for table in tables if table is not None for parameter in table.parameters()]
-    return list(dict.fromkeys([*(each for each in tuned.parameters() if each.requires_grad), *brought]))
+    table_parameters = [parameter for table in tables if table is not None for parameter in table.parameters()]
+    return list(dict.fromkeys([*(each for each in tuned.parameters() if each.requires_grad), *table_parameters]))
 
 
 def exported_bytes(tuned: Any, new_tokens: bool, dtype: torch.dtype | None = None) -> int:
@@ -104,8 +104,8 @@ def _write_tables_once(directory: Path) -> None:
         names = opened.keys()
     needless = [name for name in names if {"modules_to_save", "original_module"} & {*name.split(".")}]
     if needless:
-        kept = {name: tensor for name, tensor in load_file(file).items() if name not in needless}
-        save_file(kept, file, metadata={"format": "pt"})
+        remaining = {name: tensor for name, tensor in load_file(file).items() if name not in needless}
+        save_file(remaining, file, metadata={"format": "pt"})
 
 
 def _write_all_tables(tuned: Any, directory: Path) -> None:
@@ -118,9 +118,11 @@ def _write_all_tables(tuned: Any, directory: Path) -> None:
         written = set(opened.keys())
     tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()]
     modules = tuned.get_base_model().named_modules()
-    found = [(f"{PREFIX}{name}", module.weight) for name, module in modules if module in tables]
-    written_ids = {id(weight) for name, weight in found if written & {f"{name}.weight", f"{name}.base_layer.weight"}}
-    if missing := {f"{name}.weight": weight for name, weight in found if id(weight) not in written_ids}:
+    tables_by_name = [(f"{PREFIX}{name}", module.weight) for name, module in modules if module in tables]
+    written_ids = {
+        id(weight) for name, weight in tables_by_name if written & {f"{name}.weight", f"{name}.base_layer.weight"}
+    }
+    if missing := {f"{name}.weight": weight for name, weight in tables_by_name if id(weight) not in written_ids}:
         tensors = {name: weight.detach().cpu().contiguous() for name, weight in missing.items()}
         save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
 

@@ -102,7 +102,7 @@ def pairs(length: int, window: int | None = None) -> int:
 
 def histogram(lengths: Sequence[int]) -> dict[int, int]:
     """Tokens of a document -> how many such documents."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for each in lengths:
-        found[int(each)] = found.get(int(each), 0) + 1
-    return found
+        counts[int(each)] = counts.get(int(each), 0) + 1
+    return counts

@@ -242,8 +242,8 @@ class Loop:
         if self.scaler is None:
             return norm.isfinite()
         # The scaler's own criterion: on chips that saturate, overflown gradients are finite.
-        found = self.scaler._found_inf_per_device(self.optimizer).values()
-        return torch.stack([each.to(norm.device) for each in found]).sum() == 0
+        flags = self.scaler._found_inf_per_device(self.optimizer).values()
+        return torch.stack([each.to(norm.device) for each in flags]).sum() == 0
 
     def _is_finite(self) -> bool:
         """Read loss and norm. If they are not finite, stop, or return False if the recipe skips such steps."""
@@ -335,13 +335,13 @@ class Loop:
     def _evaluate(self) -> None:
         counters = self.counters
         assert self.held_out is not None
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with self.phases.phase("evaluation"):
             loss, extras = evaluate(self.held_out, self.objective, self.root, self.precision, self.phases.pulse)
         early = self.recipe.eval.early_stop
         is_best = counters.note_evaluation(loss, min_improvement=early.min_improvement if early else 0.0)
         labelled = int(self.held_out.dataset.label_counts.sum())
-        self.recorder.write_evaluation(loss, extras, labelled=labelled, seconds=time.perf_counter() - begun)
+        self.recorder.write_evaluation(loss, extras, labelled=labelled, seconds=time.perf_counter() - start)
         if is_best and self.recipe.checkpoint.best:
             self._save()
 
@@ -354,7 +354,7 @@ class Loop:
         return None
 
     def _save(self) -> None:
-        counters, begun = self.counters, time.perf_counter()
+        counters, start = self.counters, time.perf_counter()
         if self.scaler is not None:
             counters.scaler = self.scaler.state_dict()
         with self.phases.phase("checkpoint"):
@@ -364,7 +364,7 @@ class Loop:
                 protected=counters.best_step if self.recipe.checkpoint.best else None,
                 on_complete=self.recorder.announce_checkpoint,
             )
-        self.recorder.leave_out(time.perf_counter() - begun)
+        self.recorder.leave_out(time.perf_counter() - start)
 
     def _should_record(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so a resumed run always starts right after a record.

@@ -27,9 +27,9 @@ def memory_by_category(weights: Iterable[torch.nn.Parameter], optimizer: Any) ->
 
 def _bytes(tensors: Iterable[torch.Tensor | None]) -> int:
     """Bytes of the tensors' storages, on an accelerator or the host, each counted once."""
-    found = {}
+    sizes = {}
     for each in tensors:
         if each is not None:
             storage = (each._local_tensor if isinstance(each, DTensor) else each).untyped_storage()
-            found[storage._cdata] = storage.nbytes()
-    return sum(found.values())
+            sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())

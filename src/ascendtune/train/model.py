@@ -118,14 +118,14 @@ def load_deferred(
     if not may_defer(section, method):
         return None
     with _loading(directory):
-        found = deferred_model(
+        deferred = deferred_model(
             auto_class(method.stage), directory, config,
             dtype=DTYPES[precision.weights], implementation=implementation, vocabulary=vocabulary,
             stay_whole=stay_whole,
         )  # fmt: skip
-    if found is not None:
-        found[0].train()
-    return found
+    if deferred is not None:
+        deferred[0].train()
+    return deferred
 
 
 @contextmanager

@@ -107,8 +107,8 @@ def fusible_head(model: Any, device: torch.device, vocabulary: int) -> HeadForm 
             return None
         # Call the decoder as training does: the model's class may do more than that. Compare hidden states, not logits:
         # a cap computed in bf16 rounds logits by more than such a difference.
-        found = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state.float()
-    agrees = torch.allclose(found, expected.float(), rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+        hidden = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state.float()
+    agrees = torch.allclose(hidden, expected.float(), rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
     return form if agrees else None
 
 
@@ -123,10 +123,10 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
         inputs = {"input_ids": document[None], "use_cache": False}
         expected = model(**inputs).logits.float()
         hidden = decoder_of(model)(**inputs).last_hidden_state
-        found = model.score(hidden[:, -1]).float() if hasattr(model, "score") else expected + torch.nan
+        scores = model.score(hidden[:, -1]).float() if hasattr(model, "score") else expected + torch.nan
     if not torch.isfinite(expected).all():
         raise _not_finite(model)
-    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+    if not torch.allclose(scores, expected, rtol=1e-3, atol=1e-3):
         raise RecipeError(
             "this model does not compute its score from the last token alone",
             code="score-not-of-last-token",

@@ -44,12 +44,12 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
         head_is_fused: whether the head is applied to labelled positions only.
     """
     try:
-        found = _counted(model, recipe, head_is_fused)
+        flops = _counted(model, recipe, head_is_fused)
     # Model classes may have any structure, and training does not depend on figures of speed.
     except Exception as error:  # noqa: BLE001
         warn(f"the FLOPs of this model cannot be counted ({error!r}): MFU is estimated from its number of parameters")
-        found = _of_parameters(model, head_is_fused)
-    return _with_mismatched(found) if recipe.method.task == "singles" else found
+        flops = _of_parameters(model, head_is_fused)
+    return _with_mismatched(flops) if recipe.method.task == "singles" else flops
 
 
 def _counted(model: nn.Module, recipe: Recipe, head_is_fused: bool) -> ModelFlops:
@@ -131,7 +131,7 @@ def _of_block(block: nn.Module, config: Any, reached: bool) -> tuple[list[Passes
         for each in child.parameters(recurse=False)
         if len(_shape(each)) == 1
     )
-    reached, attends, found = reached or norms, False, list[Passes]()
+    reached, attends, passes = reached or norms, False, list[Passes]()
     for position, child in enumerate(each for each in block.children() if any(_matrices(each, config))):
         products = list(_matrices(child, config))
         # All but the last read the input of the child, or the output of another of them.
@@ -142,11 +142,11 @@ def _of_block(block: nn.Module, config: Any, reached: bool) -> tuple[list[Passes
             for name, size, trained in group:
                 # These products read the output of an adapter's weights.
                 inside = ".lora_B" in name or ".lora_embedding_B" in name or name.removesuffix(".base_layer") in turned
-                found.append(_passes(size, reached or (inside and trains), trained))
+                passes.append(_passes(size, reached or (inside and trains), trained))
             reached = reached or trains
             if position == 0 and group is not products[last:]:
                 attends = reached
-    return found, attends
+    return passes, attends
 
 
 def _last_group(products: list[tuple[str, float, bool]]) -> int:
@@ -209,7 +209,7 @@ def _ends_in_a_whole_node(block: nn.Module, config: Any) -> bool:
 
 
 def _top_k(config: Any) -> int:
-    return next((int(found) for name in _TOP_K if (found := getattr(config, name, None))), 1)
+    return next((int(value) for name in _TOP_K if (value := getattr(config, name, None))), 1)
 
 
 def _attention_of(config: Any, layer: int, layers: int) -> tuple[int | None, float]:

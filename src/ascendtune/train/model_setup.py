@@ -110,13 +110,13 @@ def _load(
     """The model, and the function that reads those weights of a part that are still in their files."""
     section, implementation = recipe.model, attention.implementation()
     if strategy.divides_weights or section.quantization is not None:
-        found = load_deferred(
+        deferred = load_deferred(
             section, recipe.method, directory, config,
             precision=precision, implementation=implementation, vocabulary=vocabulary,
             stay_whole=not strategy.divides_weights,
         )  # fmt: skip
-        if found is not None:
-            model, weights = found
+        if deferred is not None:
+            model, weights = deferred
             return model, weights.fill
     # Random weights and adapters depend on the seed, so they are equal on every rank.
     model = load_model(

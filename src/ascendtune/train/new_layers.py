@@ -62,10 +62,10 @@ def expand_layers(model: Any, config: Any) -> Any:
         larger = type(model)._from_config(
             config, dtype=model.dtype, attn_implementation=model.config._attn_implementation
         )
-    found = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     for name, tensor in [*larger.named_parameters(remove_duplicate=False), *larger.named_buffers()]:
         source, is_new = _source_of(name, where, layers, count)
-        value = found.get(source)
+        value = tensors.get(source)
         if value is None or value.shape != tensor.shape:
             raise _not_expandable(f"{name} has no counterpart of the same shape")
         if is_new:

@@ -30,9 +30,9 @@ class PlainUnpickler(pickle.Unpickler):
         if name in _ALLOWED.get(module, ()):
             return super().find_class(module, name)
         # Nothing is imported here; and a dotted name, which would follow attributes, is not a key of the module's dict.
-        found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-        if module == "torch" and isinstance(found, torch.dtype | torch.layout | torch.memory_format):
-            return found
+        value = vars(sys.modules[module]).get(name) if module in sys.modules else None
+        if module == "torch" and isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+            return value
         raise MachineError(
             f"a message that should come from another rank is a pickle that would run {module}.{name}; it was not run",
             code="foreign-pickle",

@@ -38,8 +38,8 @@ def saving_all_but_weights(
     gathered by FSDP and casts of autocast are treated like other tensors.
     """
     # Products do not save sharded weights but the gathered ones.
-    kept = (each for each in (*module.parameters(), *module.buffers()) if not isinstance(each, DTensor))
-    weights = {each.untyped_storage()._cdata for each in kept}
+    local_tensors = (each for each in (*module.parameters(), *module.buffers()) if not isinstance(each, DTensor))
+    weights = {each.untyped_storage()._cdata for each in local_tensors}
 
     def pack_others(tensor: torch.Tensor) -> Any:
         return tensor if tensor.untyped_storage()._cdata in weights else (pack(tensor),)

@@ -94,11 +94,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
                 code="package-too-old",
                 remedy="install torch 2.9 or newer, or set optim.optimizer: adamw",
             )
-        kept = {id(each) for each in tables}
+        table_ids = {id(each) for each in tables}
         divided = []
         for group in groups:
-            matrices = [each for each in group["params"] if each.ndim == 2 and id(each) not in kept]
-            others = [each for each in group["params"] if each.ndim != 2 or id(each) in kept]
+            matrices = [each for each in group["params"] if each.ndim == 2 and id(each) not in table_ids]
+            others = [each for each in group["params"] if each.ndim != 2 or id(each) in table_ids]
             divided += [{**group, "params": matrices, "is_muon": True}, {**group, "params": others, "is_muon": False}]
         super().__init__([group for group in divided if group["params"]], {})
         of_muon, of_adamw = (

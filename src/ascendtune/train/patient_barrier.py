@@ -173,19 +173,19 @@ class _AwaitedRanks:
 
     def _missing(self) -> list[str]:
         """The hosts that are not done, each with its work."""
-        found = dict[str, str]()
+        by_host = dict[str, str]()
         for heartbeat, _ in self._heartbeats.values():
             facts = json.loads(heartbeat or '{"host": "hosts that start", "doing": "", "meetings": 0}')
             if facts["meetings"] < self._meetings:
                 # Only one rank of a host prepares the data: its text is longer than that of the others.
-                found[facts["host"]] = max(found.get(facts["host"], ""), facts["doing"], key=len)
-        return [f"{host}, which {doing}" if doing else host for host, doing in found.items()]
+                by_host[facts["host"]] = max(by_host.get(facts["host"], ""), facts["doing"], key=len)
+        return [f"{host}, which {doing}" if doing else host for host, doing in by_host.items()]
 
 
 def _lost(rank: int, heartbeat: str, seconds: float) -> MachineError:
-    who = f"rank {rank}" + (f" on {json.loads(heartbeat)['host']}" if heartbeat else "")
+    rank_text = f"rank {rank}" + (f" on {json.loads(heartbeat)['host']}" if heartbeat else "")
     return MachineError(
-        f"{who} has sent no heartbeat for {format_duration(seconds)}, while the others wait for it",
+        f"{rank_text} has sent no heartbeat for {format_duration(seconds)}, while the others wait for it",
         code="ranks-not-met",
         remedy="look at its log and whether its host is up; then run the same command again",
     )

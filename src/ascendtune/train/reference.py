@@ -78,17 +78,17 @@ def add_reference(
     """
     dataset, strategy = batches.dataset, batches.strategy
     needed = [batches.plan.batch(step) for step in range(steps)]
-    found = _read(path, len(dataset))
+    stored = _read(path, len(dataset))
     strategy.barrier()
-    missing = [each for each in needed if np.isnan(found[_rows_of(each, dataset)]).any()]
+    missing = [each for each in needed if np.isnan(stored[_rows_of(each, dataset)]).any()]
     if not missing:
-        return replace(batches, reference=found)
+        return replace(batches, reference=stored)
     if strategy.is_main and len(missing) < len(needed):
         say(f"reference log-probabilities: {len(needed) - len(missing):,} of {len(needed):,} batches are there already")
     # Of each batch: its rows, and (2, rows) the two parts of each sum, which stay on the device until they are stored.
     computed: list[tuple[tuple[int, ...], torch.Tensor]] = []
     new: list[int] = []
-    begun = last_said = last_kept = time.monotonic()
+    start = last_logged = last_saved = time.monotonic()
     with reference() as log_probs, torch.no_grad(), precision.autocast():
         for done, sequences in enumerate(missing, 1):
             pulse()
@@ -99,41 +99,41 @@ def add_reference(
                         computed.append((batch.rows, sums))
             new += _rows_of(sequences, dataset)
             now = time.monotonic()
-            stop_signal, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
+            stop_signal, is_time = _agreed(stop.signal_number, now - last_saved > _KEEP_SECONDS, strategy)
             if stop_signal or is_time or done == len(missing):
-                _keep(path, found, computed, new, strategy)
-                computed, new, last_kept = [], [], now
+                _keep(path, stored, computed, new, strategy)
+                computed, new, last_saved = [], [], now
             if stop_signal:
                 raise _stopped(stop_signal, len(needed) - len(missing) + done, len(needed), path)
-            if strategy.is_main and now - last_said > _SAY_SECONDS:
-                last_said = now
-                left = format_duration((now - begun) / done * (len(missing) - done))
-                say(f"reference log-probabilities: {done:,} of {len(missing):,} batches, {left} left")
-    return replace(batches, reference=found)
+            if strategy.is_main and now - last_logged > _SAY_SECONDS:
+                last_logged = now
+                remaining = format_duration((now - start) / done * (len(missing) - done))
+                say(f"reference log-probabilities: {done:,} of {len(missing):,} batches, {remaining} left")
+    return replace(batches, reference=stored)
 
 
 def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int, bool]:
     """The signal that reached any rank, and whether it is time to store the values, by the main rank's clock."""
     if strategy.world_size == 1:
         return signal_number, is_time
-    *flags, due = strategy.sum([*stop_flags(signal_number), float(is_time and strategy.is_main)])
-    return agreed_signal(flags), due > 0
+    *flags, votes = strategy.sum([*stop_flags(signal_number), float(is_time and strategy.is_main)])
+    return agreed_signal(flags), votes > 0
 
 
 def _keep(
-    path: Path, found: NDArray[np.float64], computed: list[tuple[tuple[int, ...], torch.Tensor]], new: list[int],
+    path: Path, reference: NDArray[np.float64], computed: list[tuple[tuple[int, ...], torch.Tensor]], new: list[int],
     strategy: Strategy,
 ) -> None:  # fmt: skip
-    """Write the values of rows `new`, of which each rank has `computed` some, into `found` and the file."""
-    values = torch.zeros((2, len(found)), dtype=torch.float32, device=strategy.device.torch_device)
+    """Write the values of rows `new`, of which each rank has `computed` some, into `reference` and the file."""
+    values = torch.zeros((2, len(reference)), dtype=torch.float32, device=strategy.device.torch_device)
     if computed:
         rows = [row for batch, _ in computed for row in batch]
         values[:, torch.tensor(rows, device=values.device)] = torch.cat([sums for _, sums in computed], dim=1)
     strategy.all_reduce(values)
     # Summed on the host: not every device has fp64.
-    found[new] = values.cpu().numpy().astype(np.float64).sum(axis=0)[new]
+    reference[new] = values.cpu().numpy().astype(np.float64).sum(axis=0)[new]
     if strategy.is_main:
-        _write(path, found)
+        _write(path, reference)
     # When one rank exits, torchrun ends the others: all ranks wait here until the values are in the file.
     strategy.barrier()
 

@@ -54,20 +54,20 @@ def resolved_choices(
 
 
 def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
-    how = "through the model's own logits"
+    head = "through the model's own logits"
     if form is not None:
         changes = f", logits times {form.scale:g}" if form.scale != 1 else ""
         changes += f", capped at {form.cap:g}" if form.cap is not None else ""
-        how = f"head fused with the loss, in chunks{changes}"
+        head = f"head fused with the loss, in chunks{changes}"
     match recipe.method.stage:
         case "preference":
-            return f"{recipe.method.preference.loss}, {how}"
+            return f"{recipe.method.preference.loss}, {head}"
         case "reward":
             return "pairwise, on the score of the last token"
         case "sft":
-            return f"{recipe.method.sft.loss}, {how}"
+            return f"{recipe.method.sft.loss}, {head}"
         case _:
-            return how
+            return head
 
 
 def say_choices(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Recipe, strategy: Strategy) -> None:

@@ -39,11 +39,11 @@ def require_same_base(
     except (AscendtuneError, OSError, KeyError):
         return
     compares = recipe.method.needs_reference or recipe.method.sft.loss == "asft"
-    drawn = set(tables_of(model)) if recipe.model.new_tokens else set()
+    new_tables = set(tables_of(model)) if recipe.model.new_tokens else set()
     fixed = {
         plain_name(name)
         for name, each in model.named_parameters()
-        if each not in drawn
+        if each not in new_tables
         and not any(part.startswith(("lora_", "oft_")) for part in name.split("."))
         and (not each.requires_grad or (compares and recipe.method.adapter is None))
     } | {plain_name(f"{name}.weight") for name, each in model.named_modules() if isinstance(each, Nf4Linear)}

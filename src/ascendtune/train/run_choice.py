@@ -82,8 +82,8 @@ def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Ru
         return _from_path(recipe, checkpoint_to_resume(recipe), newest, resume_options)
     if not newest.run_json.is_file():
         is_run = RunDir(directory).run_json.is_file()
-        taken = f"{directory} exists" + ("" if is_run else " and is not a run")
-        return RunChoice(newest, None, None, [] if newest.path == directory else [f"starting {newest}: {taken}"])
+        obstacle = f"{directory} exists" + ("" if is_run else " and is not a run")
+        return RunChoice(newest, None, None, [] if newest.path == directory else [f"starting {newest}: {obstacle}"])
     record, steps = newest.read(), newest.checkpoint_steps()
     state = record["state"]
     if resume == "never":
@@ -130,11 +130,11 @@ def checkpoint_to_resume(recipe: Recipe) -> Path:
     Raises:
         InputError: the run has no such checkpoint.
     """
-    name, which = split_checkpoint_name(recipe.checkpoint.resume)
-    if which is None:
+    name, checkpoint = split_checkpoint_name(recipe.checkpoint.resume)
+    if checkpoint is None:
         return expanded(recipe.checkpoint.resume)
     sibling = recipe.run_directory().parent / name
-    return named_checkpoint(RunDir.open(sibling if sibling.is_dir() else name), which)
+    return named_checkpoint(RunDir.open(sibling if sibling.is_dir() else name), checkpoint)
 
 
 def require_checkpoint(checkpoint: Path) -> None:
@@ -224,8 +224,8 @@ def _series(directory: Path) -> dict[int, Path]:
     """The existing files of a series: `name` is number 1, `name-2` number 2, …; run directories and others."""
     pattern = re.compile(re.escape(directory.name) + r"(?:-(\d+))?")
     entries = directory.parent.iterdir() if directory.parent.is_dir() else iter(())
-    found = ((pattern.fullmatch(entry.name), entry) for entry in entries)
-    return {int(match.group(1) or 1): entry for match, entry in found if match}
+    matches = ((pattern.fullmatch(entry.name), entry) for entry in entries)
+    return {int(match.group(1) or 1): entry for match, entry in matches if match}
 
 
 def _runs_of_series(directory: Path) -> dict[int, Path]:
@@ -260,8 +260,8 @@ def _newest_of_series(directory: Path) -> RunDir:
 
 
 def _next_of_series(directory: Path) -> RunDir:
-    taken = _series(directory)
-    return RunDir(directory.with_name(f"{directory.name}-{max(taken) + 1}") if taken else directory)
+    series = _series(directory)
+    return RunDir(directory.with_name(f"{directory.name}-{max(series) + 1}") if series else directory)
 
 
 def _claim(run: RunDir) -> Claim:

@@ -45,7 +45,7 @@ class Phases:
         )
         stat = stat_of(os.getpid())
         self.attempt = attempt
-        who = {
+        identity = {
             "attempt": attempt,
             "pid": os.getpid(),
             "start_ticks": stat.start_ticks if stat else None,
@@ -53,7 +53,7 @@ class Phases:
             "boot_id": boot_id(),
             "pid_namespace": pid_namespace(),
         }
-        self._who = json.dumps(who)[1:]
+        self._who = json.dumps(identity)[1:]
         """The end of every beat. It is text, because about ten beats are written in a step."""
         self._seconds: dict[str, float] = {}
         self._innermost: str | None = None

@@ -116,9 +116,9 @@ def _out_of_memory(error: BaseException) -> MachineError:
     place, look = "device", "`ascendtune devices` shows the memory that other processes use"
     if "DefaultCPUAllocator" in str(error):
         place, look = "host", "`free -h` and `ulimit -v` show the limits of this host"
-    said = f"out of {place} memory: {str(error).strip().splitlines()[0]}"
+    message = f"out of {place} memory: {str(error).strip().splitlines()[0]}"
     return MachineError(
-        "; ".join((said, *getattr(error, "__notes__", ()))),
+        "; ".join((message, *getattr(error, "__notes__", ()))),
         code=OUT_OF_MEMORY,
         remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
         f"data.max_length, or use method.tuner: lora; {look}",

@@ -121,8 +121,8 @@ def _report_bug(run: RunDir, error: Exception, debug: bool) -> None:
         with suppress(OSError), place.open("a") as file:
             traceback.print_exc(file=file)
             where = f"in {place}"
-    words = " ".join(str(error).split())
-    log.error(f"this is a bug in ascendtune: {type(error).__name__}: {words}; the traceback is {where}")
+    message = " ".join(str(error).split())
+    log.error(f"this is a bug in ascendtune: {type(error).__name__}: {message}; the traceback is {where}")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class CellResult:
         """
         try:
             cell, repeats, failure = values["cell"], values["repeats"], values["failure"]
-            found = cls(
+            result = cls(
                 Cell(str(cell["strategy"]), *(_count(cell[name]) for name in ("devices", "per_device", "accumulate"))),
                 [_repeat(each) for each in repeats],
                 None if failure is None else str(failure),
@@ -121,7 +121,7 @@ class CellResult:
                 code="record-damaged",
                 remedy="remove it: the cells are measured again; or give another --output",
             ) from error
-        return found
+        return result
 
 
 def cells_of(
@@ -137,7 +137,7 @@ def cells_of(
         devices: numbers of devices in ascending order.
         strategies: names for more than one device; empty: the recipe's.
     """
-    found: dict[Cell, None] = {}
+    cells: dict[Cell, None] = {}
     notes = []
     most = devices[-1]
     for count in devices:
@@ -151,8 +151,8 @@ def cells_of(
                     count=count, all=accumulate * most * per_device, size=per_device)
             )  # fmt: skip
         for strategy in strategies if strategies and count > 1 else (AS_ASKED,):
-            found.update(dict.fromkeys(Cell(strategy, count, per_device, each) for each in times))
-    return list(found), notes
+            cells.update(dict.fromkeys(Cell(strategy, count, per_device, each) for each in times))
+    return list(cells), notes
 
 
 def _count(value: Any) -> int:

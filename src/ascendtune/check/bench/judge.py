@@ -97,7 +97,7 @@ def insignificant_differences(rows: Sequence[SpeedupRow]) -> list[str]:
     Each row is compared with its baseline, and with other strategies on as many devices. The sentences are in the
     current language.
     """
-    found = []
+    sentences = []
     for comparison in COMPARISONS:
         members = [each.result for each in rows if each.comparison == comparison and each.result.repeats]
         for at, one in enumerate(members):
@@ -105,8 +105,8 @@ def insignificant_differences(rows: Sequence[SpeedupRow]) -> list[str]:
             rivals = [each for each in members[:at] if each.cell.devices == one.cell.devices]
             for other in ([base] if base is not None and base is not one else []) + rivals:
                 if doubt := _doubt(one, other):
-                    found.append(say("{comparison}: {doubt}", comparison=say(comparison), doubt=doubt))
-    return found
+                    sentences.append(say("{comparison}: {doubt}", comparison=say(comparison), doubt=doubt))
+    return sentences
 
 
 def _doubt(one: CellResult, other: CellResult) -> str | None:
@@ -137,7 +137,7 @@ def shortfalls(rows: Sequence[SpeedupRow], profile_of: Profiles, *, on_host: boo
         on_host: the ranks compute on the CPU: there are no targets for its memory and utilisation.
         cores: number of cores of this machine.
     """
-    found = []
+    all_shortfalls = []
     for comparison in COMPARISONS:
         short = [
             (row.efficiency, at) for at, row in enumerate(rows)
@@ -146,18 +146,18 @@ def shortfalls(rows: Sequence[SpeedupRow], profile_of: Profiles, *, on_host: boo
         for efficiency, at in short:
             row = rows[at]
             why = _why_slow(row, rows, profile_of, on_host, cores) if at == min(short)[1] else None
-            what = say(
+            measured = say(
                 "{speedup} times as fast as {devices}: an efficiency of {efficiency}, the target is {target} (6 times "
                 "on 8 devices)",
                 speedup=f"{row.speedup:.2f}", devices=_devices(row.base_devices or 1),
                 efficiency=f"{efficiency:.0%}", target=f"{LEAST_EFFICIENCY:.0%}",
             )  # fmt: skip
-            found.append(Shortfall(comparison, row.result.cell.name, "efficiency", efficiency, what, why))
+            all_shortfalls.append(Shortfall(comparison, row.result.cell.name, "efficiency", efficiency, measured, why))
     if not on_host:
         # A cell in both comparisons is reported once.
         for row in {row.result.cell.name: row for row in reversed(rows)}.values():
-            found += _of_device(row, profile_of)
-    return found
+            all_shortfalls += _of_device(row, profile_of)
+    return all_shortfalls
 
 
 def _why_slow(
@@ -210,7 +210,7 @@ def _per_token(rank: RankProfile) -> dict[str, float] | None:
 
 
 def _of_device(row: SpeedupRow, profile_of: Profiles) -> list[Shortfall]:
-    found, cell = [], row.result.cell.name
+    device_shortfalls, cell = [], row.result.cell.name
     memory, used = row.memory_ratio, row.result.average("utilization_ratio")
     if memory is not None and not MEMORY_RATIO[0] <= memory <= MEMORY_RATIO[1]:
         why = (
@@ -218,16 +218,18 @@ def _of_device(row: SpeedupRow, profile_of: Profiles) -> list[Shortfall]:
             if memory < MEMORY_RATIO[0]
             else say("a longer row may not fit: `ascendtune plan RECIPE` shows what takes the memory")
         )
-        what = say("{share} of the memory of a device is used: the target is {low} to {high}",
-                   share=f"{memory:.0%}", **_percents(MEMORY_RATIO))  # fmt: skip
-        found.append(Shortfall(row.comparison, cell, "memory", memory, what, why))
+        measured = say("{share} of the memory of a device is used: the target is {low} to {high}",
+                       share=f"{memory:.0%}", **_percents(MEMORY_RATIO))  # fmt: skip
+        device_shortfalls.append(Shortfall(row.comparison, cell, "memory", memory, measured, why))
     if used is not None and used < UTILIZATION_RATIO[0]:
         profiles = profile_of(row.result)
         advice = advice_for(profiles) if profiles else []
-        what = say("the devices are {share} utilised: the target is {low} to {high}",
-                   share=f"{used:.0%}", **_percents(UTILIZATION_RATIO))  # fmt: skip
-        found.append(Shortfall(row.comparison, cell, "utilisation", used, what, _first(advice) if advice else None))
-    return found
+        measured = say("the devices are {share} utilised: the target is {low} to {high}",
+                       share=f"{used:.0%}", **_percents(UTILIZATION_RATIO))  # fmt: skip
+        device_shortfalls.append(
+            Shortfall(row.comparison, cell, "utilisation", used, measured, _first(advice) if advice else None)
+        )
+    return device_shortfalls
 
 
 def _first(advice: Sequence[Advice]) -> str:

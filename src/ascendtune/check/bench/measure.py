@@ -48,8 +48,8 @@ class DeviceSamples:
     @property
     def utilization_ratio(self) -> float | None:
         """Mean over samples and devices."""
-        found = [each.utilization_ratio for each in self._all() if each.utilization_ratio is not None]
-        return mean(found) if found else None
+        ratios = [each.utilization_ratio for each in self._all() if each.utilization_ratio is not None]
+        return mean(ratios) if ratios else None
 
     @property
     def power_watts(self) -> float | None:

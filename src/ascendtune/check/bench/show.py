@@ -122,15 +122,15 @@ def title(recipe: str, device: str) -> str:
 
 def failures(rows: Sequence[SpeedupRow]) -> list[CellResult]:
     """Cells without a measurement, without duplicates."""
-    found = {each.result.cell.name: each.result for each in rows if each.result.failure and not each.result.repeats}
-    return list(found.values())
+    failed = {each.result.cell.name: each.result for each in rows if each.result.failure and not each.result.repeats}
+    return list(failed.values())
 
 
 def table_of(rows: Sequence[SpeedupRow]) -> tuple[list[str], list[list[str]]]:
     """Headings (in English) and cells of one comparison; columns without any value are left out."""
     content = [_values(each) for each in rows]
-    kept = [at for at in range(len(_HEADS)) if any(row[at] != "-" for row in content)]
-    return [_HEADS[at] for at in kept], [[row[at] for at in kept] for row in content]
+    columns = [at for at in range(len(_HEADS)) if any(row[at] != "-" for row in content)]
+    return [_HEADS[at] for at in columns], [[row[at] for at in columns] for row in content]
 
 
 def _values(row: SpeedupRow) -> list[str]:

@@ -22,16 +22,16 @@ _TYPE_NAME = re.compile(r"[: ]*at::[\w:/]+")
 def judge(ran: RankResults, collectives: Sequence[str], timeout_seconds: float) -> list[Finding]:
     """A finding for each collective; before them, one on missing ranks if there are any."""
     table = _by_collective(ran)
-    found = [] if ran.is_whole else [unfinished_finding(ran, timeout_seconds)]
+    findings = [] if ran.is_whole else [unfinished_finding(ran, timeout_seconds)]
     for name in collectives:
         cells = table.get(name, {})
         if name == BARRIER and cells:
-            found.append(_barrier(ran.ranks, next(iter(cells.values()))))
+            findings.append(_barrier(ran.ranks, next(iter(cells.values()))))
         elif cells:
-            found.append(_carrying(ran, name, cells))
+            findings.append(_carrying(ran, name, cells))
         else:
-            found.append(unknown(name, "not run"))
-    return found
+            findings.append(unknown(name, "not run"))
+    return findings
 
 
 def results(ran: RankResults) -> list[dict[str, Any]]:
@@ -160,8 +160,8 @@ def describe_wrong_values(cells: Mapping[int, Mapping[str, Any]], label: Label) 
         return f"values sent by {label(senders)} are wrong on every receiver"
     if receivers and all(rank in receivers for _, rank in wrong):
         return f"{label(receivers)} receives wrong values from every sender"
-    ways = [f"from {label([source])} to {label([rank])}" for source, rank in sorted(wrong)]
-    return f"wrong values {', '.join(ways)}"
+    links = [f"from {label([source])} to {label([rank])}" for source, rank in sorted(wrong)]
+    return f"wrong values {', '.join(links)}"
 
 
 def _always_wrong(seen: Iterable[Any], wrong: Iterable[Any], end: Callable[[Any], int]) -> list[int]:
@@ -204,8 +204,8 @@ def unfinished_finding(ran: RankResults, timeout_seconds: float) -> Finding:
         at, last = waiting.one("at"), ran.notes[absent[0]].one("at")
         waited = f"{at}: {ran.ranks.label(waiting.rank)} waited {timeout_seconds:g} s"
         before = f"it was last at {last}" if last else "it wrote no notes"
-        what = f"did not return from {waited}" if last == at else f"never reached {waited}; {before}"
-        return _trouble_with(ran, [ran.notes[rank] for rank in absent], what)
+        event = f"did not return from {waited}" if last == at else f"never reached {waited}; {before}"
+        return _trouble_with(ran, [ran.notes[rank] for rank in absent], event)
     silent = [each for each in ran.notes if not each.is_done and not each.one("error")]
     if silent:
         return _silent(ran, silent)
@@ -233,7 +233,7 @@ def _silent(ran: RankResults, silent: Sequence[RankNotes]) -> Finding:
     return _trouble_with(ran, ranks, f"did not return from {ranks[0].one('at') or 'its start'}")
 
 
-def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], what: str) -> Finding:
+def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], event: str) -> Finding:
     log = ran.log(faulty[0].rank)
     if log is None:
         look = "see the messages above, which are those of rank 0"
@@ -241,7 +241,7 @@ def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], what: str) -> F
         look = f"ascendtune explain {log}" if _said(log) else f"its log is empty ({log})"
     return failure(
         RANKS,
-        f"{ran.ranks.labels([each.rank for each in faulty])} {what}",
+        f"{ran.ranks.labels([each.rank for each in faulty])} {event}",
         expected="every rank finishes",
         remedy=f"{look}; check its device and its links with `ascendtune doctor --deep`",
         evidence=_evidence(ran, faulty),

@@ -39,7 +39,7 @@ class StepTimes:
 
 def steps_of(ran: RankResults) -> list[StepTimes]:
     """The step of each rank that has measured both kinds."""
-    found = []
+    times = []
     for each in ran.notes:
         plain, apart = list(each.of("plain")), list(each.of("apart"))
         if plain and apart:
@@ -47,10 +47,10 @@ def steps_of(ran: RankResults) -> list[StepTimes]:
             middle = sorted(apart, key=lambda step: step["all"])[len(apart) // 2]
             rest = middle["all"] - middle["waiting"] - middle["communication"]
             usual = median(step["all"] for step in plain)
-            found.append(
+            times.append(
                 StepTimes(each.rank, usual, middle["all"], max(0.0, rest), middle["communication"], middle["waiting"])
             )
-    return found
+    return times
 
 
 def sentence(steps: Sequence[StepTimes], who: str) -> str:

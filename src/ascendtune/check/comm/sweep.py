@@ -30,8 +30,8 @@ def bytes_of(text: str, option: str) -> int:
     Raises:
         InputError: `text` is not a size above 0.
     """
-    found = _SIZE.fullmatch(text.strip())
-    size = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
     if size <= 0:
         raise InputError(
             f"{option} {text} is not a size",

@@ -49,16 +49,16 @@ def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
     world.begin(f"{name} of {dtype}")
     everyone = tuple(range(world.size))
     try:
-        found = _tried(world, name, dtype, value_count, everyone, None)
+        cell = _tried(world, name, dtype, value_count, everyone, None)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         if not _REFUSAL.search(str(error)):
             raise
-        found = {"refused": str(error).strip().splitlines()[0][:200]}
-    is_wrong = any(part["wrong"] for part in found.get("parts", ()))
-    words = world.exchange("wrong" if is_wrong else "right")
-    if collective.reduces and set(words) == {"wrong"}:
-        found["isolated"] = [_alone(world, name, dtype, value_count, group) for group in _small_groups(world.size)]
-    return found
+        cell = {"refused": str(error).strip().splitlines()[0][:200]}
+    is_wrong = any(part["wrong"] for part in cell.get("parts", ()))
+    answers = world.exchange("wrong" if is_wrong else "right")
+    if collective.reduces and set(answers) == {"wrong"}:
+        cell["isolated"] = [_alone(world, name, dtype, value_count, group) for group in _small_groups(world.size)]
+    return cell
 
 
 def _tried(
@@ -87,8 +87,8 @@ def _alone(world: World, name: str, dtype: str, value_count: int, members: tuple
     group = dist.new_group(list(members))
     wrong = 0
     if world.rank in members:
-        found = _tried(world, name, dtype, value_count, members, group)
-        wrong = sum(part["wrong"] for part in found["parts"])
+        result = _tried(world, name, dtype, value_count, members, group)
+        wrong = sum(part["wrong"] for part in result["parts"])
     wrongs = world.exchange(str(wrong))
     if world.rank in members:
         dist.destroy_process_group(group)

@@ -46,17 +46,17 @@ class World:
         Raises:
             AbsentRanksError: some ranks did not arrive.
         """
-        found, rank, size = next(
+        rendezvous_store, rank, size = next(
             rendezvous(init_method(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout=limit)
         )
         # A file store has its own time-out.
-        found.set_timeout(limit)
-        store = dist.PrefixStore("ascendtune-comm", found)
+        rendezvous_store.set_timeout(limit)
+        store = dist.PrefixStore("ascendtune-comm", rendezvous_store)
         world = cls(rank, size, device, store, notes, limit)
         world.begin("the start")
         dist.init_process_group(
             device.collective_backend,
-            store=dist.PrefixStore("group", found),
+            store=dist.PrefixStore("group", rendezvous_store),
             rank=rank,
             world_size=size,
             timeout=limit,

@@ -156,9 +156,9 @@ class _Finder(ast.NodeVisitor):
 
     def _compiled(self, node: ast.Call, keywords: dict[str | None, ast.expr]) -> None:
         backend = keywords.get("backend")
-        given = backend.value if isinstance(backend, ast.Constant) else None if backend is None else "own"
+        backend_name = backend.value if isinstance(backend, ast.Constant) else None if backend is None else "own"
         disabled = keywords.get("disable")
-        if given in _INDUCTOR and not (isinstance(disabled, ast.Constant) and disabled.value is True):
+        if backend_name in _INDUCTOR and not (isinstance(disabled, ast.Constant) and disabled.value is True):
             self._hit("torch-compile", node)
 
     def _decorated(self, node: ast.FunctionDef) -> None:
@@ -184,8 +184,8 @@ class _Finder(ast.NodeVisitor):
 def _longest(name: str) -> str | None:
     """The rule of a dotted name, or of its longest prefix that has one."""
     parts = name.split(".")
-    found = (SUBMODULES.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
-    return next((code for code in found if code), None)
+    codes = (SUBMODULES.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
+    return next((code for code in codes if code), None)
 
 
 def _caught(handler: ast.ExceptHandler) -> Iterator[str]:

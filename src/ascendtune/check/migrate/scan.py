@@ -55,14 +55,14 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
             remedy=path_suggestion(path, "give a file or a directory"),
             where=path,
         )
-    found: dict[str, list[tuple[Path, Hit]]] = {}
+    hits_by_code: dict[str, list[tuple[Path, Hit]]] = {}
     files = [path] if path.is_file() else list(_files(path))
     read = 0
     for done, file in enumerate(files, 1):
         hits = _look(file)
         read += hits is not None
         for hit in hits or ():
-            found.setdefault(hit.code, []).append((file, hit))
+            hits_by_code.setdefault(hit.code, []).append((file, hit))
         progress("files", done, len(files))
     if not read:
         raise NoVerdict(
@@ -71,18 +71,18 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
             remedy="give a source file, or a directory that contains source files",
             where=path,
         )
-    return Scan(read, [_finding(code, found[code]) for code in RULES if code in found])
+    return Scan(read, [_finding(code, hits_by_code[code]) for code in RULES if code in hits_by_code])
 
 
 def _files(directory: Path) -> Iterator[Path]:
     """All files that may be code, sorted by name, without hidden, built or installed directories."""
-    for here, directories, names in walk(directory):
+    for folder, directories, names in walk(directory):
         directories[:] = sorted(
             name
             for name in directories
-            if not name.startswith(".") and name not in _NOT_CODE and not (here / name / "pyvenv.cfg").exists()
+            if not name.startswith(".") and name not in _NOT_CODE and not (folder / name / "pyvenv.cfg").exists()
         )
-        yield from (here / name for name in sorted(names) if kind_of(here / name))
+        yield from (folder / name for name in sorted(names) if kind_of(folder / name))
 
 
 def _look(file: Path) -> list[Hit] | None:

@@ -54,9 +54,9 @@ def advice_for(ranks: list[RankProfile]) -> list[Advice]:
     first = ranks[0]
     # A slow rank hides its collectives behind the work that makes it slow.
     waiting = max(ranks, key=lambda each: each.waited_seconds)
-    found = [*_slow_rank(ranks), *_of_rank(first), *_small_collectives(waiting)]
-    found = [each for each in found if each.is_defect or each.gain >= _LEAST_SHARE * first.step_seconds]
-    return sorted(found, key=lambda each: (not each.is_defect, -each.gain))
+    advice = [*_slow_rank(ranks), *_of_rank(first), *_small_collectives(waiting)]
+    advice = [each for each in advice if each.is_defect or each.gain >= _LEAST_SHARE * first.step_seconds]
+    return sorted(advice, key=lambda each: (not each.is_defect, -each.gain))
 
 
 def _of_rank(rank: RankProfile) -> Iterator[Advice]:
@@ -134,7 +134,7 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
         for name, seconds in _by_group(slowest.split, has_kinds).items()
     }
     reason = max(excess, key=lambda name: excess[name])
-    what = (
+    message = (
         say("the other ranks wait {time} of each step for rank {rank}, which spends {more} more than they on {reason}",
             time=milliseconds(waited), rank=slowest.rank, more=milliseconds(excess[reason]), reason=reason)
         if excess[reason] >= _LEAST_REASON * waited
@@ -143,7 +143,7 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     )  # fmt: skip
     yield Advice(
         "slow-rank",
-        what,
+        message,
         say("look at the clock, temperature and neighbours of that rank's device with `ascendtune doctor`; even out "
             "the lengths of rows with data.packing: true"),
         waited,
@@ -197,22 +197,22 @@ def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
     is_large = memory is not None and memory.reserved and unused >= max(_LEAST_UNUSED * memory.reserved, _LEAST_GAP)
     if each_step < 1 and not is_large:
         return
-    found = []
+    facts = []
     if is_large and memory is not None:
-        found.append(
+        facts.append(
             say("the allocator has reserved {reserved}, of which at most {allocated} is used at once",
                 reserved=format_bytes(memory.reserved or 0), allocated=format_bytes(memory.allocated or 0))
         )  # fmt: skip
     if each_step >= 1:
         ((most, _),) = calls.most_common(1)
-        found.append(
+        facts.append(
             say("the allocator calls the driver {count} times in each step, most often {name}",
                 count=f"{each_step:.3g}", name=most)
         )  # fmt: skip
     gain = sum(seconds for place, seconds in split.sync.items() if _asks_for_memory(place)) / split.steps
     yield Advice(
         "fragmentation",
-        say("the memory of the device has gaps, or its use grows: {facts}", facts=say("; ").join(found)),
+        say("the memory of the device has gaps, or its use grows: {facts}", facts=say("; ").join(facts)),
         say("set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_NPU_ALLOC_CONF on Ascend); with rows of very "
             "different lengths also data.packing: true"),
         gain,

@@ -46,8 +46,8 @@ def ascend_outputs(directory: Path) -> list[Path]:
     """
     if directory.name == OUTPUT or any((directory / name).is_file() for name in (_STEPS, _KERNELS)):
         return [directory]
-    found = [directory / OUTPUT, *directory.glob(f"*_ascend_pt/{OUTPUT}")]
-    return sorted(each for each in found if each.is_dir())
+    candidates = [directory / OUTPUT, *directory.glob(f"*_ascend_pt/{OUTPUT}")]
+    return sorted(each for each in candidates if each.is_dir())
 
 
 def is_of_folder(path: Path) -> bool:
@@ -101,13 +101,15 @@ def read_ascend_database(path: Path) -> Split:
     return split
 
 
-def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | None, lasts: float | None = None) -> float:
+def _add_step(
+    split: Split, kernels: list[Interval], parts: dict[str, str] | None, step_microseconds: float | None = None
+) -> float:
     """Add a step to `split` and return its seconds.
 
     If there are totals of the vendor, they are used; the kernels then only determine their division.
 
     Args:
-        lasts: microseconds of the step if there are no totals (default: from its first kernel to its last).
+        step_microseconds: duration of the step if there are no totals (default: from its first kernel to its last).
     """
     lanes: dict[str, list[Interval]] = defaultdict(list)
     for kernel in kernels:
@@ -131,8 +133,8 @@ def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | Non
         hidden, free = _seconds(parts, "Overlapped"), _seconds(parts, "Free")
         copied = min(copied, free)
         free -= copied
-    elif kernels or lasts:
-        whole = lasts or max(each.end for each in kernels) - min(each.start for each in kernels)
+    elif kernels or step_microseconds:
+        whole = step_microseconds or max(each.end for each in kernels) - min(each.start for each in kernels)
         free = max(0.0, whole * _MICRO - computed - communicated - copied)
     for kind, seconds in compute.items():
         split.compute[kind] += seconds
@@ -153,21 +155,21 @@ def _scaled(values: dict[str, float], total: float) -> dict[str, float]:
 
 def _kernels(path: Path) -> dict[str, list[Interval]]:
     """The kernels of each step, labelled by type, in microseconds since the first one; key "" without steps."""
-    found: dict[str, list[Interval]] = defaultdict(list)
+    by_step: dict[str, list[Interval]] = defaultdict(list)
     origin: Decimal | None = None
     for row in _rows(path):
-        begin, lasts = (_NUMBER.fullmatch((row.get(key) or "").strip()) for key in ("Start Time(us)", "Duration(us)"))
-        if begin is None or lasts is None:
+        begin, length = (_NUMBER.fullmatch((row.get(key) or "").strip()) for key in ("Start Time(us)", "Duration(us)"))
+        if begin is None or length is None:
             continue
         # A timestamp has 16 digits before the point: a float would round it to a quarter of a microsecond.
-        start, duration = Decimal(begin[0]), float(lasts[0])
+        start, duration = Decimal(begin[0]), float(length[0])
         origin = start if origin is None else origin
         since = float(start - origin)
         if max(abs(since), duration) < _LONGEST:
             # Some versions write N/A as the type.
             label = next((word for key in ("Type", "Name") if (word := row.get(key)) and word != "N/A"), "")
-            found[row.get("Step Id") or ""].append(Interval(since, since + duration, label[:_LONGEST_NAME]))
-    return dict(found)
+            by_step[row.get("Step Id") or ""].append(Interval(since, since + duration, label[:_LONGEST_NAME]))
+    return dict(by_step)
 
 
 def _collectives_of(kernels: list[Interval]) -> list[tuple[str, float]]:
@@ -177,14 +179,14 @@ def _collectives_of(kernels: list[Interval]) -> list[tuple[str, float]]:
 
 def _calls_in(content: dict[str, Any]) -> list[tuple[str, float]]:
     """Name and seconds of each collective, and of each exchange between two ranks, in communication.json."""
-    found = []
+    calls = []
     for step in content.values():
         for group in _GROUPS:
             for name, facts in object_of(value_at(step, group)).items():
                 seconds = _number(value_at(facts, "Communication Time Info", "Elapse Time(ms)")) * _MILLI
                 if seconds and not name.lower().startswith("total"):
-                    found.append((name[:_LONGEST_NAME], seconds))
-    return found
+                    calls.append((name[:_LONGEST_NAME], seconds))
+    return calls
 
 
 def _name_collectives(split: Split, calls: list[tuple[str, float]]) -> None:

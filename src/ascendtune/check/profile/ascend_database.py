@@ -78,29 +78,29 @@ def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
     # The file may be malicious: its schema must not call functions, and no query may run forever.
     database.execute("PRAGMA trusted_schema = OFF")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
-    left = iter(range(_MOST_INSTRUCTIONS // _INSTRUCTIONS_BETWEEN))
-    database.set_progress_handler(lambda: next(left, None) is None, _INSTRUCTIONS_BETWEEN)
+    remaining = iter(range(_MOST_INSTRUCTIONS // _INSTRUCTIONS_BETWEEN))
+    database.set_progress_handler(lambda: next(remaining, None) is None, _INSTRUCTIONS_BETWEEN)
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not {"TASK", "COMMUNICATION_OP"} & tables:
         raise _invalid(path, "it has neither the table TASK nor COMMUNICATION_OP")
-    found = [
+    rows = [
         each
         for needed, query in (_KERNELS, _COPIES, _COLLECTIVES)
         if tables.issuperset(needed)
         for each in _rows(database, query, path)
     ]
-    if not found:
+    if not rows:
         raise InputError(
             "the database has no kernel",
             code="no-profile",
             remedy="record again with torch_npu.profiler.ProfilerActivity.NPU",
             where=path,
         )
-    origin = min(start for start, _, _ in found)
-    names = _names(database, {name for _, _, name in found}) if "STRING_IDS" in tables else {}
+    origin = min(start for start, _, _ in rows)
+    names = _names(database, {name for _, _, name in rows}) if "STRING_IDS" in tables else {}
     kernels = sorted(
         Interval((start - origin) * _NANOSECONDS, (end - origin) * _NANOSECONDS, names.get(name, "")[:_LONGEST_NAME])
-        for start, end, name in found
+        for start, end, name in rows
     )
     if kernels[-1].start > _LONGEST or max(each.end - each.start for each in kernels) > _LONGEST:
         raise _invalid(path, "its times are further apart than any steps")
@@ -129,12 +129,12 @@ def _rows(database: sqlite3.Connection, query: str, path: Path) -> Iterator[tupl
 
 def _names(database: sqlite3.Connection, numbers: set[Any]) -> dict[int, str]:
     """The texts with these numbers."""
-    found = {}
+    names = {}
     for number in numbers:
         row = database.execute("SELECT value FROM STRING_IDS WHERE id = ?", (number,)).fetchone()
         if row and isinstance(row[0], str):
-            found[number] = row[0]
-    return found
+            names[number] = row[0]
+    return names
 
 
 def _invalid(path: Path, why: str) -> InputError:

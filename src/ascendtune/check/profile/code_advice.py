@@ -103,10 +103,10 @@ def _paging(rank: RankProfile) -> Iterator[Advice]:
 
 
 def _unused_parameters(split: Split) -> Iterator[Advice]:
-    found = [each for (name, _), each in split.operators.items() if name == _SEARCH]
-    if not found:
+    searches = [each for (name, _), each in split.operators.items() if name == _SEARCH]
+    if not searches:
         return
-    calls, seconds = sum(each.calls for each in found), sum(each.seconds for each in found)
+    calls, seconds = sum(each.calls for each in searches), sum(each.seconds for each in searches)
     yield Advice(
         "unused-parameters",
         say("DDP looks for unused parameters {count} times in each step, and asks all ranks about them",
@@ -158,14 +158,16 @@ def _eager_attention(rank: RankProfile) -> Iterator[Advice]:
 
 
 def _double_precision(split: Split) -> Iterator[Advice]:
-    found = {name: each for (name, kind), each in split.operators.items() if kind == "matmul" and _DOUBLE.search(name)}
-    if not found:
+    products = {
+        name: each for (name, kind), each in split.operators.items() if kind == "matmul" and _DOUBLE.search(name)
+    }
+    if not products:
         return
-    seconds = sum(each.seconds for each in found.values()) / split.steps
+    seconds = sum(each.seconds for each in products.values()) / split.steps
     yield Advice(
         "double-precision",
         say("matrix products in float64 take {time} of each step, most of it {name}",
-            time=milliseconds(seconds), name=max(found, key=lambda name: found[name].seconds)),
+            time=milliseconds(seconds), name=max(products, key=lambda name: products[name].seconds)),
         say("look for a module or tensor in float64, as NumPy makes by default, and cast it to float32"),
         seconds / 2,
         is_defect=True,

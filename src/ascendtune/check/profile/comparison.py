@@ -128,12 +128,12 @@ def _fitting_columns(
     """The columns that fit beside the last one, which has the names of operators."""
     sizes = [max(columns_of(line[at]) for line in (heads, *rows)) for at in range(len(heads))]
     sizes[-1] = min(sizes[-1], _LEAST_NAME)
-    kept = list(range(len(heads)))
+    columns_kept = list(range(len(heads)))
     for name in spare:
-        if sum(sizes[at] + 2 for at in kept) - 2 <= columns:
+        if sum(sizes[at] + 2 for at in columns_kept) - 2 <= columns:
             break
-        kept.remove(heads.index(name))
-    return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        columns_kept.remove(heads.index(name))
+    return [heads[at] for at in columns_kept], [[row[at] for at in columns_kept] for row in rows]
 
 
 def _times(before: float, now: float) -> list[str]:

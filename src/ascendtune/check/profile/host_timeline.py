@@ -197,11 +197,11 @@ class HostTimeline:
         """The index in `memory.owners` for an allocation or free while `event` is the innermost one."""
         number, kind = event.owner
         key = number, kind, event.phase
-        found = self._owners.get(key)
-        if found is None:
-            found = self._owners[key] = len(memory.owners)
+        owner = self._owners.get(key)
+        if owner is None:
+            owner = self._owners[key] = len(memory.owners)
             memory.owners.append((self._trace.names[number] if number >= 0 else "", kind, event.phase))
-        return found
+        return owner
 
     def _opened(self, event: int, end: float, parent: OpenEvent) -> OpenEvent:
         trace = self._trace
@@ -227,10 +227,10 @@ class HostTimeline:
                 # The innermost operator sets it last: the one that autograd records.
                 self._of_sequence[sequence] = (module, strong)
         key = number, module, strong, parent.kind == "copy"
-        found = self._kinds.get(key)
-        if found is None:
-            found = self._kinds[key] = _kind_of(facts.own, trace.names[number], module, strong, key[3])
-        kind, strong = found
+        kind_and_strength = self._kinds.get(key)
+        if kind_and_strength is None:
+            kind_and_strength = self._kinds[key] = _kind_of(facts.own, trace.names[number], module, strong, key[3])
+        kind, strong = kind_and_strength
         if direct and not facts.is_view:
             self.modules[direct].operators += 1
             direct = ""
@@ -243,10 +243,10 @@ class HostTimeline:
 
     def _facts_of(self, number: int) -> _Facts:
         name = self._trace.names[number]
-        found = self._facts[number] = _Facts(
+        facts = self._facts[number] = _Facts(
             kind_of_operator(name), bool(_BACKWARD.search(name)), is_view(name), name in _WAITING_OPERATORS
         )
-        return found
+        return facts
 
     def _opened_range(self, event: int, name: str, end: float, parent: OpenEvent) -> OpenEvent:
         start, number = self._trace.start[event], self._trace.name[event]

@@ -26,7 +26,7 @@ def uncovered(intervals: Iterable[Interval], covered: Sequence[tuple[float, floa
     Args:
         covered: disjoint intervals.
     """
-    found: list[Interval] = []
+    parts: list[Interval] = []
     position, reached = 0, float("-inf")
     for interval in intervals:
         start = max(interval.start, reached)
@@ -36,26 +36,26 @@ def uncovered(intervals: Iterable[Interval], covered: Sequence[tuple[float, floa
         at = position
         while start < interval.end:
             if at == len(covered) or covered[at][0] >= interval.end:
-                found.append(Interval(start, interval.end, interval.label, interval.event))
+                parts.append(Interval(start, interval.end, interval.label, interval.event))
                 break
             if covered[at][0] > start:
-                found.append(Interval(start, covered[at][0], interval.label, interval.event))
+                parts.append(Interval(start, covered[at][0], interval.label, interval.event))
             start = max(start, covered[at][1])
             at += 1
-    return found
+    return parts
 
 
 def union(intervals: Iterable[Interval | tuple[float, float]]) -> list[tuple[float, float]]:
     """Disjoint intervals that cover the same times."""
-    found: list[tuple[float, float]] = []
+    merged_parts: list[tuple[float, float]] = []
     for interval in intervals:
         start, end = interval[0], interval[1]
-        if found and start <= found[-1][1]:
-            if end > found[-1][1]:
-                found[-1] = (found[-1][0], end)
+        if merged_parts and start <= merged_parts[-1][1]:
+            if end > merged_parts[-1][1]:
+                merged_parts[-1] = (merged_parts[-1][0], end)
         elif end > start:
-            found.append((start, end))
-    return found
+            merged_parts.append((start, end))
+    return merged_parts
 
 
 def merged(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -87,9 +87,9 @@ class IntervalIndex:
 
     def within(self, start: float, end: float) -> list[Interval]:
         """The parts of the intervals between `start` and `end`."""
-        found = []
+        inside = []
         for at in range(bisect_left(self._ends, start), len(self._ends)):
             if self._intervals[at].start >= end:
                 break
-            found.append(self._intervals[at])
-        return clipped(found, start, end)
+            inside.append(self._intervals[at])
+        return clipped(inside, start, end)

@@ -17,5 +17,5 @@ def in_both(sentence: Callable[[], str]) -> str:
 
     It may contain names from a trace of another user: control characters and markup are escaped.
     """
-    found = language.in_each(lambda: html.escape(safe(sentence())))
-    return "".join(f'<span class="{name}">{text}</span>' for name, text in found.items())
+    texts = language.in_each(lambda: html.escape(safe(sentence())))
+    return "".join(f'<span class="{name}">{text}</span>' for name, text in texts.items())

@@ -160,11 +160,11 @@ def _by_category(sizes: list[int]) -> dict[str, int]:
 
 def _before(events: MemoryEvents, first: int, held: Mapping[str, int]) -> list[int]:
     """Bytes by category before the event `first`."""
-    found = [held.get(name, 0) for name in CATEGORIES]
+    sizes = [held.get(name, 0) for name in CATEGORIES]
     if events.reserved[first] > 0:
         # The allocator of an accelerator counts all tensors.
-        found[_OTHER] = max(0, events.allocated[first] - events.size[first] - sum(found))
-    return found
+        sizes[_OTHER] = max(0, events.allocated[first] - events.size[first] - sum(sizes))
+    return sizes
 
 
 def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
@@ -173,7 +173,7 @@ def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
     Temporary copies of collectives whose free was not recorded are excluded: Gloo frees them on threads that the
     profiler does not record, and they would count as live forever.
     """
-    found: dict[int, int] = {}
+    categories: dict[int, int] = {}
     live: dict[int, int] = {}
     for event in order:
         address = events.address[event]
@@ -181,11 +181,11 @@ def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
         if (allocation := live.pop(address, None)) is not None:
             owner = _owner(events, allocation)
             if is_end or not _is_of_collective(owner):
-                found[allocation] = _category(owner, _owner(events, event)[2])
+                categories[allocation] = _category(owner, _owner(events, event)[2])
         if not is_end:
             live[address] = event
     staying = [(event, _owner(events, event)) for event in live.values()]
-    return found | {event: _category(owner, None) for event, owner in staying if not _is_of_collective(owner)}
+    return categories | {event: _category(owner, None) for event, owner in staying if not _is_of_collective(owner)}
 
 
 def _is_of_collective(owner: tuple[str, str, str]) -> bool:

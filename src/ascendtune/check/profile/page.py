@@ -52,9 +52,9 @@ def write_page(path: Path, ranks: list[RankProfile]) -> None:
     write_atomically(path, page.encode())
 
 
-def _text(words: str) -> str:
+def _text(text: str) -> str:
     """Text of a trace, which may be from another user, without control characters and markup."""
-    return html.escape(safe(words))
+    return html.escape(safe(text))
 
 
 def _bar(rank: RankProfile, top: float, longest: float) -> str:
@@ -77,10 +77,11 @@ def _part_rows(rank: RankProfile) -> list[str]:
     rows = []
     for number, (title, seconds, _) in enumerate(parts_of(split)):
         if split.total:
-            made_of = in_both(lambda number=number: parts_of(split)[number][2])  # type: ignore[misc]
+            contents = in_both(lambda number=number: parts_of(split)[number][2])  # type: ignore[misc]
             rows.append(
                 f'<tr><td><i class="part{number}"></i> {in_both(partial(say, title))}<td class="number">'
-                f'{1e3 * seconds / split.steps:,.2f}<td class="number">{100 * seconds / split.total:.1f} %<td>{made_of}'
+                f'{1e3 * seconds / split.steps:,.2f}<td class="number">{100 * seconds / split.total:.1f} %'
+                f"<td>{contents}"
             )
     return rows
 

@@ -93,9 +93,9 @@ def _chart(memory: MemoryUse) -> str:
             f'<polygon class="memory{number}" points="{shape}"><title>{html.escape(say(name))}</title></polygon>'
         )
         base = top
-    lasts = memory.seconds[-1] + memory.seconds[1] if points > 1 else 1.0
-    peak = _LEFT + min(1.0, memory.peak_seconds / max(lasts, 1e-9)) * (_WIDTH - _LEFT)
+    total_seconds = memory.seconds[-1] + memory.seconds[1] if points > 1 else 1.0
+    peak = _LEFT + min(1.0, memory.peak_seconds / max(total_seconds, 1e-9)) * (_WIDTH - _LEFT)
     parts.append(f'<line class="mark" x1="{peak:.1f}" x2="{peak:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
-    for x, seconds, anchor in ((_LEFT, 0.0, "start"), (_WIDTH, lasts, "end")):
+    for x, seconds, anchor in ((_LEFT, 0.0, "start"), (_WIDTH, total_seconds, "end")):
         parts.append(f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{seconds:.3g} s</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'

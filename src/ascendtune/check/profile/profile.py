@@ -179,10 +179,10 @@ def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfi
     recorded = int(match[1]) if match else _recorded_rank(trace)
     rank = position if recorded is None else recorded
     beside = file.with_name(f"rank_{rank}.json")
-    found = trace.values.get("ascendtune")
+    own_facts = trace.values.get("ascendtune")
     facts = read_json_object(beside) if beside != file and beside.is_file() else {}
-    if isinstance(found, dict):
-        facts = {**facts, **found}
+    if isinstance(own_facts, dict):
+        facts = {**facts, **own_facts}
     split = split_of(trace)
     first = facts.get("first_step")
     if isinstance(first, int) and tokens:
@@ -208,10 +208,10 @@ def _bytes_before(facts: dict[str, Any]) -> dict[str, int]:
 
 def _tokens_by_step(run: RunDir) -> dict[int, float]:
     """Recorded step -> tokens of all ranks in a step, averaged since the previous record."""
-    found, before = {}, 0
+    tokens, before = {}, 0
     for record in run.read_metrics():
         step, count = record.get("step"), record.get("tokens")
         if isinstance(step, int) and is_number(count, 1, _MOST_RATIO):
-            found[step] = float(count) / max(1, step - before)
+            tokens[step] = float(count) / max(1, step - before)
             before = step
-    return found
+    return tokens

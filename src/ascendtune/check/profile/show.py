@@ -105,8 +105,8 @@ def as_text(ranks: list[RankProfile], advice: list[Advice], columns: int) -> str
         lines += ["", say("what to change, with the time that it may save:")]
         for number, each in enumerate(advice[:_SHOWN_ADVICE], 1):
             gain = f"-{100 * each.gain / first.step_seconds:.1f} %" if each.gain else "  0 %"
-            words = say("{what} ({code}): {remedy}", what=each.what, code=each.code, remedy=each.remedy)
-            lines += wrap_words(safe(words), columns, f"{number:>2}  {gain:>7}  ", " " * 13)
+            text = say("{what} ({code}): {remedy}", what=each.what, code=each.code, remedy=each.remedy)
+            lines += wrap_words(safe(text), columns, f"{number:>2}  {gain:>7}  ", " " * 13)
     else:
         lines += ["", say("nothing to change was found")]
     return "\n".join(lines)
@@ -196,7 +196,7 @@ def _rank_lines(ranks: list[RankProfile], columns: int) -> list[str]:
 
 
 def _operator_lines(split: Split, columns: int) -> list[str]:
-    found = sorted(split.operators.items(), key=lambda item: -item[1].seconds)[:_SHOWN_OPERATORS]
+    operators = sorted(split.operators.items(), key=lambda item: -item[1].seconds)[:_SHOWN_OPERATORS]
     rows = [
         [
             f"{1e3 * each.seconds / split.steps:.2f} ms",
@@ -205,7 +205,7 @@ def _operator_lines(split: Split, columns: int) -> list[str]:
             say(kind),
             safe(short_name(name))[:80],
         ]
-        for (name, kind), each in found
+        for (name, kind), each in operators
     ]
     heads = [say(name) for name in ("time", "share", "calls", "kind", "name")]
     title = say("top kernels, of a step:") if split.on_device else say("top operators, of a step:")

@@ -63,15 +63,15 @@ def peak_sentence(memory: MemoryUse, first_step: int | None) -> str:
     """A sentence on the size and time of the peak."""
     step = memory.peak_step + (1 if first_step is None else first_step)
     size = format_bytes(memory.peak_bytes)
-    words = (
+    text = (
         say("memory: at most {size}, in step {step} ({phase})", size=size, step=step, phase=say(memory.peak_phase))
         if memory.peak_phase
         else say("memory: at most {size}, in step {step}", size=size, step=step)
     )
     if memory.reserved is None:
-        return words
+        return text
     reserved = say("the allocator has reserved {size}", size=format_bytes(memory.reserved))
-    return say("{one}; {other}", one=words, other=reserved)
+    return say("{one}; {other}", one=text, other=reserved)
 
 
 def owner_heads() -> list[str]:

@@ -236,14 +236,14 @@ def _split_device(split: Split, trace: ProfileTrace, host: HostTimeline, windows
     _add_sync_calls(split, host, windows)
     computes, collectives, copies = _lanes(split, trace, host, windows)
     covered = _gaps_between(windows)
-    for each in (found := uncovered(computes, covered)):
+    for each in (parts := uncovered(computes, covered)):
         split.compute[each.label] += each.seconds
-    covered = merged(union(found), covered)
-    _add_collectives(split, collectives, windows, found := uncovered(collectives, covered))
-    covered = merged(union(found), covered)
-    for each in (found := uncovered(copies, covered)):
+    covered = merged(union(parts), covered)
+    _add_collectives(split, collectives, windows, parts := uncovered(collectives, covered))
+    covered = merged(union(parts), covered)
+    for each in (parts := uncovered(copies, covered)):
         split.copies[each.label] += each.seconds
-    covered = merged(union(found), covered)
+    covered = merged(union(parts), covered)
     launched = _launches(trace)
     work = sorted([*computes, *collectives, *copies])
     position = 0
@@ -301,22 +301,22 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
     rest = [(gap.start, gap.end)]
     for name in ("aside", "data"):
         for start, end in list(rest):
-            taken = causes[name].within(start, end)
-            for each in taken:
+            causes_inside = causes[name].within(start, end)
+            for each in causes_inside:
                 if name == "aside":
                     split.aside[each.label] += each.seconds
                 else:
                     split.data += each.seconds
             rest.remove((start, end))
-            rest += [(a, b) for a, b, *_ in uncovered([Interval(start, end)], union(taken))]
+            rest += [(a, b) for a, b, *_ in uncovered([Interval(start, end)], union(causes_inside))]
     for start, end in rest:
         late = max(0.0, min(end, launch) - start)
         split.gaps += (end - start - late) * _MICRO
         # After the host has waited for the device, nothing is queued, and the device waits until the host launches
         # again.
-        found = causes["sync"].within(start, start + late) if late else []
-        if found:
-            split.sync[found[0].label] += late * _MICRO
+        waits = causes["sync"].within(start, start + late) if late else []
+        if waits:
+            split.sync[waits[0].label] += late * _MICRO
         else:
             split.launch += late * _MICRO
             longest = max(longest, late)
@@ -326,16 +326,16 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
 def _host_causes(
     trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]
 ) -> dict[str, IntervalIndex]:
-    found: dict[str, list[Interval]] = {"aside": [], "data": [], "sync": []}
+    causes: dict[str, list[Interval]] = {"aside": [], "data": [], "sync": []}
     for thread in host.threads():
         for start, end, inner in host.segments(thread, windows):
             if inner.phase in ASIDE:
-                found["aside"].append(Interval(start, end, inner.phase))
+                causes["aside"].append(Interval(start, end, inner.phase))
             elif inner.phase == "data":
-                found["data"].append(Interval(start, end))
+                causes["data"].append(Interval(start, end))
             elif inner.place >= 0:
-                found["sync"].append(Interval(start, end, shown_place(trace.names[inner.place])))
-    return {name: IntervalIndex(intervals) for name, intervals in found.items()}
+                causes["sync"].append(Interval(start, end, shown_place(trace.names[inner.place])))
+    return {name: IntervalIndex(intervals) for name, intervals in causes.items()}
 
 
 def _add_sync_calls(split: Split, host: HostTimeline, windows: list[tuple[float, float]]) -> None:

@@ -130,8 +130,8 @@ class ProfileTrace:
 
     def add_memory(self, thread: tuple[Any, Any], time: float, arguments: dict[str, Any]) -> None:
         """Append an event of an allocator in the form of torch.profiler; `time` in microseconds."""
-        words = ("Device Type", "Device Id", "Bytes", "Addr", "Total Allocated", "Total Reserved")
-        values = [arguments.get(word) for word in words]
+        keys = ("Device Type", "Device Id", "Bytes", "Addr", "Total Allocated", "Total Reserved")
+        values = [arguments.get(word) for word in keys]
         if not all(type(each) is int and -_LARGEST_NUMBER < each < _LARGEST_NUMBER for each in values[:4]):
             return
         kind, number, size, address, allocated, reserved = map(_number, values)

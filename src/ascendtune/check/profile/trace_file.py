@@ -123,9 +123,9 @@ class TraceFile:
                 return ""
 
     def _next_character(self) -> str:
-        found = self._peek()
+        character = self._peek()
         self._position += 1
-        return found
+        return character
 
     def _value(self) -> Any:
         """The JSON value at the position; reads on until it is complete."""

@@ -104,9 +104,9 @@ class AttentionTrial:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=generator))
-            found = [self._values(model, {"input_ids": each[None]})[0] for each in self._documents]
+            rounded = [self._values(model, {"input_ids": each[None]})[0] for each in self._documents]
         model.load_state_dict(self._state)
-        share = max(_share(one, other) for one, other in zip(found, self._expected.values, strict=True))
+        share = max(_share(one, other) for one, other in zip(rounded, self._expected.values, strict=True))
         if not share <= _MOST_ROUNDING:
             raise NotComparable("its values depend on the last digit of its weights")
         return max(1.0, 4 * share / _VALUES)
@@ -117,9 +117,9 @@ class AttentionTrial:
         # The length is unchanged: it may decide between equal scores, which is not a look ahead.
         changed = torch.cat([longest[:half], longest[: len(longest) - half]])
         with _quiet(), torch.no_grad():
-            found = self._values(self._reference, {"input_ids": changed[None]})[0][:half]
+            values = self._values(self._reference, {"input_ids": changed[None]})[0][:half]
         expected = self._expected.values[-1][:half]
-        return _share(found, expected) <= _VALUES * self._rounding
+        return _share(values, expected) <= _VALUES * self._rounding
 
     def without_gradient(self) -> list[str]:
         """Parameters without a gradient from any token, with stars for numbers."""
@@ -170,19 +170,19 @@ class AttentionTrial:
         implementation: str,
         inputs: dict[str, Any],
         rows_of: Callable[[torch.Tensor], list[torch.Tensor]],
-        how: str,
+        condition: str,
     ) -> str | None:
         try:
             with _quiet(), torch.random.fork_rng(devices=[]), torch.enable_grad():
                 model = self._make(self._config, implementation).float().eval()
                 model.load_state_dict(self._state)
-                found = self._outcome(model, rows_of(self._values(model, inputs)))
+                outcome = self._outcome(model, rows_of(self._values(model, inputs)))
         # Model code raises various errors: such an attention may not exist, or not accept an argument.
         except AscendtuneError as error:
             return error.what
         except Exception as error:  # noqa: BLE001
-            return _failure(error, how)
-        return _compared(found, self._expected, self._rounding)
+            return _failure(error, condition)
+        return _compared(outcome, self._expected, self._rounding)
 
     def _values(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         return self._values_of(model, {**inputs, "use_cache": False}).float()
@@ -212,8 +212,8 @@ def layer_pattern(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
-def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | None:
-    share = max(_share(one, other) for one, other in zip(found.values, expected.values, strict=True))
+def _compared(outcome: _Outcome, expected: _Outcome, rounding: float) -> str | None:
+    share = max(_share(one, other) for one, other in zip(outcome.values, expected.values, strict=True))
     if not share <= _VALUES * rounding:
         return f"its values differ by {share:.1%} of the largest one"
     largest = max((float(each.abs().max()) for each in expected.gradients.values() if each is not None), default=0.0)
@@ -221,7 +221,7 @@ def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | Non
     for name, expected_gradient in expected.gradients.items():
         # A missing gradient is a gradient of 0.
         gradient, reference = (
-            zero if each is None else each for each in (found.gradients.get(name), expected_gradient)
+            zero if each is None else each for each in (outcome.gradients.get(name), expected_gradient)
         )
         own_largest = float(reference.abs().max())
         difference = float((gradient - reference).abs().max())
@@ -231,24 +231,24 @@ def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | Non
     return None
 
 
-def _share(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+def _share(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def _randomise_weights(model: nn.Module, generator: torch.Generator) -> None:
     """Set random weights with which attention prefers some tokens, and every bias and gate has an effect."""
     with torch.no_grad():
         for parameter in model.parameters():
-            drawn = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() >= 2:
-                parameter.copy_(drawn * parameter.shape[-1] ** -0.5)
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
             else:
-                parameter.add_(0.1 * drawn)
+                parameter.add_(0.1 * noise)
 
 
-def _failure(error: Exception, how: str) -> str:
+def _failure(error: Exception, condition: str) -> str:
     """A sentence on an error of a model's code; it contains the error's message if that was written for users."""
-    sentence = f"the model's code does not run {how}"
+    sentence = f"the model's code does not run {condition}"
     if not isinstance(error, NotComparable | ValueError | NotImplementedError | ImportError):
         return sentence
     return f"{sentence}: {first_line(error).rstrip('.')}"

@@ -175,19 +175,19 @@ def _cut_layers(config: Any, values: Values, make: Callable[[Any], nn.Module]) -
         return
     first = sorted(kinds.index(each) for each in dict.fromkeys(kinds))
     chosen = first if len(first) > 1 else [0, 1]
-    for kept in (chosen, list(range(max(chosen) + 1))):
+    for layers in (chosen, list(range(max(chosen) + 1))):
         trial = _copied(values)
         trial_text = _text_values(config, trial)
         for name, value in trial_text.items():
             if isinstance(value, list | str) and len(value) == depth:
-                picked = [value[at] for at in kept]
+                picked = [value[at] for at in layers]
                 trial_text[name] = "".join(picked) if isinstance(value, str) else picked
-        trial_text[key] = len(kept)
+        trial_text[key] = len(layers)
         try:
-            found = _kinds(make, _config(config, trial), len(kept))
+            kinds_of_copy = _kinds(make, _config(config, trial), len(layers))
         except Exception:  # noqa: BLE001
             continue
-        if set(found) == set(kinds):
+        if set(kinds_of_copy) == set(kinds):
             values.clear()
             values.update(trial)
             return
@@ -197,8 +197,8 @@ def _text_values(config: Any, values: Values) -> Values:
     text = config.get_text_config()
     inside = (name for name in getattr(config, "sub_configs", {}) if getattr(config, name, None) is text)
     name = next(inside, None)
-    found: Values = values[name] if name is not None else values
-    return found
+    text_values: Values = values[name] if name is not None else values
+    return text_values
 
 
 def _kinds(make: Callable[[Any], nn.Module], config: Any, depth: int) -> list[object]:

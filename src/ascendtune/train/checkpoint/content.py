@@ -165,9 +165,9 @@ class NamedTensors(CheckpointContent):
         state: dict[int, dict[str, torch.Tensor]] = {}
         for number, parameter in enumerate(parameters):
             prefix = f"optimizer.{self._names[parameter]}."
-            found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
-            if found := {key: value for key, value in found.items() if "." not in key}:
-                state[number] = found
+            entries = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+            if entries := {key: value for key, value in entries.items() if "." not in key}:
+                state[number] = entries
         # `load_state_dict` knows which entries stay on the host (the step count of an unfused optimizer).
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 

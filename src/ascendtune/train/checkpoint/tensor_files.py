@@ -225,7 +225,7 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
     from safetensors import safe_open
 
     ranks: int = json.loads((directory / "state.json").read_text(encoding="utf-8"))["ranks"]
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     for rank in range(ranks):
         path = file_of_rank(directory, rank)
         with safe_open(path, framework="pt") as file:
@@ -235,9 +235,9 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
                 sizes = tuple(entry.get_shape())
                 whole = divided.get(name, {"size": sizes, "offsets": (0,) * len(sizes)})
                 part = StoredPart(path, sizes, tuple(whole["offsets"]))
-                before = found[name].parts if name in found else ()
-                found[name] = Stored(_DTYPES[entry.get_dtype()], tuple(whole["size"]), (*before, part))
-    return found
+                before = tensors[name].parts if name in tensors else ()
+                tensors[name] = Stored(_DTYPES[entry.get_dtype()], tuple(whole["size"]), (*before, part))
+    return tensors
 
 
 def fill(tensors: Mapping[str, torch.Tensor], stored: Mapping[str, Stored]) -> None:

@@ -91,10 +91,10 @@ def _products(bits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def _product_buffer() -> NDArray[np.int64]:
     """This thread's buffer: (_HALF,) int64."""
-    found: NDArray[np.int64] | None = getattr(_OF_THREAD, "products", None)
-    if found is None:
-        found = _OF_THREAD.products = np.empty(_HALF, dtype=np.int64)
-    return found
+    buffer: NDArray[np.int64] | None = getattr(_OF_THREAD, "products", None)
+    if buffer is None:
+        buffer = _OF_THREAD.products = np.empty(_HALF, dtype=np.int64)
+    return buffer
 
 
 def as_hex(value: int) -> str:

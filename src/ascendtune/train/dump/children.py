@@ -40,8 +40,10 @@ def followed_children() -> Iterator[None]:
 
     def start_recorded(path: Any, args: Any, passfds: Any) -> Any:
         # Changes the start of the fork server; the text of the resource tracker is different.
-        found = [each.replace(_FORK_SERVER, _RECORDED_FORK_SERVER) if isinstance(each, str) else each for each in args]
-        return start(path, found, passfds)
+        arguments = [
+            each.replace(_FORK_SERVER, _RECORDED_FORK_SERVER) if isinstance(each, str) else each for each in args
+        ]
+        return start(path, arguments, passfds)
 
     spawn.get_command_line = recorded_line
     util.spawnv_passfds = start_recorded

@@ -45,10 +45,10 @@ def recorded_command(command: Sequence[str], directory: Path | None = None) -> l
             return [*command[:program], "-m", PROGRAM, *command[program:]]
         script = _python_script(word)
         if script is not None:
-            found, interpreter = script
-            if not _is_in(directory, str(found)):
+            path, interpreter = script
+            if not _is_in(directory, str(path)):
                 return None
-            return [*command[:at], interpreter, "-m", PROGRAM, str(found), *command[at + 1 :]]
+            return [*command[:at], interpreter, "-m", PROGRAM, str(path), *command[at + 1 :]]
     files = (at for at, word in enumerate(command) if at and word.endswith(".py"))
     first = next(files, None) if directory is None else None
     return None if first is None else [*command[:first], "-m", PROGRAM, *command[first:]]
@@ -78,16 +78,16 @@ def _program_after(command: Sequence[str], at: int) -> int | None:
 
 
 def _is_in(directory: Path | None, program: str) -> bool:
-    found = shutil.which(program)
-    return directory is None or (found is not None and Path(found).absolute().parent == directory)
+    path = shutil.which(program)
+    return directory is None or (path is not None and Path(path).absolute().parent == directory)
 
 
-def _python_script(word: str) -> tuple[Path, str] | None:
+def _python_script(program: str) -> tuple[Path, str] | None:
     """The file of a console script run by Python, and its interpreter; None for other files."""
-    begin = _begin_of(word).split(b"\n")
+    begin = _begin_of(program).split(b"\n")
     if not begin[0].startswith(b"#!") or not any(b"python" in line for line in begin[:2]):
         return None
-    path = Path(shutil.which(word) or word)
+    path = Path(shutil.which(program) or program)
     interpreter = Path(begin[0][2:].decode(errors="replace").strip())
     if not _INTERPRETER.fullmatch(interpreter.name) or not interpreter.is_file():
         # `#!/usr/bin/env python3`, or a shell if the path is too long for the first line.
@@ -95,10 +95,10 @@ def _python_script(word: str) -> tuple[Path, str] | None:
     return (path, str(interpreter)) if interpreter.is_file() else None
 
 
-def _begin_of(word: str) -> bytes:
-    """The first bytes of the program `word`; empty if it cannot be read."""
+def _begin_of(program: str) -> bytes:
+    """The first bytes of the file of `program`; empty if it cannot be read."""
     try:
-        with Path(shutil.which(word) or word).open("rb") as file:
+        with Path(shutil.which(program) or program).open("rb") as file:
             return file.read(400)
     except OSError:
         return b""

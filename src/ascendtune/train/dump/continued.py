@@ -87,8 +87,8 @@ def continue_recording(
     if first > last:
         return first if first == last + 1 else None
     warn(f"the training went on from step {first - 1}: steps {first} to {last} are recorded again")
-    kept = [each for each in records if each["step"] < first]
-    write_atomically(directory / METRICS, "".join(json.dumps(each) + "\n" for each in kept))
+    earlier = [each for each in records if each["step"] < first]
+    write_atomically(directory / METRICS, "".join(json.dumps(each) + "\n" for each in earlier))
     for step in range(first, last + 1):
         shutil.rmtree(directory / "dump" / f"step-{step:07d}", ignore_errors=True)
     return first
@@ -97,9 +97,9 @@ def continue_recording(
 def _first_step(records: list[dict[str, Any]], updates: int) -> int:
     """The step after `updates` updates; steps that a GradScaler skipped have no gradient norm."""
     steps = [each["step"] for each in records if each.get("grad_norm") is not None]
-    made = updates - (records[0]["step"] - 1)
-    first: int = steps[made - 1] + 1 if 0 < made <= len(steps) else updates + 1
+    recorded = updates - (records[0]["step"] - 1)
+    first: int = steps[recorded - 1] + 1 if 0 < recorded <= len(steps) else updates + 1
     skipped = {each["step"] for each in records} - set(steps)
-    while made > 0 and first in skipped:
+    while recorded > 0 and first in skipped:
         first += 1
     return first

@@ -33,12 +33,12 @@ def plain_modules(model: nn.Module) -> dict[str, nn.Module]:
     Base layers below an adapter are excluded: the layer's result is that of the wrapper. So are the originals of
     modules that PEFT trains as copies.
     """
-    found = {}
+    modules = {}
     for name, module in model.named_modules():
         parts = name.split(".")
         if "base_layer" not in parts and "original_module" not in parts:
-            found[plain_name(name)] = module
-    return found
+            modules[plain_name(name)] = module
+    return modules
 
 
 def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

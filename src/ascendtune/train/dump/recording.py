@@ -211,15 +211,15 @@ class Recording:
         first = (
             continue_recording(self._directory, updates, weights_hash, counts_skipped=has_engine) if not rank() else 0
         )
-        found: int = gather([first or 0], dtype=torch.int64, device=self._device)[0][0]
-        if not found:
+        first_step: int = gather([first or 0], dtype=torch.int64, device=self._device)[0][0]
+        if not first_step:
             raise InputError(
                 f"the training goes on after {updates} updates, which are more than were recorded",
                 code="recorded-steps-missing",
                 remedy="resume it from an earlier checkpoint, or record it into another directory",
                 where=self._directory,
             )
-        return found
+        return first_step
 
     def _track_updates(self, engine: Any) -> None:
         """Track the engine's method that clips gradients and updates parameters, whatever its optimizer."""

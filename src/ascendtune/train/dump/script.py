@@ -51,10 +51,10 @@ def record_fork_server(*numbers: Any, **named: Any) -> None:
         forkserver.main(*numbers, **named)
 
 
-def record_this_process(words: list[str]) -> None:
-    """Record this process, whose command is `words`, until it ends. Called by `startup/sitecustomize.py`."""
+def record_this_process(command: list[str]) -> None:
+    """Record this process, started by `command`, until it ends. Called by `startup/sitecustomize.py`."""
     stack = ExitStack()
-    stack.enter_context(_recording(command_without_secrets(words)))
+    stack.enter_context(_recording(command_without_secrets(command)))
     atexit.register(stack.close)
     show = sys.excepthook
 

@@ -119,10 +119,10 @@ def _on_device(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tens
 
 def _wide_buffer() -> NDArray[np.float64]:
     """This thread's buffer, (TILE,) float64: allocating memory for each tile would take longer than its sums."""
-    found: NDArray[np.float64] | None = getattr(_OF_THREAD, "wide", None)
-    if found is None:
-        found = _OF_THREAD.wide = np.empty(TILE)
-    return found
+    buffer: NDArray[np.float64] | None = getattr(_OF_THREAD, "wide", None)
+    if buffer is None:
+        buffer = _OF_THREAD.wide = np.empty(TILE)
+    return buffer
 
 
 @lru_cache(maxsize=1024)
@@ -153,14 +153,14 @@ def read(pending: list[Pending]) -> list[dict[str, Any]]:
 
 
 def _to_host(tensors: list[torch.Tensor | list[Any]]) -> list[list[Any]]:
-    found: list[list[Any]] = [each if isinstance(each, list) else [] for each in tensors]
+    lists: list[list[Any]] = [each if isinstance(each, list) else [] for each in tensors]
     on_devices = [(at, each) for at, each in enumerate(tensors) if isinstance(each, torch.Tensor)]
     for device in {each.device for _, each in on_devices}:
         on_device = [(at, each) for at, each in on_devices if each.device == device]
         values = iter(torch.cat([each for _, each in on_device]).tolist())
         for at, each in on_device:
-            found[at] = list(islice(values, len(each)))
-    return found
+            lists[at] = list(islice(values, len(each)))
+    return lists
 
 
 def _statistics(numel: int, floats: list[float], integers: list[int]) -> dict[str, Any]:

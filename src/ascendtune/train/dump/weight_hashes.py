@@ -53,9 +53,9 @@ def _parameters(model: nn.Module) -> dict[str, nn.Parameter | Nf4Linear]:
     """
     named: dict[str, nn.Parameter | Nf4Linear] = dict(model.named_parameters(remove_duplicate=False))
     named |= {f"{name}.weight": each for name, each in model.named_modules() if isinstance(each, Nf4Linear)}
-    found = {name: each for name, each in named.items() if "original_module" not in name.split(".")}
-    names = {each: name for name, each in reversed(found.items())}
-    return {plain_name(name): each for name, each in found.items() if names[each] == name}
+    parameters = {name: each for name, each in named.items() if "original_module" not in name.split(".")}
+    names = {each: name for name, each in reversed(parameters.items())}
+    return {plain_name(name): each for name, each in parameters.items() if names[each] == name}
 
 
 def _own_part(parameter: nn.Parameter | Nf4Linear) -> torch.Tensor:

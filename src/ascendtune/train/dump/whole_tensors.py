@@ -57,18 +57,18 @@ class EngineTensors(WholeTensors):
         from deepspeed.utils import safe_get_full_fp32_param
 
         if parameter.requires_grad:
-            found: torch.Tensor = safe_get_full_fp32_param(parameter)
-            return found.detach().clone()
+            whole: torch.Tensor = safe_get_full_fp32_param(parameter)
+            return whole.detach().clone()
         with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
             return parameter.detach().clone()
 
     def gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        found = parameter.grad
+        gradient = parameter.grad
         if _is_linked(parameter):
             from deepspeed.utils import safe_get_full_grad
 
-            found = safe_get_full_grad(parameter)
-        return found if found is None or self.loss_scale == 1 else found.float() / self.loss_scale
+            gradient = safe_get_full_grad(parameter)
+        return gradient if gradient is None or self.loss_scale == 1 else gradient.float() / self.loss_scale
 
 
 def is_engine(model: nn.Module) -> bool:

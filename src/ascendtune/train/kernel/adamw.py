@@ -71,8 +71,8 @@ def _difference(update: AdamWUpdate, device: torch.device) -> str | None:
             numbers = [torch.tensor(number, device=device) for number in (float(step), 0.5)]
             update(inputs[0], inputs[1], inputs[2], inputs[3], numbers[0], numbers[1], settings)
             # The moments first: the weight is computed from them.
-            found = (inputs[2], inputs[3], inputs[0])
-            for name, one, other in zip(("exp_avg", "exp_avg_sq", "weight"), found, expected, strict=True):
+            results = (inputs[2], inputs[3], inputs[0])
+            for name, one, other in zip(("exp_avg", "exp_avg_sq", "weight"), results, expected, strict=True):
                 # Rounding must be to nearest: truncation would shrink every bf16 weight in each step, as weight decay
                 # does.
                 rounding = torch.finfo(dtype).eps / (1 if dtype == torch.float32 else 2)

@@ -87,13 +87,13 @@ class FusableExperts(FusableModule):
 def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """All modules of `model` that compute this form on `device`."""
     known: dict[Hashable, bool] = {}
-    found: list[FusableModule] = []
+    modules: list[FusableModule] = []
     for experts in stacked_experts(model):
         if experts.key not in known:
             known[experts.key] = _is_of_this_form(experts, device)
         if known[experts.key]:
-            found.append(experts)
-    return found
+            modules.append(experts)
+    return modules
 
 
 def stacked_experts(model: nn.Module) -> Iterator[FusableExperts]:
@@ -140,12 +140,12 @@ def _is_transposed(module: nn.Module) -> bool | None:
 def _is_of_this_form(experts: FusableExperts, device: torch.device) -> bool:
     samples = experts.samples(device, experts.module.gate_up_proj.dtype)
     with torch.no_grad():
-        (found,) = experts.run(*samples)
+        (result,) = experts.run(*samples)
         experts.replace_forward(multiply_by_group)
         (expected,) = experts.run(*samples)
         experts.restore_forward()
     scale = float(expected.abs().max())
-    return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
+    return isinstance(result, torch.Tensor) and torch.allclose(result, expected, rtol=1e-2, atol=1e-2 * scale)
 
 
 def _argsort(numbers: torch.Tensor) -> torch.Tensor:

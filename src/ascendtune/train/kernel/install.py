@@ -160,14 +160,14 @@ def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, prec
 
 def _difference(module: FusableModule, expected: _Results, device: torch.device, precision: Precision) -> str | None:
     try:
-        found = _results(module, device, precision)
+        results = _results(module, device, precision)
     # Errors of any class: a vendor's operator may not exist, or not support this dtype or shape.
     except Exception as error:  # noqa: BLE001
         return f"fails: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
-    if found.keys() != expected.keys():
+    if results.keys() != expected.keys():
         return "disagrees with the module: it returns another number of results"
     for name, (reference, allowed) in expected.items():
-        result = found[name][0]
+        result = results[name][0]
         if (result.shape, result.dtype) != (reference.shape, reference.dtype):
             return (
                 f"disagrees with the module: {name} is {tuple(result.shape)} {result.dtype}, "
@@ -181,7 +181,7 @@ def _difference(module: FusableModule, expected: _Results, device: torch.device,
 
 
 def _results(module: FusableModule, device: torch.device, precision: Precision) -> _Results:
-    found: _Results = {}
+    results: _Results = {}
     for dtype in dict.fromkeys((DTYPES[precision.compute], torch.float32)):
         with torch.enable_grad(), precision.autocast():
             samples = module.samples(device, dtype)
@@ -193,6 +193,6 @@ def _results(module: FusableModule, device: torch.device, precision: Precision) 
         inside = {DTYPES[precision.compute]} if module.multiplies_inside else set()
         allowed = max(_ALLOWED[each] for each in {dtype, *(output.dtype for output in outputs), *inside})
         kind = str(dtype).removeprefix("torch.")
-        found |= {f"output {number} ({kind})": (each.detach(), allowed) for number, each in enumerate(outputs)}
-        found |= {f"gradient {number} ({kind})": (each, allowed) for number, each in enumerate(gradients)}
-    return found
+        results |= {f"output {number} ({kind})": (each.detach(), allowed) for number, each in enumerate(outputs)}
+        results |= {f"gradient {number} ({kind})": (each, allowed) for number, each in enumerate(gradients)}
+    return results

@@ -57,8 +57,8 @@ class FusableNorm(FusableModule):
 
 def find_rms_norms(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """All modules of `model` that compute one of the two forms on `device`."""
-    found = (_recognised(module, device) for module in model.modules())
-    return [norm for norm in found if norm is not None]
+    candidates = (_recognised(module, device) for module in model.modules())
+    return [norm for norm in candidates if norm is not None]
 
 
 def _recognised(module: nn.Module, device: torch.device) -> FusableModule | None:

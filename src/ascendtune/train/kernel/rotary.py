@@ -64,7 +64,7 @@ def find_rotary(model: nn.Module, device: torch.device) -> list[FusableModule]:
     frequencies = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
     rotary_widths = sorted({2 * len(each) for each in frequencies})
     known: dict[Hashable, tuple[int, int] | None] = {}
-    found: list[FusableModule] = []
+    modules: list[FusableModule] = []
     for module in model.modules():
         if (rotate := _rotates_with(module)) is None:
             continue
@@ -74,8 +74,8 @@ def find_rotary(model: nn.Module, device: torch.device) -> list[FusableModule]:
             pairs = [(head, width) for width in rotary_widths for head in (head_width, width) if isinstance(head, int)]
             known[rotate, head_width] = next((pair for pair in pairs if _is_by_halves(rotate, device, *pair)), None)
         if (widths := known[rotate, head_width]) is not None:
-            found.append(FusableRotary(module, rotate, *widths))
-    return found
+            modules.append(FusableRotary(module, rotate, *widths))
+    return modules
 
 
 def _rotates_with(module: nn.Module) -> _Rotate | None:
@@ -97,13 +97,13 @@ def _is_by_halves(rotate: _Rotate, device: torch.device, head_width: int, rotary
     samples = _samples(device, torch.float32, head_width, rotary_width)
     expected = _with_kernel(rotate, rotate_by_halves)(*samples)
     try:
-        found = rotate(*samples)
+        results = rotate(*samples)
     # The function has another signature, or needs other shapes.
     except (TypeError, RuntimeError, ValueError, IndexError):
         return False
     return all(
-        ours.shape == other.shape and torch.allclose(ours, other, rtol=1e-4, atol=1e-5)
-        for ours, other in zip(found, expected, strict=True)
+        one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+        for one, other in zip(results, expected, strict=True)
     )
 
 

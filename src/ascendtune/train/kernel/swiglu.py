@@ -57,13 +57,13 @@ def _is_gated(module: nn.Module, device: torch.device) -> bool:
     module.eval()
     mlp, x = FusableMlp(module), randn((3, _width(module)), device, next(module.parameters()).dtype)
     with torch.no_grad():
-        (found,) = mlp.run(x)
+        (result,) = mlp.run(x)
         mlp.replace_forward(lambda gate, up: silu(gate) * up)
         (expected,) = mlp.run(x)
         mlp.restore_forward()
     module.train(was_training)
     scale = float(expected.abs().max())
-    return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
+    return isinstance(result, torch.Tensor) and torch.allclose(result, expected, rtol=1e-2, atol=1e-2 * scale)
 
 
 def _weights_on(device: torch.device, module: nn.Module) -> dict[str, torch.Tensor]:

@@ -51,7 +51,7 @@ def adamw_update(
 @triton.jit  # type: ignore[untyped-decorator]
 def _adamw(  # type: ignore[no-untyped-def]
     parameter, gradient, exp_avg, exp_avg_sq, step, factor, count,
-    rate, kept, epsilon, beta1, rest1, log_beta1, beta2, rest2, log_beta2,
+    rate, decay_factor, epsilon, beta1, rest1, log_beta1, beta2, rest2, log_beta2,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -63,7 +63,7 @@ def _adamw(  # type: ignore[no-untyped-def]
     grad = tl.load(gradient + at, mask=inside).to(tl.float32) * tl.load(factor)
     mean = beta1 * tl.load(exp_avg + at, mask=inside).to(tl.float32) + rest1 * grad
     square = beta2 * tl.load(exp_avg_sq + at, mask=inside).to(tl.float32) + rest2 * grad * grad
-    weight = tl.load(parameter + at, mask=inside).to(tl.float32) * kept
+    weight = tl.load(parameter + at, mask=inside).to(tl.float32) * decay_factor
     weight -= rate / correction1 * mean / (tl.sqrt(square) / correction2 + epsilon)
     tl.store(exp_avg + at, mean.to(exp_avg.dtype.element_ty), mask=inside)
     tl.store(exp_avg_sq + at, square.to(exp_avg_sq.dtype.element_ty), mask=inside)

@@ -40,8 +40,8 @@ def linear_log_probs(
     """
     if type(head) is not nn.Linear:
         return _chunkwise(hidden, head, targets, form)
-    found: torch.Tensor = _LinearLogProbs.apply(*autocast_operands(hidden, head), targets, form)  # type: ignore[no-untyped-call]
-    return found
+    log_probs: torch.Tensor = _LinearLogProbs.apply(*autocast_operands(hidden, head), targets, form)  # type: ignore[no-untyped-call]
+    return log_probs
 
 
 class _LinearLogProbs(torch.autograd.Function):
@@ -54,18 +54,18 @@ class _LinearLogProbs(torch.autograd.Function):
         targets: torch.Tensor,
         form: HeadForm,
     ) -> torch.Tensor:
-        found = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
-        normalisers = torch.empty_like(found)
+        log_probs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        normalisers = torch.empty_like(log_probs)
         for part in product_chunks(len(hidden), weight, is_trained=False):
             logits = nn.functional.linear(hidden[part], weight, bias)
             for rows in softmax_chunks(len(logits), len(weight)):
                 shaped = form.logits(logits[rows].float())
                 normaliser = torch.logsumexp(shaped, dim=-1)
                 normalisers[part][rows] = normaliser
-                found[part][rows] = shaped.gather(1, targets[part][rows][:, None]).squeeze(1) - normaliser
+                log_probs[part][rows] = shaped.gather(1, targets[part][rows][:, None]).squeeze(1) - normaliser
         ctx.save_for_backward(hidden, weight, bias, targets, normalisers)
         ctx.form = form
-        return found
+        return log_probs
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

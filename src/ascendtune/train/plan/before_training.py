@@ -48,8 +48,8 @@ def with_batch_size(recipe: Recipe, resume_options: ResumeOptions, *, devices: i
         return recipe
     choice = planned_run(recipe, resume_options)
     if choice.resumed is not None and choice.run.recipe.is_file():
-        kept = Recipe.load(choice.run.recipe).batch.micro_batch
-        return changed(recipe, Change({"batch.per_device": kept}, 0, ""))
+        per_device = Recipe.load(choice.run.recipe).batch.micro_batch
+        return changed(recipe, Change({"batch.per_device": per_device}, 0, ""))
     visible = visible_devices()
     if not visible.vendor.is_accelerator:
         raise RecipeError(
@@ -59,9 +59,11 @@ def with_batch_size(recipe: Recipe, resume_options: ResumeOptions, *, devices: i
         )
     target = target_here(visible, devices)
     answer = run_estimator(recipe, target)
-    found = answer.estimate
-    if found.fits(target.memory_bytes) is False:
-        raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
+    estimate = answer.estimate
+    if estimate.fits(target.memory_bytes) is False:
+        raise does_not_fit(
+            target, estimate.low + estimate.context, estimate.expected + estimate.context, answer.changes
+        )
     return answer.recipe
 
 
@@ -92,14 +94,17 @@ def require_fit(
     except NoVerdict as error:
         warn(f"memory was not estimated: {error.what}")
         return None
-    found = answer.estimate
-    if found.fits(target.memory_bytes) is False:
-        raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
-    if (shortage := found.host_shortage(target)) is not None:
+    estimate = answer.estimate
+    if estimate.fits(target.memory_bytes) is False:
+        raise does_not_fit(
+            target, estimate.low + estimate.context, estimate.expected + estimate.context, answer.changes
+        )
+    if (shortage := estimate.host_shortage(target)) is not None:
         warn(shortage)
     return {
-        "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
-        "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"], "at_peak": found.at_peak,
+        "expected_bytes": estimate.expected, "low_bytes": estimate.low, "high_bytes": estimate.high,
+        "context_bytes": estimate.context, "moment": estimate.moment, "how": estimate.facts["how"],
+        "at_peak": estimate.at_peak,
         "step_seconds": expected_step_seconds(answer, target, read_history()),
     }  # fmt: skip
 
@@ -114,15 +119,17 @@ def first_guess(recipe: Recipe, model_directory: Path) -> int:
     parameters = sum(file.stat().st_size for file in model_directory.glob("*.safetensors")) // _FILE_BYTES
     if recipe.model.init == "random":
         parameters = 2 * vocabulary * hidden + layers * hidden * (4 * hidden + 3 * inner)
-    kept = 2 * hidden if recipe.memory.gradient_checkpointing else _KEPT_HIDDEN * hidden + _KEPT_INNER * inner
+    activation_bytes = (
+        2 * hidden if recipe.memory.gradient_checkpointing else _KEPT_HIDDEN * hidden + _KEPT_INNER * inner
+    )
     rows = recipe.batch.micro_batch * (2 if recipe.method.task == "pairs" else 1)
-    return parameters * _BYTES[recipe.method.tuner] + rows * recipe.data.max_length * layers * kept
+    return parameters * _BYTES[recipe.method.tuner] + rows * recipe.data.max_length * layers * activation_bytes
 
 
 def does_not_fit(target: Target, low: int, expected: int, changes: list[dict[str, Any]]) -> MachineError:
     """The error for a run that does not fit, with the cheapest changes that make it fit."""
-    ways = [" ".join(f"{key}={str(value).lower()}" for key, value in each["keys"].items()) for each in changes]
-    remedy = "add " + ", or ".join(ways) if ways else "use more devices, a smaller model, or method.tuner: lora"
+    options = [" ".join(f"{key}={str(value).lower()}" for key, value in each["keys"].items()) for each in changes]
+    remedy = "add " + ", or ".join(options) if options else "use more devices, a smaller model, or method.tuner: lora"
     return MachineError(
         f"the run does not fit: a rank needs at least {format_bytes(low)}, {format_bytes(expected)} are expected, and "
         f"{target.name} has {format_bytes(target.memory_bytes)}",

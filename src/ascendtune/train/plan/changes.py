@@ -42,10 +42,10 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
         ranks: number of ranks of the job.
         on_host: whether the device computes in host memory; then offloading gains nothing.
     """
-    found = [single_sequences(recipe)] if recipe.batch.micro_batch > 1 else []
+    single = [single_sequences(recipe)] if recipe.batch.micro_batch > 1 else []
     strategy = recipe.parallel.strategy
     if ranks > 1 and strategy in ("auto", "ddp") and recipe.needs_whole_weights is None:
-        found.append(
+        single.append(
             Change(
                 {"parallel.strategy": "fsdp"},
                 0.1,
@@ -53,64 +53,66 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
             )
         )
     if not recipe.memory.gradient_checkpointing:
-        found.append(
+        single.append(
             Change({"memory.gradient_checkpointing": True}, 0.3, "activations are recomputed in the backward pass")
         )
     if not on_host and not recipe.parallel.fsdp.offload and strategy != "deepspeed":
         offloaded = {"parallel.strategy": "fsdp", "parallel.fsdp.offload": True}
-        found.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are offloaded to host memory"))
+        single.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are offloaded to host memory"))
     # A user's DeepSpeed JSON is not changed.
     if strategy == "deepspeed" and recipe.parallel.deepspeed.config is None:
-        found += _changes_of_zero(recipe, ranks=ranks, on_host=on_host)
+        single += _changes_of_zero(recipe, ranks=ranks, on_host=on_host)
     if recipe.method.tuner != "lora" and recipe.model.init == "pretrained":
-        found.append(Change({"method.tuner": "lora"}, _OTHER_TRAINING, "trains adapters instead of all weights"))
+        single.append(Change({"method.tuner": "lora"}, _OTHER_TRAINING, "trains adapters instead of all weights"))
     if recipe.model.quantization is None and strategy != "deepspeed" and not recipe.method.lora.dora:
         four_bits = {"model.quantization": "nf4"}
         if recipe.method.adapter is not None:
-            found.append(Change(four_bits, _OTHER_TRAINING, "frozen weights take 4.5 bits each"))
+            single.append(Change(four_bits, _OTHER_TRAINING, "frozen weights take 4.5 bits each"))
         elif recipe.model.init == "pretrained":
             why = "trains adapters over weights of 4.5 bits each"
-            found.append(Change({"method.tuner": "lora", **four_bits}, 1.5 * _OTHER_TRAINING, why))
+            single.append(Change({"method.tuner": "lora", **four_bits}, 1.5 * _OTHER_TRAINING, why))
     if recipe.data.max_length >= 1024:
         shorter = {"data.max_length": recipe.data.max_length // 2}
-        found.append(Change(shorter, 2 * _OTHER_TRAINING, "longer rows are cut"))
-    return found
+        single.append(Change(shorter, 2 * _OTHER_TRAINING, "longer rows are cut"))
+    return single
 
 
 def _changes_of_zero(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
     """Changes to higher stages of ZeRO, and to offloading to host memory."""
     section, key = recipe.parallel.deepspeed, "parallel.deepspeed."
     stage, optimizer = key + "stage", {key + "offload_optimizer": "cpu"}
-    found = []
+    zero_changes = []
     if ranks > 1 and section.stage < 2:
-        found.append(Change({stage: 2}, 0.05, "optimizer state and gradients are sharded among the devices"))
+        zero_changes.append(Change({stage: 2}, 0.05, "optimizer state and gradients are sharded among the devices"))
     if ranks > 1 and section.stage < 3:
-        found.append(Change({stage: 3}, 0.15, "weights, gradients and optimizer state are sharded among the devices"))
+        zero_changes.append(
+            Change({stage: 3}, 0.15, "weights, gradients and optimizer state are sharded among the devices")
+        )
     if on_host:
-        return found
+        return zero_changes
     if section.offload_optimizer == "none":
         why = "optimizer state and gradients are offloaded to host memory"
-        found.append(Change({stage: max(2, section.stage), **optimizer}, 0.5, why))
+        zero_changes.append(Change({stage: max(2, section.stage), **optimizer}, 0.5, why))
         if ranks > 1 and section.stage < 3:
-            found.append(Change({stage: 3, **optimizer}, 0.6, f"{why}, weights are sharded among the devices"))
+            zero_changes.append(Change({stage: 3, **optimizer}, 0.6, f"{why}, weights are sharded among the devices"))
     if section.offload_param == "none":
         keys = {stage: 3, **({} if section.offload_optimizer != "none" else optimizer), key + "offload_param": "cpu"}
-        found.append(Change(keys, 0.7, "weights, gradients and optimizer state are offloaded to host memory"))
-    return found
+        zero_changes.append(Change(keys, 0.7, "weights, gradients and optimizer state are offloaded to host memory"))
+    return zero_changes
 
 
 def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
     """Single changes and all their combinations, ordered by cost."""
     single = single_changes(recipe, ranks=ranks, on_host=on_host)
-    found = []
+    combined = []
     for size in range(1, len(single) + 1):
         for chosen in combinations(single, size):
             keys = {key: value for each in chosen for key, value in each.keys.items()}
             # FSDP is part of FSDP with offloading, and LoRA of LoRA over four bits.
             if any(sum(key in each.keys for each in chosen) > 1 for key in _ONCE):
                 continue
-            found.append(Change(keys, sum(each.cost for each in chosen), "; ".join(each.why for each in chosen)))
-    yield from sorted(found, key=lambda each: each.cost)
+            combined.append(Change(keys, sum(each.cost for each in chosen), "; ".join(each.why for each in chosen)))
+    yield from sorted(combined, key=lambda each: each.cost)
 
 
 def changed(recipe: Recipe, change: Change) -> Recipe:

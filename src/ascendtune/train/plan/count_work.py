@@ -79,12 +79,12 @@ def _offload(
         updated: bytes that clipping and optimizer read and write, on the device or on the host.
     """
     activations = setting.recipe.memory.offload_activations
-    found = None
+    offload = None
     if setting.strategy == "fsdp" and setting.recipe.parallel.fsdp.offload:
-        found = _offload_of_fsdp(setting, model, weights, updated)
+        offload = _offload_of_fsdp(setting, model, weights, updated)
     elif parts := offloaded_parts(config):
-        found = _offload_of_deepspeed(setting, weights, parts, stage_of(config), updated)
-    return replace(found or Offload(), activations=activations) if found or activations else None
+        offload = _offload_of_deepspeed(setting, weights, parts, stage_of(config), updated)
+    return replace(offload or Offload(), activations=activations) if offload or activations else None
 
 
 def _offload_of_fsdp(setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, updated: int) -> Offload:

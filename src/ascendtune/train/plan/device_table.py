@@ -102,11 +102,11 @@ def speed_of(name: str, compute: str) -> Speed:
     Args:
         compute: bf16, fp16 or fp32.
     """
-    found = (_entry(name) or {}).get("speed", {})
+    speeds = (_entry(name) or {}).get("speed", {})
     return Speed(
-        found.get("flops", {}).get(compute), found.get("memory_bytes_per_second"),
-        found.get("link_bytes_per_second"), found.get("link_is_mesh", False), found.get("power_watts"),
-        found.get("host_link_bytes_per_second"),
+        speeds.get("flops", {}).get(compute), speeds.get("memory_bytes_per_second"),
+        speeds.get("link_bytes_per_second"), speeds.get("link_is_mesh", False), speeds.get("power_watts"),
+        speeds.get("host_link_bytes_per_second"),
     )  # fmt: skip
 
 
@@ -116,9 +116,9 @@ def bytes_of(text: str) -> int:
     Raises:
         InputError: the text is not a size.
     """
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)", text.strip())
-    if found is None or found[2].upper() not in _UNITS or float(found[1]) <= 0:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)", text.strip())
+    if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
         raise InputError(
             f"--memory: '{text}' is not a size", code="invalid-value", remedy="write it as 64GiB, 80GB or 512MiB"
         )
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return int(float(match[1]) * _UNITS[match[2].upper()])

@@ -68,13 +68,13 @@ def answer(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
     """
     recipe = Recipe.check(request.recipe)
     if recipe.batch.per_device == "auto":
-        recipe, found = largest_batch(recipe, request)
+        recipe, estimated = largest_batch(recipe, request)
     else:
-        found = estimate(recipe, request)
+        estimated = estimate(recipe, request)
     work = _work(recipe, request)
-    fitting = _fitting(recipe, request) if search and found.fits(request.target.memory_bytes) is not True else []
+    fitting = _fitting(recipe, request) if search and estimated.fits(request.target.memory_bytes) is not True else []
     return {
-        "estimate": asdict(found), "changes": fitting, "work": asdict(work) if work else None,
+        "estimate": asdict(estimated), "changes": fitting, "work": asdict(work) if work else None,
         "per_device": recipe.batch.micro_batch,
     }  # fmt: skip
 
@@ -86,8 +86,8 @@ def largest_batch(recipe: Recipe, request: EstimateRequest) -> tuple[Recipe, Est
         candidate = changed(recipe, Change({"batch.per_device": size}, 0, ""))
         return candidate, estimate(candidate, request)
 
-    size, best, found = 1, *with_batch(1)
-    while found.fits(request.target.memory_bytes) is True and 2 * size <= _LARGEST_BATCH:
+    size, best, estimated = 1, *with_batch(1)
+    while estimated.fits(request.target.memory_bytes) is True and 2 * size <= _LARGEST_BATCH:
         size *= 2
         try:
             candidate, larger = with_batch(size)
@@ -97,8 +97,8 @@ def largest_batch(recipe: Recipe, request: EstimateRequest) -> tuple[Recipe, Est
             break
         if larger.fits(request.target.memory_bytes) is not True:
             break
-        best, found = candidate, larger
-    return best, found
+        best, estimated = candidate, larger
+    return best, estimated
 
 
 def _work(recipe: Recipe, request: EstimateRequest) -> Work | None:
@@ -114,14 +114,14 @@ def _work(recipe: Recipe, request: EstimateRequest) -> Work | None:
 def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
     """The first changes that fit; none of them contains another."""
     limit, until = request.target.memory_bytes, time.monotonic() + _SEARCH_SECONDS
-    found: list[dict[str, Any]] = []
+    fitting: list[dict[str, Any]] = []
     # How shorter rows would be packed is unknown.
     cut = replace(request, documents=None, padded_documents=None)
     single = replace(request, documents=request.single, padded_documents=request.padded_single)
     for change in changes(recipe, ranks=request.target.devices, on_host=request.target.is_host):
-        if len(found) == _ENOUGH or time.monotonic() > until:
+        if len(fitting) == _ENOUGH or time.monotonic() > until:
             break
-        if any(each["keys"].items() <= change.keys.items() for each in found):
+        if any(each["keys"].items() <= change.keys.items() for each in fitting):
             continue
         try:
             other = changed(recipe, change)
@@ -141,8 +141,8 @@ def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
             continue
         if estimated.fits(limit) and estimated.host_shortage(request.target) is None:
             sizes = {"expected": estimated.expected, "high": estimated.high}
-            found.append({"keys": change.keys, "why": change.why, **sizes})
-    return found
+            fitting.append({"keys": change.keys, "why": change.why, **sizes})
+    return fitting
 
 
 def _documents(setting: TrainingChoices, request: EstimateRequest) -> Sequence[DocumentSize]:
@@ -168,8 +168,11 @@ def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
     moments, resting = step.moments, step.resting
     if request.reference is not None:
         # Before the first step: without gradients and optimizer state, and with a full reference model on each device.
-        held = Counter({name: resting[name] for name in ("weights", "adapters")})
-        moments = {**moments, REFERENCE: held + Counter({"reference": _reference_bytes(setting, request.reference)})}
+        model_bytes = Counter({name: resting[name] for name in ("weights", "adapters")})
+        moments = {
+            **moments,
+            REFERENCE: model_bytes + Counter({"reference": _reference_bytes(setting, request.reference)}),
+        }
     # DeepSpeed writes checkpoints directly from its state, without a copy.
     host, copied = step.offloaded, 0 if setting.strategy == "deepspeed" else _checkpoint_copy(step)
     if _offloads(setting.recipe):
@@ -250,9 +253,9 @@ def _offloads(recipe: Recipe) -> bool:
     return recipe.parallel.strategy == "fsdp" and recipe.parallel.fsdp.offload
 
 
-def _at_rest(found: Bytes) -> Bytes:
+def _at_rest(resting: Bytes) -> Bytes:
     """The part that FSDP with offloading keeps in host memory."""
-    return Counter({name: found[name] for name in ("weights", "adapters", "gradients", "optimizer")})
+    return Counter({name: resting[name] for name in ("weights", "adapters", "gradients", "optimizer")})
 
 
 def _checkpoint_copy(step: StepMemory) -> int:

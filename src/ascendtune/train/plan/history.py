@@ -91,7 +91,7 @@ def read_history(directory: Path | None = None) -> list[PastRun]:
         content = read_record((directory or state_directory()) / _FILE, own=True)
     except (OSError, MachineError):
         return []
-    return [found for line in content.splitlines() if (found := _parsed(line)) is not None]
+    return [run for line in content.splitlines() if (run := _parsed(line)) is not None]
 
 
 def add_to_history(run: PastRun, directory: Path | None = None) -> None:
@@ -104,8 +104,8 @@ def add_to_history(run: PastRun, directory: Path | None = None) -> None:
     directory = directory or state_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with file_lock(directory / _LOCK, wait=True):
-        kept = [*read_history(directory), run][-_MOST_RUNS:]
-        write_atomically(directory / _FILE, "".join(json.dumps(asdict(each)) + "\n" for each in kept))
+        runs = [*read_history(directory), run][-_MOST_RUNS:]
+        write_atomically(directory / _FILE, "".join(json.dumps(asdict(each)) + "\n" for each in runs))
         (directory / _FILE).chmod(0o600)
 
 
@@ -165,11 +165,11 @@ class PredictionErrors:
 
 def errors_of(pairs: Sequence[tuple[float | None, float | None]]) -> PredictionErrors | None:
     """Errors of pairs (predicted, measured); None if no pair is complete."""
-    found = [one / other - 1 for one, other in pairs if one and other]
-    if not found:
+    errors = [one / other - 1 for one, other in pairs if one and other]
+    if not errors:
         return None
-    absolute = [abs(each) for each in found]
-    return PredictionErrors(len(found), statistics.median(absolute), max(absolute), min(found))
+    absolute = [abs(each) for each in errors]
+    return PredictionErrors(len(errors), statistics.median(absolute), max(absolute), min(errors))
 
 
 def new_run(device: str, kind: str, features: Features, **measured: Any) -> PastRun:

@@ -198,8 +198,8 @@ def expected_step_seconds(answer: EstimatorResult, target: Target, history: Sequ
     if work is None:
         return None
     features = features_of(work, steps, recipe, target, answer.estimate.facts)
-    found = estimate_time(work, steps, recipe, target, speed_of(target.name, work.compute), features, history)
-    return None if isinstance(found, str) else found.step_seconds.expected
+    estimated = estimate_time(work, steps, recipe, target, speed_of(target.name, work.compute), features, history)
+    return None if isinstance(estimated, str) else estimated.step_seconds.expected
 
 
 @dataclass(frozen=True)

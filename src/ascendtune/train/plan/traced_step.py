@@ -63,22 +63,22 @@ def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> S
         whole = _Steps(setting)
         repeats = find_repeats(kinds_of(list(decoder_blocks(whole.model)[1]), setting.config))
         parameters, trainable = whole.parameters, whole.trainable
-        found = []
+        traces = []
         for count in repeats.counts():
             steps = _Steps(setting, repeats, count)
-            found.append((count, *steps.run(batch)))
-    count, moments, resting, offloaded = found[-1]
+            traces.append((count, *steps.run(batch)))
+    count, moments, resting, offloaded = traces[-1]
     if count < repeats.layers:
-        ratio = (repeats.layers - count) / (count - found[0][0])
+        ratio = (repeats.layers - count) / (count - traces[0][0])
         moments = {
-            name: _extrapolated(found[0][1][name], moments[name], ratio) for name in moments if name in found[0][1]
+            name: _extrapolated(traces[0][1][name], moments[name], ratio) for name in moments if name in traces[0][1]
         }
-        resting = _extrapolated(found[0][2], resting, ratio)
-        offloaded += round(ratio * (offloaded - found[0][3]))
+        resting = _extrapolated(traces[0][2], resting, ratio)
+        offloaded += round(ratio * (offloaded - traces[0][3]))
     if (copied := _exported_bytes(setting, parameters)) > 0:
         moments[EXPORT] = resting + Counter({"exported copy": copied})
-    how = f"{count} of {repeats.layers} layers traced"
-    return StepMemory(moments, resting, parameters, trainable, repeats.layers, how, offloaded)
+    method = f"{count} of {repeats.layers} layers traced"
+    return StepMemory(moments, resting, parameters, trainable, repeats.layers, method, offloaded)
 
 
 def _exported_bytes(setting: TrainingChoices, parameters: int) -> int:
@@ -125,9 +125,9 @@ class _Steps:
             become_quantised(linear, section, torch.device("meta"))
         if self._repeats is not None:
             blocks = decoder_blocks(model)[1]
-            kept = [blocks[number] for number in self._repeats.kept(self._count)]
+            layers = [blocks[number] for number in self._repeats.kept(self._count)]
             del blocks[:]
-            blocks.extend(kept)
+            blocks.extend(layers)
             for each in {id(each): each for each in (config, config.get_text_config(), model.config)}.values():
                 # Some configs refuse it (ProphetNet's, which has another name for its decoder's layers).
                 with suppress(NotImplementedError):
@@ -144,12 +144,12 @@ class _Steps:
 
     def _replace_by_fakes(self) -> None:
         """Replace weights and buffers on the meta device by FakeTensors on the device; tied ones stay tied."""
-        found: dict[torch.Tensor, torch.Tensor] = {}
+        fakes: dict[torch.Tensor, torch.Tensor] = {}
         for module in self.model.modules():
             for table in (module._parameters, module._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
-                        table[name] = found.setdefault(tensor, self._faked(tensor))
+                        table[name] = fakes.setdefault(tensor, self._faked(tensor))
         setting = self._setting
         # FSDP moves weights to an accelerator block by block, and can also read them from the files that way.
         is_whole = setting.device.shares_host_memory and not may_defer(setting.recipe.model, setting.recipe.method)
@@ -236,8 +236,8 @@ class _Steps:
             self._offloaded += tensor.numel() * tensor.element_size()
             return tensor.size(), tensor.dtype, tensor.device
 
-        def unpack(kept: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor:
-            size, dtype, device = kept
+        def unpack(metadata: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor:
+            size, dtype, device = metadata
             return torch.empty(size, dtype=dtype, device=device)
 
         return saving_all_but_weights(self.model, pack, unpack)

@@ -33,19 +33,19 @@ def require_profiled_steps(section: ProfileSection, total_steps: int, strategy: 
     if not (steps := section.window()):
         return
     if steps[0] > total_steps:
-        what = f"profile.steps begins with step {steps[0]}, but the run has {count_of(total_steps, 'step')}"
+        problem = f"profile.steps begins with step {steps[0]}, but the run has {count_of(total_steps, 'step')}"
         remedy = (
             f"profile earlier steps, such as profile.steps={max(1, total_steps - 3)}-{total_steps}, or train longer"
         )
     elif not any(rank in range(strategy.world_size) for rank in section.profiled_ranks(strategy.world_size)):
-        what = f"profile.ranks names no rank of this run, which has {count_of(strategy.world_size, 'rank')}"
+        problem = f"profile.ranks names no rank of this run, which has {count_of(strategy.world_size, 'rank')}"
         remedy = f"name ranks from 0 to {strategy.world_size - 1}, or leave profile.ranks out"
     else:
         return
     if section.only:
-        raise RecipeError(what, code="nothing-to-profile", remedy=remedy)
+        raise RecipeError(problem, code="nothing-to-profile", remedy=remedy)
     if strategy.is_main:
-        warn(f"{what}: nothing is profiled; {remedy}")
+        warn(f"{problem}: nothing is profiled; {remedy}")
 
 
 class StepProfile:
@@ -115,10 +115,10 @@ class StepProfile:
         """
         if self._profiler is None or number < self._steps[-1]:
             return 0.0
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self._strategy.device.synchronize()
         self.close()
-        return time.perf_counter() - begun
+        return time.perf_counter() - start
 
     def close(self) -> None:
         """End the profile that is being recorded, if any, and write it."""

@@ -92,24 +92,24 @@ def find_event_directories(log_directory: Path) -> list[Path]:
     Raises:
         InputError: there are none, or too many.
     """
-    found = sorted(
+    directories = sorted(
         place for place, _, others in walk(log_directory) if any(name.startswith(_PATTERN) for name in others)
     )
-    if not found:
+    if not directories:
         raise InputError(
             f"no TensorBoard events ({_PATTERN}*)",
             code="no-training-records",
             remedy="give the directory that `tensorboard --logdir` gets",
             where=log_directory,
         )
-    if len(found) > _MOST_RUNS:
+    if len(directories) > _MOST_RUNS:
         raise InputError(
-            f"{len(found)} directories with events",
+            f"{len(directories)} directories with events",
             code="too-many-directories",
             remedy=f"import {_MOST_RUNS} at a time",
             where=log_directory,
         )
-    return found
+    return directories
 
 
 def read_events(directory: Path) -> ImportedRun:
@@ -120,36 +120,36 @@ def read_events(directory: Path) -> ImportedRun:
         MachineError: a file cannot be read.
         ModuleNotFoundError: tensorboard is not installed.
     """
-    found = ImportedRun(directory)
+    run = ImportedRun(directory)
     for file in sorted(directory.iterdir()):
         if file.name.startswith(_PATTERN):
             try:
                 with open_regular(file) as stream:
-                    _read_file(found, file.name, stream)
+                    _read_file(run, file.name, stream)
             except MachineError as error:
                 if error.code != "not-a-regular-file":
                     raise
-                found.damaged[file.name] = 0
+                run.damaged[file.name] = 0
             except FileNotFoundError:
                 # The file was removed after the directory was listed.
                 continue
-    return found
+    return run
 
 
-def write_run(found: ImportedRun, target: Path) -> RunDir:
+def write_run(imported: ImportedRun, target: Path) -> RunDir:
     """Write the run, replacing an earlier import of the same directory.
 
     Raises:
         InputError: `target` exists and is not such an import.
         MachineError: the directory cannot be written.
     """
-    source = str(found.source.resolve())
+    source = str(imported.source.resolve())
     if not target.exists():
         # Complete or absent: the next import would refuse a directory without run.json.
         unfinished = target.with_name(f".{target.name}.importing")
         with translated_disk_errors(target, "creating the run directory"), appearing(target, unfinished):
             unfinished.mkdir(parents=True)
-            _write(RunDir(unfinished), found, source)
+            _write(RunDir(unfinished), imported, source)
     else:
         run = RunDir(target)
         if value_at(run.read_if_any(), "imported", "from") != source:
@@ -159,16 +159,16 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
                 remedy="give another directory with --to",
                 where=target,
             )
-        _write(run, found, source)
+        _write(run, imported, source)
     return RunDir(target)
 
 
-def _write(run: RunDir, found: ImportedRun, source: str) -> None:
-    for path, records in ((run.metrics, found.training), (run.evaluations, found.evaluation)):
+def _write(run: RunDir, imported: ImportedRun, source: str) -> None:
+    for path, records in ((run.metrics, imported.training), (run.evaluations, imported.evaluation)):
         if records or path.exists():
             lines = (json.dumps(records[step], ensure_ascii=False) for step in sorted(records))
             write_atomically(path, "".join(f"{line}\n" for line in lines))
-    records_of_both = (*found.training.values(), *found.evaluation.values())
+    records_of_both = (*imported.training.values(), *imported.evaluation.values())
     times = [record["time"] for record in records_of_both if record["time"]]
     began, ended = min(times, default=None), max(times, default=None)
     seconds = None if began is None or ended is None else ended - began
@@ -177,44 +177,45 @@ def _write(run: RunDir, found: ImportedRun, source: str) -> None:
         {
             "schema_version": SCHEMA_VERSION,
             "state": "imported",
-            "imported": {"from": source, "points": found.points, "at": time.time(), "damaged": found.damaged,
-                         "unfinished": found.unfinished, "tags": {tag: name for tag, (_, name) in found.names.items()}},
+            "imported": {"from": source, "points": imported.points, "at": time.time(), "damaged": imported.damaged,
+                         "unfinished": imported.unfinished,
+                         "tags": {tag: name for tag, (_, name) in imported.names.items()}},
             "attempts": [{"attempt": 1, "started": began, "ended": ended, "seconds": seconds}],
             "created": began,
         },
     )  # fmt: skip
 
 
-def _read_file(found: ImportedRun, name: str, stream: BinaryIO) -> None:
+def _read_file(run: ImportedRun, name: str, stream: BinaryIO) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
 
-    parse, add = Event.FromString, found.add
+    parse, add = Event.FromString, run.add
     size = os.fstat(stream.fileno()).st_size
     for offset, data in _records(stream, size):
         if data is None and offset < 0:
-            found.unfinished.append(name)
+            run.unfinished.append(name)
             return
         if data is None:
-            found.damaged[name] = offset
+            run.damaged[name] = offset
             return
         try:
             event = parse(data)
         except Exception:  # noqa: BLE001  # protobuf's own error class differs between its implementations
-            found.damaged[name] = offset
+            run.damaged[name] = offset
             return
         if any(len(value.tag) > _LONGEST_TAG for value in event.summary.value):
-            found.damaged[name] = offset
+            run.damaged[name] = offset
             return
         for value in event.summary.value:
             number = value.simple_value if value.HasField("simple_value") else _scalar(value.tensor)
             if number is not None:
                 add(event.step, event.wall_time, value.tag, number)
-        if found.points > _MOST_POINTS:
+        if run.points > _MOST_POINTS:
             raise InputError(
                 f"more than {_MOST_POINTS:,} points",
                 code="file-too-large",
                 remedy="import its directories one at a time",
-                where=found.source,
+                where=run.source,
             )
 
 

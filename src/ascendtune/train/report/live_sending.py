@@ -125,12 +125,12 @@ class _Follower:
         self._unsent = []
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Follow the run until stdin ends."""
     log.set_up()
     # SIGTERM is sent to all processes of a job; this one ends after the worker.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    directory, tracker, project, *host = words
+    directory, tracker, project, *host = arguments
     run, destination = RunDir(Path(directory)), Destination(tracker, project, host[0] if host else None)  # type: ignore[arg-type]
     try:
         with sending_alone(run, destination):

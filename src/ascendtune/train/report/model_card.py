@@ -164,10 +164,10 @@ def _head(run: RunDir, weights: Path, recipe: Mapping[str, Any], repository: str
         "tags": ["ascendtune", *(each for each in (stage, tuner) if re.fullmatch(r"[a-z]{1,20}", each))],
     }
     origin = f"[{base}]({_PAGES[str(hub)]}/{base})" if base else _code(_name(_at(recipe, "model.path")))
-    what = "An adapter of" if adapter else "A model made from"
+    kind = "An adapter of" if adapter else "A model made from"
     yield from ("---", yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip(), "---", "")
     yield from (f"# {name.rpartition('/')[2]}", "")
-    yield f"{what} {origin} by {_STAGES.get(stage, 'training')} with `ascendtune`."
+    yield f"{kind} {origin} by {_STAGES.get(stage, 'training')} with `ascendtune`."
     yield from ("Its licence is that of the base model.", "")
     if adapter and not scores:
         # PEFT itself downloads from Hugging Face only.

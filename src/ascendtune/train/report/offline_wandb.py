@@ -56,11 +56,11 @@ def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
     """The offline runs at these paths: run directories of wandb, `wandb` directories, or this program's run directories
     that contain one. Sorted by name, which begins with the time.
     """
-    found = set[Path]()
+    paths = set[Path]()
     for directory in directories:
         for pattern in ("run-*.wandb", "offline-run-*/run-*.wandb", "wandb/offline-run-*/run-*.wandb"):
-            found |= {path for path in directory.glob(pattern) if not path.parent.is_symlink()}
-    return [_inspected(path) for path in sorted(found)]
+            paths |= {path for path in directory.glob(pattern) if not path.parent.is_symlink()}
+    return [_inspected(path) for path in sorted(paths)]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Uploaded:
     arrived: int | None
 
 
-def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> Uploaded:
+def upload(offline_run: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> Uploaded:
     """Upload the rows of a run that the server does not have, by wandb's own client. The run keeps its id.
 
     The client is ended with this process.
@@ -85,10 +85,10 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
         MachineError: the directory is not writable, wandb is not installed, another process is uploading the run, or
             the upload failed.
     """
-    file = found.directory.absolute() / f"run-{found.run_id}.wandb"
+    file = offline_run.directory.absolute() / f"run-{offline_run.run_id}.wandb"
     marker = file.with_name(f"{file.name}.synced")
     # Without the mark beside it the run would be uploaded again each time.
-    require_writable(found.directory)
+    require_writable(offline_run.directory)
     # -P: the working directory may contain a wandb.py, which must not be run.
     argv = [sys.executable, "-P", "-m", "ascendtune.train.report.wandb_upload", str(os.getpid()), str(file)]
     argv += [project] if project else []
@@ -105,17 +105,17 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
             "another process is uploading this run",
             code="run-in-use",
             remedy="wait until it has ended",
-            where=found.directory,
+            where=offline_run.directory,
         )
     # The client writes its mark and exits with 0 even if the server refused the rows (0.31).
     with translated_disk_errors(marker, "removing the mark of an upload that failed"):
         marker.unlink(missing_ok=True)
     message = without_secrets(" ".join(dict.fromkeys(failures or lines[-1:])))
     raise MachineError(
-        f"{found.directory.name} was not uploaded: {message[:400]}",
+        f"{offline_run.directory.name} was not uploaded: {message[:400]}",
         code="upload-failed",
         remedy="check the network and `ascendtune track login`, then run this again: uploaded runs are skipped",
-        where=found.directory,
+        where=offline_run.directory,
     )
 
 

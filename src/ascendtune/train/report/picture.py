@@ -55,8 +55,8 @@ class _Records:
 
     def curve(self, key: str) -> tuple[list[float], list[float]]:
         """Steps and values of the records with a finite value."""
-        found = [record for record in self.records if is_number(record.get(key))]
-        return [record["step"] for record in found], [record[key] for record in found]
+        records = [record for record in self.records if is_number(record.get(key))]
+        return [record["step"] for record in records], [record[key] for record in records]
 
     def resumed_at(self) -> list[int]:
         """The first steps of the second and later attempts."""
@@ -170,8 +170,8 @@ def _thinned(x: Sequence[float], y: Sequence[float]) -> tuple[Sequence[float], S
     if len(x) <= _MOST_POINTS:
         return x, y
     stretch = math.ceil(2 * len(x) / _MOST_POINTS)
-    kept: list[int] = []
+    positions: list[int] = []
     for start in range(0, len(x), stretch):
         stretch_range = range(start, min(start + stretch, len(x)))
-        kept += sorted({min(stretch_range, key=y.__getitem__), max(stretch_range, key=y.__getitem__)})
-    return [x[at] for at in kept], [y[at] for at in kept]
+        positions += sorted({min(stretch_range, key=y.__getitem__), max(stretch_range, key=y.__getitem__)})
+    return [x[at] for at in positions], [y[at] for at in positions]

@@ -103,11 +103,11 @@ class ProgressDisplay(Callback):
                 if progress.note_silence(beat):
                     self._show("silence_changed")
 
-    def _show(self, what: str) -> None:
+    def _show(self, method: str) -> None:
         if self._screen is None:
             return
         try:
-            getattr(self._screen, what)()
+            getattr(self._screen, method)()
         except OSError:
             self._screen = None
 
@@ -166,12 +166,12 @@ class _LineScreen:
 
     def silence_changed(self) -> None:
         """Print a line when the silence begins, and each time that its duration has doubled."""
-        seconds, words = self._progress.silent_seconds, self._progress.silence
-        if seconds is None or words is None:
+        seconds, text = self._progress.silent_seconds, self._progress.silence
+        if seconds is None or text is None:
             self._next_silence = 0.0
         elif seconds >= self._next_silence:
             self._next_silence = 2 * seconds
-            self._print([words])
+            self._print([text])
 
     def close(self) -> None:
         if self._shown_step != self._progress.step:

@@ -85,12 +85,12 @@ class Points:
     def take(self, *, with_last: bool) -> list[Point]:
         """The complete steps that were not returned before; including the newest one if the run has ended."""
         steps = sorted(step for step in self._values if with_last or step < self._newest)
-        taken = []
+        points = []
         for step in steps:
             # An evaluation between recorded steps has the time of the step before it.
             self._last_time = self._times.pop(step, self._last_time)
-            taken.append(Point(step, self._last_time, self._values.pop(step)))
-        return taken
+            points.append(Point(step, self._last_time, self._values.pop(step)))
+        return points
 
 
 def _time(value: Any) -> float:

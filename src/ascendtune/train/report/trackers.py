@@ -228,9 +228,9 @@ class _Mlflow:
         self._client: Any = mlflow.MlflowClient(tracking_uri=destination.host)
         experiment = self._client.get_experiment_by_name(destination.project)
         number = experiment.experiment_id if experiment else self._client.create_experiment(destination.project)
-        found = self._client.search_runs([number], f"tags.`{_RUN_TAG}` = '{identity.id}'", max_results=1)
-        if found:
-            self._id, self._last = found[0].info.run_id, found[0].data.tags.get(_STEP_TAG)
+        runs = self._client.search_runs([number], f"tags.`{_RUN_TAG}` = '{identity.id}'", max_results=1)
+        if runs:
+            self._id, self._last = runs[0].info.run_id, runs[0].data.tags.get(_STEP_TAG)
             return
         self._last = None
         created = self._client.create_run(number, tags={_RUN_TAG: identity.id}, run_name=identity.name)

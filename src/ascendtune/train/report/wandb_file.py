@@ -35,9 +35,9 @@ def messages(content: bytes) -> Iterator[tuple[bytes | None, int]]:
     """Each message and the position after it; None and the position at damage. A truncated tail ends the iteration."""
     position, parts = _HEADER_BYTES, list[bytes]()
     while position + _RECORD_HEADER <= len(content):
-        left = _BLOCK - position % _BLOCK
-        if left < _RECORD_HEADER:
-            position += left
+        remaining = _BLOCK - position % _BLOCK
+        if remaining < _RECORD_HEADER:
+            position += remaining
             continue
         check = int.from_bytes(content[position : position + 4], "little")
         length = int.from_bytes(content[position + 4 : position + 6], "little")
@@ -67,15 +67,15 @@ def destination(content: bytes) -> tuple[str, str]:
     for message, _ in messages(content):
         for field, value in _fields(message or b""):
             if field == _RUN:
-                found = {number: text.decode(errors="replace") for number, text in _fields(value)}
-                return found.get(_ENTITY, ""), found.get(_PROJECT, "")
+                texts = {number: text.decode(errors="replace") for number, text in _fields(value)}
+                return texts.get(_ENTITY, ""), texts.get(_PROJECT, "")
     return "", ""
 
 
 def rows(content: bytes) -> list[HistoryRow]:
     """The rows of the history, in the order in which the client sends them."""
-    found = (_row(message) for message, _ in messages(content) if message is not None)
-    return [each for each in found if each is not None]
+    parsed = (_row(message) for message, _ in messages(content) if message is not None)
+    return [each for each in parsed if each is not None]
 
 
 def count_arrived(file_rows: list[HistoryRow], *, summary_step: int, summary_time: float, last_step: int) -> int | None:
@@ -113,11 +113,11 @@ def without_rows(content: bytes, count: int) -> bytes:
 def _append(body: bytearray, message: bytes) -> None:
     is_first = True
     while is_first or message:
-        left = _BLOCK - len(body) % _BLOCK
-        if left < _RECORD_HEADER:
-            body += bytes(left)
+        remaining = _BLOCK - len(body) % _BLOCK
+        if remaining < _RECORD_HEADER:
+            body += bytes(remaining)
             continue
-        part, message = message[: left - _RECORD_HEADER], message[left - _RECORD_HEADER :]
+        part, message = message[: remaining - _RECORD_HEADER], message[remaining - _RECORD_HEADER :]
         kind = (_LAST if not message else _MIDDLE) if not is_first else (_FULL if not message else _FIRST)
         check = zlib.crc32(part, zlib.crc32(bytes([kind])))
         body += check.to_bytes(4, "little") + len(part).to_bytes(2, "little") + bytes([kind]) + part

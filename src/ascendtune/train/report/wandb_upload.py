@@ -34,9 +34,9 @@ _COPY = ".ascendtune-rest-"
 """Prefix of a directory in the run's directory, with the copy for the client."""
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Upload the run; return the client's exit code, or one of those above."""
-    parent, name, *project = words
+    parent, name, *project = arguments
     end_with_parent(int(parent))
     file = Path(name)
     # Some network file systems lock only files that are open for writing.
@@ -56,12 +56,12 @@ def _upload(file: Path, project: str | None) -> int:
         content = opened.read()
     file_rows = rows(content)
     arrived = _count_arrived(wandb, file, content, project)
-    words = ["sync", "--include-online", "--include-synced", *([f"--project={project}"] if project else [])]
+    arguments = ["sync", "--include-online", "--include-synced", *([f"--project={project}"] if project else [])]
     if not arrived:
-        code = _run_client([*words, str(file)])
+        code = _run_client([*arguments, str(file)])
     else:
         with _copy_of(file, without_rows(content, arrived)) as copy:
-            code = _run_client([*words, str(copy)])
+            code = _run_client([*arguments, str(copy)])
             if copy.with_name(f"{file.name}.synced").exists():
                 file.with_name(f"{file.name}.synced").touch()
     sys.stderr.flush()
@@ -77,13 +77,13 @@ def _count_arrived(wandb: Any, file: Path, content: bytes, project: str | None) 
     run_id = file.name[len("run-") : -len(".wandb")]
     path = f"{entity or api.default_entity}/{project or recorded_project or 'uncategorized'}/{run_id}"
     try:
-        found = api.run(path)
+        run = api.run(path)
     except Exception as error:
         # The client wraps it in another error.
         if not isinstance(getattr(error, "exc", error), public.RunNotFoundError):
             raise
         return 0
-    summary, last_step = dict(found.summary_metrics), found.lastHistoryStep
+    summary, last_step = dict(run.summary_metrics), run.lastHistoryStep
     if last_step < 0:
         return 0
     step, time = summary.get("_step"), summary.get("_timestamp")
@@ -115,9 +115,9 @@ def _remove_copies(directory: Path) -> None:
             shutil.rmtree(each, ignore_errors=True)
 
 
-def _run_client(words: list[str]) -> int:
+def _run_client(arguments: list[str]) -> int:
     """Run wandb's command line in this process; return its exit code."""
-    sys.argv = ["wandb", *words]
+    sys.argv = ["wandb", *arguments]
     try:
         runpy.run_module("wandb", run_name="__main__")
     except SystemExit as ended:

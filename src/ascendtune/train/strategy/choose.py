@@ -157,9 +157,9 @@ def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryN
     resting = weights.frozen * weights.frozen_bytes + weights.trained * weights.trained_bytes * (2 + states)
     # Autocast keeps its casts until the forward pass ends.
     copies = weights.all * weights.computed_bytes if weights.computed_bytes < weights.frozen_bytes else 0
-    held = share * weights.trained_bytes + (1 - share) * weights.frozen_bytes
+    weight_bytes = share * weights.trained_bytes + (1 - share) * weights.frozen_bytes
     # Gathered at the same time: parameters outside the blocks, with gradients, and two blocks: this one and the next.
-    outside = weights.outside * (held * (1 + share) + (weights.computed_bytes if copies else 0))
+    outside = weights.outside * (weight_bytes * (1 + share) + (weights.computed_bytes if copies else 0))
     blocks = 2 * weights.block * weights.computed_bytes * (1 + share)
     return MemoryNeed(resting + copies, resting // ranks + int(outside + blocks))
 

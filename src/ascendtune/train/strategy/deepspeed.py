@@ -204,8 +204,8 @@ class EngineState(CheckpointContent):
 
 def _writer_of(name: str) -> int:
     """The rank that writes DeepSpeed's file `name`; the main rank for files of no particular rank."""
-    found = re.search(r"zero_pp_rank_(\d+)_", name)
-    return int(found[1]) if found else 0
+    match = re.search(r"zero_pp_rank_(\d+)_", name)
+    return int(match[1]) if match else 0
 
 
 @contextmanager

@@ -247,8 +247,8 @@ def reduces_once(module: nn.Module, recipe: Recipe, device: Device, *, shards: i
     whole = sum(each.numel() * each.element_size() for each in parameters)
     # Gathered at the same time: parameters outside the blocks, and two blocks.
     gathered = whole - sum(blocks) + 2 * max(blocks, default=0)
-    taken = 4 * trained + gathered + (0 if section.offload else resting)
-    return taken <= COMFORTABLE * device.memory_total_bytes
+    needed = 4 * trained + gathered + (0 if section.offload else resting)
+    return needed <= COMFORTABLE * device.memory_total_bytes
 
 
 def blocks_of(root: nn.Module) -> list[nn.Module]:
@@ -259,10 +259,10 @@ def blocks_of(root: nn.Module) -> list[nn.Module]:
     elsewhere cannot be gathered for one block only.
     """
     classes = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
-    found = [module for module in root.modules() if type(module).__name__ in classes]
-    found = found or list(decoder_blocks(root)[1])
-    inside = {below for block in found for below in block.modules() if below is not block}
-    blocks = [block for block in found if block not in inside]
+    candidates = [module for module in root.modules() if type(module).__name__ in classes]
+    candidates = candidates or list(decoder_blocks(root)[1])
+    inside = {below for block in candidates for below in block.modules() if below is not block}
+    blocks = [block for block in candidates if block not in inside]
     in_blocks = {module for block in blocks for module in block.modules()}
     outside = {
         each for module in root.modules() if module not in in_blocks for each in module.parameters(recurse=False)
@@ -341,7 +341,7 @@ def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Seque
     in listed experts are excluded: a step may skip them, and a group waits for all of its modules.
     """
     left_out = {each for expert in experts for each in expert.modules()}
-    found = []
+    modules = []
     for name, module in block.named_modules():
         parameters = list(module.named_parameters(prefix=name))
         is_leaf = bool(parameters) and not any(True for _ in module.children())
@@ -349,8 +349,8 @@ def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Seque
         if is_leaf and module not in left_out and "original_module" not in name.split("."):
             is_wide = policy.param_dtype is not None and all(each.dtype == torch.float32 for _, each in parameters)
             if is_wide and all(each.ndim < 2 or is_vector(path) for path, each in parameters):
-                found.append(module)
-    return found
+                modules.append(module)
+    return modules
 
 
 def _owners_of_wide_vectors(
@@ -366,13 +366,13 @@ def _owners_of_wide_vectors(
         # Before torch 2.7 all parameters of a module must have one dtype.
         return {}
     left_out = {block} | {each for expert in experts for each in expert.modules()}
-    found = {}
+    owners = {}
     for module in block.modules():
         if module not in left_out and any(True for _ in module.children()):
             own = {each for each in module.parameters(recurse=False) if each.dtype == torch.float32}
             if own := {each for each in own if each.ndim <= 2 or each.numel() == max(each.shape)}:
-                found[module] = own
-    return found
+                owners[module] = own
+    return owners
 
 
 def _ignoring(parameters: set[nn.Parameter]) -> dict[str, Any]:

@@ -150,11 +150,11 @@ class GradientBuckets:
 
 def _collect(bucket: _Bucket) -> None:
     """Copy small gradients of `bucket` into its buffer, with one operator for all of them."""
-    found = [(bucket.parameters[index], bucket.gradients[index]) for index in sorted(bucket.uncopied)]
-    outside = [parameter.grad for parameter, _ in found if parameter.grad is not None]
-    if found:
-        torch._foreach_copy_([inside for _, inside in found], outside)
-        for parameter, inside in found:
+    uncopied = [(bucket.parameters[index], bucket.gradients[index]) for index in sorted(bucket.uncopied)]
+    outside = [parameter.grad for parameter, _ in uncopied if parameter.grad is not None]
+    if uncopied:
+        torch._foreach_copy_([inside for _, inside in uncopied], outside)
+        for parameter, inside in uncopied:
             parameter.grad = inside
         bucket.uncopied.clear()
 

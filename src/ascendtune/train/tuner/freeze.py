@@ -82,7 +82,7 @@ def _chosen(blocks: nn.ModuleList, freeze: FreezeSection) -> list[tuple[int, nn.
 
 def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> list[nn.Module]:
     """Modules with weights whose path ends in one of `names`, such as `mlp` or `self_attn.q_proj`."""
-    found = []
+    matches = []
     modules = {path: module for path, module in modules.items() if next(module.parameters(), None) is not None}
     for name in names:
         matching = [module for path, module in modules.items() if f".{path}".endswith(f".{name}")]
@@ -93,5 +93,5 @@ def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> 
                 code="unknown-module",
                 remedy=did_you_mean(name, present, f"choose from: {', '.join(present)}"),
             )
-        found += matching
-    return found
+        matches += matching
+    return matches

@@ -106,13 +106,13 @@ def sum_pairs(pairs: list[Pair], rank: int) -> Pair:
 
 def _pairs(tuned: Any, tensors: dict[str, torch.Tensor], adapter: str) -> dict[str, Pair]:
     """Layer name -> its pair, from a state dict with PEFT's names."""
-    found = {}
+    pairs = {}
     for key, a in tensors.items():
         if key.endswith(".lora_A.weight"):
             layer = key.removesuffix(".lora_A.weight")
             b = tensors[f"{layer}.lora_B.weight"] * tuned.get_submodule(layer).scaling[adapter]
-            found[layer] = a.detach().float().cpu(), b.detach().float().cpu()
-    return found
+            pairs[layer] = a.detach().float().cpu(), b.detach().float().cpu()
+    return pairs
 
 
 def compute_here(fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:

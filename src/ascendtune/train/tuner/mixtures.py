@@ -36,7 +36,7 @@ def find_mixtures(model: Any) -> list[Mixture]:
     and beside a router.
     """
     lists = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
-    found = []
+    mixtures = []
     for name, block in model.named_modules():
         if not name.startswith(lists):
             continue
@@ -48,9 +48,9 @@ def find_mixtures(model: Any) -> list[Mixture]:
             if not routers:
                 continue
             routers += [key for key, child in others.items() if _output_widths(child) == {1}]
-            found.append(_mixture(name, block, count, experts, routers))
+            mixtures.append(_mixture(name, block, count, experts, routers))
             break
-    return found
+    return mixtures
 
 
 def listed_experts(model: Any) -> list[nn.Module]:
@@ -60,13 +60,13 @@ def listed_experts(model: Any) -> list[nn.Module]:
 
 def bypassed_experts(model: Any) -> list[nn.Module]:
     """Modules with experts in one parameter that tokens may bypass: their router can select no expert (LongCat's)."""
-    found = []
+    experts = []
     for mixture in find_mixtures(model):
         outputs = max(width for each in mixture.routers for width in _output_widths(model.get_submodule(each)))
         # One of LongCat's parameters has unused rows for the outputs that belong to no expert.
         if any(model.get_parameter(name).shape[0] < outputs for name in mixture.parameters):
-            found += [model.get_submodule(name.rpartition(".")[0]) for name in mixture.parameters]
-    return list(dict.fromkeys(found))
+            experts += [model.get_submodule(name.rpartition(".")[0]) for name in mixture.parameters]
+    return list(dict.fromkeys(experts))
 
 
 def _candidates(children: dict[str, nn.Module]) -> Iterator[tuple[int, list[str]]]:

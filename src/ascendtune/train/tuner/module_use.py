@@ -77,7 +77,7 @@ def _leaves(function: Any) -> set[int]:
 @cache
 def _reads(kind: Any) -> dict[str, frozenset[str]]:
     """Child -> attributes, from the source of a module's class and its base classes."""
-    found: dict[str, set[str]] = {}
+    names_read: dict[str, set[str]] = {}
     for each in kind.__mro__:
         if each.__module__.startswith("torch.") or each is object:
             continue
@@ -90,8 +90,8 @@ def _reads(kind: Any) -> dict[str, frozenset[str]]:
         for node in nodes:
             if id(node) not in facts and (child := _child(node)) is not None:
                 assert isinstance(node, ast.Attribute)
-                found.setdefault(child, set()).add(node.attr)
-    return {child: frozenset(attributes) for child, attributes in found.items()}
+                names_read.setdefault(child, set()).add(node.attr)
+    return {child: frozenset(attributes) for child, attributes in names_read.items()}
 
 
 def _outside_of_initialisation(node: ast.AST) -> Iterator[ast.AST]:

@@ -61,8 +61,8 @@ def read_config(directory: Path, model: Any) -> Any:
     paths = [path for path, _ in model.named_parameters()]
     modules, parameters = set(), []
     for name in config.target_parameters or ():
-        found = [path for path in paths if f".{path}".endswith(f".{name}")]
-        if found and all(path.removesuffix(_WEIGHT) in linear for path in found):
+        matches = [path for path in paths if f".{path}".endswith(f".{name}")]
+        if matches and all(path.removesuffix(_WEIGHT) in linear for path in matches):
             modules.add(name.removesuffix(_WEIGHT))
         else:
             parameters.append(name)
@@ -149,13 +149,13 @@ def _as_peft_reads(tuned: Any, tensors: dict[str, Any]) -> tuple[dict[str, Any],
         written = {f"{PREFIX}{key}": value.contiguous() for key, value in in_files.items()}
         if is_read_as(written, name):
             changed[name] = written
-    kept = {name: tensor for name, tensor in tensors.items() if name not in changed}
+    result = {name: tensor for name, tensor in tensors.items() if name not in changed}
     for written in changed.values():
-        kept |= written
+        result |= written
     # All at once, as PEFT reads them: some are made from several.
-    read = convert_peft_adapter_state_dict_for_transformers(tuned, config, dict(kept), TRAINED)
+    read = convert_peft_adapter_state_dict_for_transformers(tuned, config, dict(result), TRAINED)
     lost = [name for name in tensors if ".lora_" in name and not _is_among(read, name, tensors[name])]
-    return kept, lost
+    return result, lost
 
 
 def _is_among(read: dict[str, Any], name: str, tensor: Any) -> bool:

@@ -89,20 +89,20 @@ def quantisable_linears(model: Any, section: ModelSection) -> list[nn.Linear]:
     if section.quantization is None:
         return []
     mixtures = find_mixtures(model)
-    found = [
+    linears = [
         model.get_submodule(name)
         for name in linear_modules(model)
         if type(model.get_submodule(name)) is nn.Linear
         and not any(mixture.is_router(name) for mixture in mixtures)
         and "weight" not in attributes_read(model, name)
     ]
-    if not found:
+    if not linears:
         raise RecipeError(
             f"model.quantization: {type(model).__name__} has no plain linear module outside its head",
             code="nothing-to-quantise",
             remedy="remove model.quantization",
         )
-    return found
+    return linears
 
 
 def require_no_parameter_adapted(tuned: Any, linears: Iterable[nn.Linear]) -> None:

@@ -256,7 +256,7 @@ def _require_effect(model: Any, matrices: list[str], name: str, key: str, *, ask
 
 
 def _parameters_named(model: Any, name: str, modules: Mapping[str, Any]) -> list[str]:
-    found = []
+    names = []
     for path, parameter in model.named_parameters():
         owner = path.rpartition(".")[0]
         if not (f".{path}".endswith(f".{name}") or owner in modules):
@@ -265,8 +265,8 @@ def _parameters_named(model: Any, name: str, modules: Mapping[str, Any]) -> list
         # The biases of stacked experts have two dimensions, too.
         dimensions = (3,) if holds_stacks(holder) else (2, 3)
         if parameter.ndim in dimensions and not isinstance(holder, nn.Conv1d):
-            found.append(path)
-    return found
+            names.append(path)
+    return names
 
 
 def _unknown(model: Any, key: str, name: str) -> RecipeError:

@@ -28,8 +28,8 @@ class _RecordOnceTorchIsImported:
     ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        found = (each.find_spec(name, path, target) for each in sys.meta_path if each is not cls)
-        spec = next((each for each in found if each is not None), None)
+        specs = (each.find_spec(name, path, target) for each in sys.meta_path if each is not cls)
+        spec = next((each for each in specs if each is not None), None)
         if spec is None or spec.loader is None:
             return spec
         loader, execute = spec.loader, spec.loader.exec_module
