@@ -15,7 +15,7 @@ from ascendtune.check.explain.facts.facts import ENDED, Facts
 from ascendtune.check.explain.facts.memory import sums_in
 from ascendtune.check.explain.facts.shapes import mismatch_in
 from ascendtune.check.explain.facts.state_dict import names_in
-from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER, KnownFailure
+from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER
 from ascendtune.check.explain.knowledge.matcher import names_in as captured_in
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.traceback import cann_reason
