@@ -113,8 +113,8 @@ def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Sto
     config = read_adapter_config(path / CONFIG)
     kind, expected = config["peft_type"], section.tuner.upper()
     if kind != expected:
-        is_ours = kind in ("LORA", "OFT")
-        other = f"; or set method.tuner: {kind.lower()} and method.{kind.lower()}.start_from" if is_ours else ""
+        is_supported = kind in ("LORA", "OFT")
+        other = f"; or set method.tuner: {kind.lower()} and method.{kind.lower()}.start_from" if is_supported else ""
         raise RecipeError(
             f"{key}: the adapter is {kind}, not {expected}",
             code="adapter-type-mismatch",

@@ -96,8 +96,8 @@ class TokenFlops:
 
 def pairs(length: int, window: int | None = None) -> int:
     """Pairs of a query and a visible key, itself included, in a document of `length` tokens."""
-    seen = length if window is None else min(window, length)
-    return length * seen - seen * (seen - 1) // 2
+    visible = length if window is None else min(window, length)
+    return length * visible - visible * (visible - 1) // 2
 
 
 def histogram(lengths: Sequence[int]) -> dict[int, int]:

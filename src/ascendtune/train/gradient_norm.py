@@ -54,7 +54,7 @@ def norm_of_all(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
 
     If the gradients are sharded, every rank must call this, and `full_tensor` of the result.
     """
-    known = [each for each in gradients if each is not None]
-    if not any(isinstance(each, DTensor) for each in known):
-        return norm_of_parts(known)
-    return torch.nn.utils.get_total_norm([torch.linalg.vector_norm(each, dtype=torch.float32) for each in known])
+    present = [each for each in gradients if each is not None]
+    if not any(isinstance(each, DTensor) for each in present):
+        return norm_of_parts(present)
+    return torch.nn.utils.get_total_norm([torch.linalg.vector_norm(each, dtype=torch.float32) for each in present])

@@ -150,8 +150,8 @@ class _AwaitedRanks:
 
     def __init__(self, store: dist.Store, ranks: range | list[int], meetings: int) -> None:
         self._store, self._ranks, self._meetings = store, ranks, meetings
-        self._begun = self._checked_at = time.monotonic()
-        self._logged_at = self._begun + _LOG_AFTER_SECONDS - _LOG_EVERY_SECONDS
+        self._start = self._checked_at = time.monotonic()
+        self._logged_at = self._start + _LOG_AFTER_SECONDS - _LOG_EVERY_SECONDS
         self._heartbeats: dict[int, tuple[str, float]] = {}
 
     def check(self) -> None:

@@ -43,7 +43,7 @@ class Recorder:
     """Sums of the last step to be recorded, on their way to the host."""
     _sent_signals: Callable[[], torch.Tensor] | None = None
     """Waits until the signals of all ranks are on the host, and returns them."""
-    _begun: float = field(default_factory=time.perf_counter)
+    _window_start: float = field(default_factory=time.perf_counter)
     """Start time of the steps that are recorded next."""
 
     @property
@@ -53,7 +53,7 @@ class Recorder:
 
     def leave_out(self, seconds: float) -> None:
         """Exclude time from the step's duration: that of an evaluation, a checkpoint, a profile."""
-        self._begun += seconds
+        self._window_start += seconds
 
     def read(self, metrics: StepMetrics) -> None:
         """Wait for the numbers, unless they are read already. Every rank must call this."""
@@ -98,7 +98,7 @@ class Recorder:
         counters = self.counters
         counters.tokens_seen += metrics.tokens
         read_at = time.perf_counter()
-        elapsed = read_at - self._begun
+        elapsed = read_at - self._window_start
         device = self.strategy.device
         peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
         record = {
@@ -124,7 +124,7 @@ class Recorder:
         for callback in self.callbacks:
             callback.on_step(_copy(record))
         # An accelerator computes meanwhile; on a CPU the callbacks' time is not part of a step.
-        self._begun = read_at if device.runs_asynchronously else time.perf_counter()
+        self._window_start = read_at if device.runs_asynchronously else time.perf_counter()
 
     def write_evaluation(self, loss: float, extras: dict[str, float], *, labelled: int, seconds: float) -> None:
         """Pass the record of an evaluation to the callbacks.
@@ -154,8 +154,8 @@ class Recorder:
             callback.on_checkpoint(step)
 
     def _hash(self, sequences: list[PackedSequence]) -> str | None:
-        is_wanted = self.hashes_batches and self.strategy.is_main
-        return hash_of_batch(self.batches.dataset, sequences) if is_wanted else None
+        is_required = self.hashes_batches and self.strategy.is_main
+        return hash_of_batch(self.batches.dataset, sequences) if is_required else None
 
 
 def _all_finite(values: dict[str, float]) -> dict[str, float | None]:

@@ -58,13 +58,13 @@ def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[RunChoice
             choice = _choose(recipe, newest, resume_options)
             # Nothing else removes the files that a process killed after its run had finished has left.
             newest.remove_unfinished()
-            chosen = claim if choice.run.path == newest.path else stack.enter_context(_claim(choice.run))
+            run_claim = claim if choice.run.path == newest.path else stack.enter_context(_claim(choice.run))
             # Another owner of the directory could replace the recipe before the worker reads it.
             require_own(choice.run.path, remedy="give this run another name: name=OTHER")
             stack.pop_all()
-            if chosen is not claim:
+            if run_claim is not claim:
                 claim.release()
-            return choice, chosen
+            return choice, run_claim
 
 
 def planned_run(recipe: Recipe, resume_options: ResumeOptions) -> RunChoice:
@@ -117,7 +117,7 @@ def _unfinished_before(newest: RunDir, directory: Path) -> list[str]:
     runs = _runs_of_series(directory)
     for number in sorted(runs, reverse=True):
         earlier = RunDir(runs[number])
-        end = _ENDS.get(_noted(earlier.path, "state"))
+        end = _ENDS.get(_run_value(earlier.path, "state"))
         if end and earlier.path != newest.path and (steps := earlier.checkpoint_steps()):
             more = shlex.quote(f"{_RESUME}={earlier.path.name}@{steps[-1]}")
             return [f"{earlier} is not finished, {end} (step {steps[-1]}): to go on there instead, add {more}"]
@@ -231,11 +231,13 @@ def _series(directory: Path) -> dict[int, Path]:
 def _runs_of_series(directory: Path) -> dict[int, Path]:
     """`_series` without runs that a user has given such a name: these are different runs."""
     return {
-        number: path for number, path in _series(directory).items() if number == 1 or _noted(path, "name") != path.name
+        number: path
+        for number, path in _series(directory).items()
+        if number == 1 or _run_value(path, "name") != path.name
     }
 
 
-def _noted(path: Path, key: str) -> Any:
+def _run_value(path: Path, key: str) -> Any:
     """A value of run.json; None if it is missing or cannot be read."""
     try:
         return RunDir(path).read().get(key)

@@ -52,11 +52,11 @@ def _answer_under_the_lock(file: FileIO) -> None:
 
 
 def _answer_without_the_lock(file: FileIO) -> None:
-    has_another = callable(signal.getsignal(FORCED_STACKS_SIGNAL))
-    if not has_another:
+    has_handler = callable(signal.getsignal(FORCED_STACKS_SIGNAL))
+    if not has_handler:
         # `unregister` restores this handler: the default action would end the process.
         signal.signal(FORCED_STACKS_SIGNAL, signal.SIG_IGN)
-    faulthandler.register(FORCED_STACKS_SIGNAL, file, chain=has_another)
+    faulthandler.register(FORCED_STACKS_SIGNAL, file, chain=has_handler)
     # Unregister before the interpreter clears its threads.
     atexit.register(faulthandler.unregister, FORCED_STACKS_SIGNAL)
 

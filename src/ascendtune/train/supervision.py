@@ -53,7 +53,7 @@ class Phases:
             "boot_id": boot_id(),
             "pid_namespace": pid_namespace(),
         }
-        self._who = json.dumps(identity)[1:]
+        self._identity = json.dumps(identity)[1:]
         """The end of every beat. It is text, because about ten beats are written in a step."""
         self._seconds: dict[str, float] = {}
         self._innermost: str | None = None
@@ -90,7 +90,9 @@ class Phases:
     def pulse(self) -> None:
         """Write the heartbeat. Call it during long work within one phase."""
         if self._file is not None:
-            beat = f'{{"phase": "{self.current}", "step": {self.step}, "monotonic": {time.monotonic()}, {self._who}'
+            beat = (
+                f'{{"phase": "{self.current}", "step": {self.step}, "monotonic": {time.monotonic()}, {self._identity}'
+            )
             os.pwrite(self._file, beat.encode().ljust(_BEAT_BYTES - 1) + b"\n", 0)
 
     def take(self) -> dict[str, float]:
@@ -113,17 +115,17 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal_number = 0
         """The first signal that was received; 0 if none was."""
-        self._kept = ""
+        self._saved = ""
         self._since = 0.0
 
     @contextmanager
-    def listening(self, kept: str) -> Iterator[None]:
+    def listening(self, saved: str) -> Iterator[None]:
         """Handle signals within the context. In a thread (`fit`, called by a web page) they are left to the caller.
 
         Args:
-            kept: what the work saves when it is stopped, for the message after a signal.
+            saved: what the work saves when it is stopped, for the message after a signal.
         """
-        self._kept = kept
+        self._saved = saved
         before: dict[signal.Signals, signal._HANDLER] = {}
         is_main = threading.current_thread() is threading.main_thread()
         for number in stop_signals() if is_main else ():
@@ -145,7 +147,7 @@ class StopRequest:
             # A closed terminal is treated like SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             name = "SIGHUP, treated as SIGTERM" if number == signal.SIGHUP else signal.Signals(number).name
-            say_in_handler(f"{name}: stopping, with {self._kept} (Ctrl-C again: at once)")
+            say_in_handler(f"{name}: stopping, with {self._saved} (Ctrl-C again: at once)")
 
 
 def stop_flags(signal_number: int) -> list[float]:

@@ -26,7 +26,7 @@ def support_of(config: Any) -> AttentionSupport:
         return AutoModelForCausalLM.from_config(small, attn_implementation=implementation)
 
     names = ["sdpa", "eager"]
-    return find_support(config, make, lm_values, ours=names, own=names, must_be_causal=True)
+    return find_support(config, make, lm_values, table_names=names, own=names, must_be_causal=True)
 
 
 @pytest.mark.parametrize("name", sorted(ENCODERS | NEVER_CAUSAL))

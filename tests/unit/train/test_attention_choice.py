@@ -85,13 +85,15 @@ def unusable(error: Exception) -> Callable[[Any, str], Any]:
     ],
 )
 def test_without_a_small_copy_the_reason_is_a_sentence(error: Exception, sentence: str) -> None:
-    support = find_support(LlamaConfig(), unusable(error), lm_values, ours=["sdpa"], own=["sdpa"], must_be_causal=True)
+    support = find_support(
+        LlamaConfig(), unusable(error), lm_values, table_names=["sdpa"], own=["sdpa"], must_be_causal=True
+    )
     assert (support.attention, support.own, support.padded, support.reason) == ("sdpa", True, False, sentence)
 
 
 def test_a_named_attention_of_ours_alone_is_refused_without_a_small_copy() -> None:
     make = unusable(KeyError("layer"))
-    support = find_support(LlamaConfig(), make, lm_values, ours=["sdpa"], own=[], must_be_causal=True)
+    support = find_support(LlamaConfig(), make, lm_values, table_names=["sdpa"], own=[], must_be_causal=True)
     assert support.refused
 
 

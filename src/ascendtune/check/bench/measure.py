@@ -54,8 +54,8 @@ class DeviceSamples:
     @property
     def power_watts(self) -> float | None:
         """Sum over devices, as a mean over samples."""
-        known = [[each.power_watts for each in sample if each.power_watts is not None] for sample in self._samples]
-        sums = [sum(each) for each in known if each]
+        readings = [[each.power_watts for each in sample if each.power_watts is not None] for sample in self._samples]
+        sums = [sum(each) for each in readings if each]
         return mean(sums) if sums else None
 
     def _all(self) -> list[Accelerator]:

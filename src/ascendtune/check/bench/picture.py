@@ -78,8 +78,8 @@ def _draw_rates(axis: Any, rows: Sequence[SpeedupRow]) -> None:
 
 def _draw_efficiency(axis: Any, rows: Sequence[SpeedupRow]) -> None:
     for number, (_, line) in enumerate(_lines(rows)):
-        known = [(each.result.cell.devices, each.efficiency) for each in line if each.efficiency is not None]
-        axis.plot(*zip(*known, strict=True), color=_LINES[number % len(_LINES)], marker="o", markersize=4)
+        points = [(each.result.cell.devices, each.efficiency) for each in line if each.efficiency is not None]
+        axis.plot(*zip(*points, strict=True), color=_LINES[number % len(_LINES)], marker="o", markersize=4)
     axis.axhline(LEAST_EFFICIENCY, color=_QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
     _finish(axis, rows, say("efficiency (dashed: {target}, the target)", target=f"{LEAST_EFFICIENCY:.0%}"))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -92,14 +92,14 @@ def _carrying(ran: RankResults, name: str, dtypes: Mapping[str, Cells]) -> Findi
     return ok(name, "; ".join([f"right in {', '.join(tried)}", *left_out]))
 
 
-def _reasons(how: str, key: str, dtypes: Mapping[str, Cells]) -> list[str]:
+def _reasons(outcome: str, key: str, dtypes: Mapping[str, Cells]) -> list[str]:
     text = {
         dtype: _TYPE_NAME.sub("", cell[key])
         for dtype, cells in dtypes.items()
         for cell in cells.values()
         if key in cell
     }
-    return [f"{how} {', '.join(of)} ({why})" for why, of in _grouped(text.items()).items()]
+    return [f"{outcome} {', '.join(of)} ({why})" for why, of in _grouped(text.items()).items()]
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -146,15 +146,15 @@ def describe_wrong_values(cells: Mapping[int, Mapping[str, Any]], label: Label) 
     Args:
         label: formats ranks for messages.
     """
-    seen = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"]}
+    all_links = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"]}
     wrong = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"] if part["wrong"]}
     if not wrong:
         return None
     if any(source is None for source, _ in wrong):
         return _of_sums({rank for _, rank in wrong}, cells, label)
-    senders = _always_wrong(seen, wrong, lambda way: way[0])
-    receivers = _always_wrong(seen, wrong, lambda way: way[1])
-    if wrong == seen and len(seen) > 1:
+    senders = _always_wrong(all_links, wrong, lambda way: way[0])
+    receivers = _always_wrong(all_links, wrong, lambda way: way[1])
+    if wrong == all_links and len(all_links) > 1:
         return f"every value is wrong, on {label(sorted(cells))}"
     if senders and all(source in senders for source, _ in wrong):
         return f"values sent by {label(senders)} are wrong on every receiver"
@@ -164,10 +164,10 @@ def describe_wrong_values(cells: Mapping[int, Mapping[str, Any]], label: Label) 
     return f"wrong values {', '.join(links)}"
 
 
-def _always_wrong(seen: Iterable[Any], wrong: Iterable[Any], end: Callable[[Any], int]) -> list[int]:
+def _always_wrong(all_links: Iterable[Any], wrong_links: Iterable[Any], end: Callable[[Any], int]) -> list[int]:
     """Ranks at one end of links that are all wrong; at least two links, or the other end could be at fault."""
-    all_ways, bad_ways = list(map(end, seen)), list(map(end, wrong))
-    return sorted(rank for rank in set(bad_ways) if bad_ways.count(rank) == all_ways.count(rank) > 1)
+    ends, wrong_ends = list(map(end, all_links)), list(map(end, wrong_links))
+    return sorted(rank for rank in set(wrong_ends) if wrong_ends.count(rank) == ends.count(rank) > 1)
 
 
 def _of_sums(wrong: set[int], cells: Mapping[int, Mapping[str, Any]], label: Label) -> str:
@@ -238,7 +238,7 @@ def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], event: str) -> 
     if log is None:
         look = "see the messages above, which are those of rank 0"
     else:
-        look = f"ascendtune explain {log}" if _said(log) else f"its log is empty ({log})"
+        look = f"ascendtune explain {log}" if _last_line(log) else f"its log is empty ({log})"
     return failure(
         RANKS,
         f"{ran.ranks.labels([each.rank for each in faulty])} {event}",
@@ -250,10 +250,10 @@ def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], event: str) -> 
 
 def _evidence(ran: RankResults, faulty: Sequence[RankNotes]) -> tuple[str, ...]:
     logs = [log for each in faulty if (log := ran.log(each.rank))]
-    return tuple(f"{log}: {text}" for log in logs if (text := _said(log)))
+    return tuple(f"{log}: {text}" for log in logs if (text := _last_line(log)))
 
 
-def _said(log: Path) -> str:
+def _last_line(log: Path) -> str:
     """The last line of a log that is not blank; empty if the log has none."""
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -41,10 +41,10 @@ def steps_of(ran: RankResults) -> list[StepTimes]:
     """The step of each rank that has measured both kinds."""
     times = []
     for each in ran.notes:
-        plain, apart = list(each.of("plain")), list(each.of("apart"))
-        if plain and apart:
+        plain, separate = list(each.of("plain")), list(each.of("apart"))
+        if plain and separate:
             # The parts of one step instead of the median of each part, so that they add up.
-            middle = sorted(apart, key=lambda step: step["all"])[len(apart) // 2]
+            middle = sorted(separate, key=lambda step: step["all"])[len(separate) // 2]
             rest = middle["all"] - middle["waiting"] - middle["communication"]
             usual = median(step["all"] for step in plain)
             times.append(
@@ -53,12 +53,12 @@ def steps_of(ran: RankResults) -> list[StepTimes]:
     return times
 
 
-def sentence(steps: Sequence[StepTimes], who: str) -> str:
+def sentence(steps: Sequence[StepTimes], setup: str) -> str:
     """One sentence: means over ranks, and the time saved by overlap."""
-    plain, apart = _mean(steps, "plain"), _mean(steps, "apart")
-    parts = ", ".join(f"{part} {_mean(steps, part) / apart:.0%}" for part in ("compute", "communication", "waiting"))
-    saved = f"overlap saves {1 - plain / apart:.0%} of it" if plain < apart else "overlap saves nothing"
-    return f"a step takes {plain:.3g} s, {who}; without overlap {apart:.3g} s: {parts}; {saved}"
+    plain, separate = _mean(steps, "plain"), _mean(steps, "apart")
+    parts = ", ".join(f"{part} {_mean(steps, part) / separate:.0%}" for part in ("compute", "communication", "waiting"))
+    saved = f"overlap saves {1 - plain / separate:.0%} of it" if plain < separate else "overlap saves nothing"
+    return f"a step takes {plain:.3g} s, {setup}; without overlap {separate:.3g} s: {parts}; {saved}"
 
 
 def waiting(steps: Sequence[StepTimes], ranks: RankGroup) -> Finding:

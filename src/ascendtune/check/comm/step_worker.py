@@ -60,7 +60,7 @@ class StepTimer:
         self._waiting = self._communication = self._exchange_seconds = 0.0
         self._least_exchange_seconds = 0.0
         self._inside = False
-        self._step_began = time.perf_counter()
+        self._step_start = time.perf_counter()
 
     def install(self) -> None:
         """Wrap the collectives of torch.distributed and the optimizer's step."""
@@ -80,14 +80,14 @@ class StepTimer:
             self._end_of_step()
 
     @property
-    def _takes_apart(self) -> bool:
+    def _measures_parts(self) -> bool:
         return self._steps >= WARM_UP + PLAIN
 
     def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(collective)
         def call(*arguments: Any, **named: Any) -> Any:
             # Some collectives call others.
-            if not self._takes_apart or self._inside:
+            if not self._measures_parts or self._inside:
                 return collective(*arguments, **named)
             self._inside = True
             try:
@@ -108,10 +108,10 @@ class StepTimer:
         return call
 
     def _end_of_step(self) -> None:
-        now, sort = self._now(), "apart" if self._takes_apart else "plain"
+        now, sort = self._now(), "apart" if self._measures_parts else "plain"
         self._steps += 1
         if self._steps > WARM_UP:
-            whole = now - self._step_began - self._exchange_seconds
+            whole = now - self._step_start - self._exchange_seconds
             parts = {"waiting": self._waiting, "communication": self._communication}
             self.world.notes.write({sort: {"all": whole, **parts}})
         if self._steps == STEPS:
@@ -122,15 +122,15 @@ class StepTimer:
             self._least_exchange_seconds = self._time_of_an_exchange()
         self._waiting = self._communication = self._exchange_seconds = 0.0
         self.world.begin(f"step {self._steps + 1}")
-        self._step_began = self._now()
+        self._step_start = self._now()
 
     def _time_of_an_exchange(self) -> float:
         """Seconds that an exchange takes if no rank waits; subtracted from the waiting time."""
         seconds = []
         for _ in range(_EXCHANGES):
-            began = time.perf_counter()
+            start = time.perf_counter()
             self.world.exchange("")
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - start)
         return median(seconds)
 
     def _now(self) -> float:

@@ -84,18 +84,18 @@ def measure(
     run()
     device.synchronize()
     pulse()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(_WARM_UP):
         run()
     device.synchronize()
     seconds = []
-    for _ in range(samples(calls * (time.perf_counter() - began) / _WARM_UP)):
+    for _ in range(samples(calls * (time.perf_counter() - start) / _WARM_UP)):
         pulse()
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(calls):
             run()
         device.synchronize()
-        seconds.append((time.perf_counter() - began) / calls)
+        seconds.append((time.perf_counter() - start) / calls)
     return seconds
 
 
@@ -116,5 +116,5 @@ def _one_way(world: World, message: torch.Tensor, sender: int, receiver: int) ->
 def _most_bytes(world: World) -> int:
     """The largest buffer in bytes such that all buffers fit into half of the free memory; the same on every rank."""
     free = world.device.memory_free_bytes() * _SHARE_OF_FREE_MEMORY / _BUFFERS
-    here = int(free / world.size if world.device.shares_host_memory else free)
-    return min(map(int, world.exchange(str(here))))
+    own_bytes = int(free / world.size if world.device.shares_host_memory else free)
+    return min(map(int, world.exchange(str(own_bytes))))

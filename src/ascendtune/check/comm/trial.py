@@ -57,7 +57,7 @@ def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
     is_wrong = any(part["wrong"] for part in cell.get("parts", ()))
     answers = world.exchange("wrong" if is_wrong else "right")
     if collective.reduces and set(answers) == {"wrong"}:
-        cell["isolated"] = [_alone(world, name, dtype, value_count, group) for group in _small_groups(world.size)]
+        cell["isolated"] = [_isolated(world, name, dtype, value_count, group) for group in _small_groups(world.size)]
     return cell
 
 
@@ -81,7 +81,7 @@ def _small_groups(size: int) -> Iterable[tuple[int, ...]]:
     return [(rank, (rank + 1) % size) for rank in range(size)] if size > 2 else [(0,), (1,)]
 
 
-def _alone(world: World, name: str, dtype: str, value_count: int, members: tuple[int, ...]) -> dict[str, Any]:
+def _isolated(world: World, name: str, dtype: str, value_count: int, members: tuple[int, ...]) -> dict[str, Any]:
     """Repeat the collective in a small group, because a sum that is wrong everywhere does not identify the rank."""
     members = tuple(sorted(members))
     group = dist.new_group(list(members))

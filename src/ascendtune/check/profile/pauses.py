@@ -23,18 +23,18 @@ class Pauses:
         self.found: list[Interval] = []
         """The pauses, labelled by `label_of`, sorted, disjoint."""
         self._trace = trace
-        self._before, self._begun, self._reached = "", 0.0, float("-inf")
+        self._before, self._pause_start, self._reached = "", 0.0, float("-inf")
 
     def add(self, start: float, end: float, inner: OpenEvent, *, is_idle: bool) -> None:
         """Add a segment, in microseconds; `is_idle`: without operator, and not in a named part of the step."""
         if start != self._reached:
             # The beginning of another step.
             self._close(self._reached, "")
-            self._before, self._begun = "", start
+            self._before, self._pause_start = "", start
         if not is_idle:
             name = self._trace.names[inner.name] if inner.name >= 0 and inner.kind else ""
             self._close(start, name)
-            self._before, self._begun = name or self._before, end
+            self._before, self._pause_start = name or self._before, end
         self._reached = end
 
     def end(self) -> list[Interval]:
@@ -43,8 +43,8 @@ class Pauses:
         return self.found
 
     def _close(self, moment: float, after: str) -> None:
-        if moment - self._begun >= LEAST_MICROSECONDS:
-            self.found.append(Interval(self._begun, moment, label_of(self._before, after)))
+        if moment - self._pause_start >= LEAST_MICROSECONDS:
+            self.found.append(Interval(self._pause_start, moment, label_of(self._before, after)))
 
 
 def label_of(before: str, after: str) -> str:

@@ -133,7 +133,7 @@ def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: 
     busy: list[tuple[float, float]] = []
     sums: dict[tuple[int, str, str, int], float] = defaultdict(float)
     calls: dict[tuple[int, str], int] = defaultdict(int)
-    seen, pauses = bytearray(len(trace)), Pauses(trace)
+    visited, pauses = bytearray(len(trace)), Pauses(trace)
     for start, end, inner in host.segments(host.main, windows):
         kind = inner.kind
         is_waiting = not kind or kind == "collective"
@@ -147,8 +147,8 @@ def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: 
         else:
             busy.append((start, end))
         sums[inner.name, kind, inner.phase, inner.place] += end - start
-        if not seen[inner.event]:
-            seen[inner.event] = 1
+        if not visited[inner.event]:
+            visited[inner.event] = 1
             calls[inner.name, kind] += 1
     filling = IntervalIndex(host.zeroing)
     split.zeroed = sum(each.end - each.start for span in busy for each in filling.within(*span)) * _MICRO

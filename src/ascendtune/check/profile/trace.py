@@ -169,10 +169,10 @@ def read_trace(path: Path) -> ProfileTrace:
     trace, file = ProfileTrace(), TraceFile(path)
     origin: float | None = None
     has_text_times = False
-    known, add, nothing = _CATEGORIES.get, trace.add, dict[str, Any]().get
+    kind_of, add, nothing = _CATEGORIES.get, trace.add, dict[str, Any]().get
     for event in file.events():
         category = event.get("cat")
-        kind = known(category) if type(category) is str else None
+        kind = kind_of(category) if type(category) is str else None
         if kind is None or event.get("ph") != "X":
             if category == _INSTANT and event.get("name") == _MEMORY:
                 start, arguments = event.get("ts"), event.get("args")

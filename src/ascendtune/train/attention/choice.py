@@ -96,11 +96,11 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
         _require_causal_class(section, config)
     requested = section.attention
     if requested == "auto":
-        ours, own = ["sdpa", "eager"], ["sdpa", "eager"]
+        table_names, own = ["sdpa", "eager"], ["sdpa", "eager"]
     elif requested in _SAME_AS:
-        ours, own = [_SAME_AS[requested]], []
+        table_names, own = [_SAME_AS[requested]], []
     else:
-        ours, own = [requested], [requested]
+        table_names, own = [requested], [requested]
 
     def find() -> AttentionSupport:
         kind = auto_class(stage)
@@ -111,11 +111,11 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
             )
 
         values = decoder_values if stage == "reward" else lm_values
-        return find_support(config, make, values, ours=ours, own=own, must_be_causal=stage != "reward")
+        return find_support(config, make, values, table_names=table_names, own=own, must_be_causal=stage != "reward")
 
     brings_code = section.trust_remote_code and hasattr(config, "auto_map")
     # Code that a model brings has no version, so results for it are not cached.
-    support = find() if brings_code else cached_support([config.to_dict(), stage == "reward", ours, own], find)
+    support = find() if brings_code else cached_support([config.to_dict(), stage == "reward", table_names, own], find)
     if support.refused is not None:
         if requested != "auto":
             raise RecipeError(
@@ -170,8 +170,8 @@ def cached_support(key: object, find: Callable[[], AttentionSupport]) -> Attenti
     """
     decisive = json.dumps([key, _versions()], sort_keys=True, default=str)
     file = cache_directory() / "attention" / f"{hashlib.sha256(decisive.encode()).hexdigest()}.json"
-    if (known := _read(file)) is not None:
-        return known
+    if (cached := _read(file)) is not None:
+        return cached
     support = find()
     # Without a cache entry the next start runs the trials again.
     with suppress(OSError, AscendtuneError):
@@ -185,14 +185,14 @@ def find_support(
     make: Make,
     values_of: Callable[[Any, dict[str, Any]], torch.Tensor],
     *,
-    ours: Sequence[str],
+    table_names: Sequence[str],
     own: Sequence[str],
     must_be_causal: bool,
 ) -> AttentionSupport:
     """Try attentions on a small copy of the model, first this project's, then the model's own.
 
     Args:
-        ours: names in the attention table, in the order in which they are tried.
+        table_names: names in the attention table, in the order in which they are tried.
         own: names of transformers' attentions.
         must_be_causal: whether the model is trained to predict the next token.
     """
@@ -201,14 +201,14 @@ def find_support(
     except NotComparable as error:
         why = f"small copies of it could not be compared: {error}"
         if not own:
-            return AttentionSupport(ours[0], refused=why)
+            return AttentionSupport(table_names[0], refused=why)
         own_name = "eager" if "eager" in own else own[0]
         return AttentionSupport(own_name, own=True, padded=False, reason=why, why_padded=why)
     if must_be_causal and not trial.is_causal():
-        return AttentionSupport(ours[0], refused=SEES_LATER_TOKENS)
+        return AttentionSupport(table_names[0], refused=SEES_LATER_TOKENS)
     silent = trial.without_gradient()
     reason: str | None = None
-    for name in ours:
+    for name in table_names:
         difference = trial.difference_padded(register(name), masked=False)
         if difference is None:
             of_packing = trial.difference_packed(register(name))
@@ -227,7 +227,7 @@ def find_support(
             return AttentionSupport(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
     if "eager" not in own:
         # The attention that was requested by name does not compute this model.
-        return AttentionSupport(ours[0], refused=reason)
+        return AttentionSupport(table_names[0], refused=reason)
     # On single rows eager attention is the reference of the trials itself.
     return AttentionSupport(
         "eager", own=True, padded=False, reason=reason, why_padded=of_padding, without_gradient=silent

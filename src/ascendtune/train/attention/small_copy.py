@@ -46,7 +46,7 @@ def small_configs(config: Any, make: Callable[[Any], nn.Module]) -> Iterator[Any
     values = config.to_dict()
     _everywhere(values, _cut_vocabulary_and_windows)
     _cut_layers(config, values, make)
-    _cut_what_sees_no_text(config, values, make)
+    _cut_towers(config, values, make)
     slow: list[tuple[int, Any]] = []
     refusal: Exception | None = None
     for cut in (None, _cut_widths, _cut_experts, _cut_heads):
@@ -214,7 +214,7 @@ def _kinds(make: Callable[[Any], nn.Module], config: Any, depth: int) -> list[ob
     return [tuple(map(_kind, blocks)) for blocks in zip(*fitting, strict=True)]
 
 
-def _cut_what_sees_no_text(config: Any, values: Values, make: Callable[[Any], nn.Module]) -> None:
+def _cut_towers(config: Any, values: Values, make: Callable[[Any], nn.Module]) -> None:
     """Keep one layer of towers for images and audio, if their classes accept that."""
     trial, text = _copied(values), config.get_text_config()
     for name in getattr(config, "sub_configs", {}):

@@ -183,15 +183,15 @@ def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) ->
         tensors: with the same names on every rank. Those that are not sharded are distributed by their size.
     """
     own = {}
-    whole = list[tuple[int, str]]()
+    undivided = list[tuple[int, str]]()
     for name, tensor in tensors.items():
         if not isinstance(tensor, DTensor):
-            whole.append((-tensor.numel() * tensor.element_size(), name))
+            undivided.append((-tensor.numel() * tensor.element_size(), name))
         elif _is_first_copy(tensor) and (part := part_of(tensor)).values.numel():
             own[name] = part
     written = [0] * ranks
     # Sorted, because every rank must compute the same result.
-    for negative_bytes, name in sorted(whole):
+    for negative_bytes, name in sorted(undivided):
         writer = min(range(ranks), key=written.__getitem__)
         written[writer] -= negative_bytes
         if writer == rank:
@@ -233,10 +233,10 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
             for name in file.keys():  # noqa: SIM118  # `file` is not a dict
                 entry = file.get_slice(name)
                 sizes = tuple(entry.get_shape())
-                whole = divided.get(name, {"size": sizes, "offsets": (0,) * len(sizes)})
-                part = StoredPart(path, sizes, tuple(whole["offsets"]))
+                layout = divided.get(name, {"size": sizes, "offsets": (0,) * len(sizes)})
+                part = StoredPart(path, sizes, tuple(layout["offsets"]))
                 before = tensors[name].parts if name in tensors else ()
-                tensors[name] = Stored(_DTYPES[entry.get_dtype()], tuple(whole["size"]), (*before, part))
+                tensors[name] = Stored(_DTYPES[entry.get_dtype()], tuple(layout["size"]), (*before, part))
     return tensors
 
 

@@ -38,9 +38,9 @@ def checksum(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     while position < end:
         number, begin = divmod(offset + position, TILE)
         at = number % len(factors)
-        whole = min((end - position) // TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
-        length = whole * TILE or min(TILE - begin, end - position)
-        bits = _bits(flat[position : position + length]).view(max(whole, 1), -1)
+        tiles = min((end - position) // TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
+        length = tiles * TILE or min(TILE - begin, end - position)
+        bits = _bits(flat[position : position + length]).view(max(tiles, 1), -1)
         rows = _products(bits, tile[begin : begin + bits.shape[1]])
         parts.append((rows * factors[at : at + len(rows)]).sum())
         position += length

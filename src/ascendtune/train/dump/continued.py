@@ -25,23 +25,23 @@ class LoadedOptimizers:
     """Optimizers that loaded a state: it contains the number of updates that the training has made."""
 
     def __init__(self) -> None:
-        self._found: WeakSet[Any] = WeakSet()
+        self._optimizers: WeakSet[Any] = WeakSet()
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def tracked(self) -> Iterator[None]:
         """Context in which optimizers that load a state are added."""
         load = torch.optim.Optimizer.load_state_dict
 
         def load_state_dict(optimizer: Any, *arguments: Any, **named: Any) -> None:
             load(optimizer, *arguments, **named)
-            self._found.add(optimizer)
+            self._optimizers.add(optimizer)
 
         with replaced(torch.optim.Optimizer, load_state_dict=load_state_dict):
             yield
 
     def updates(self, trained: Collection[nn.Parameter]) -> int | None:
         """The number of updates in the loaded state of these parameters; None if no state has it."""
-        states = (each.state.get(parameter, {}) for each in self._found for parameter in trained)
+        states = (each.state.get(parameter, {}) for each in self._optimizers for parameter in trained)
         return max((int(state["step"]) for state in states if "step" in state), default=None)
 
 

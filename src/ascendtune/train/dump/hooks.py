@@ -34,7 +34,7 @@ class ModuleHooks:
         self._operators = ExitStack()
         self._handles: list[RemovableHandle] = []
         self._outermost: nn.Module | None = None
-        self._begun = 0
+        self._micro_batch_count = 0
         self._is_ignored = False
         skipped = {below for module in left_out for below in module.modules()}
         for name, module in plain_modules(model).items():
@@ -61,8 +61,8 @@ class ModuleHooks:
             self._is_ignored = not torch.is_grad_enabled()
             if not self._is_ignored and self._outermost in (None, module):
                 self._outermost = module
-                self._record.micro_batch = self._begun
-                self._begun += 1
+                self._record.micro_batch = self._micro_batch_count
+                self._micro_batch_count += 1
         self._calls.append(_Call(name))
 
     def _before(self, name: str) -> Callable[..., None]:

@@ -63,13 +63,13 @@ class StepLosses:
             return
         if self._has_other_model and self._losses and not self._has_gradients():
             self._set_aside(self._losses)
-        known, before = len(self._losses), self._versions()
+        count, before = len(self._losses), self._versions()
         yield
         has_reached = any(
             new is not old or version != old_version
             for (new, version), (old, old_version) in zip(self._versions(), before, strict=True)
         )
-        for each in self._losses[known:]:
+        for each in self._losses[count:]:
             each.has_reached = has_reached
 
     def note_other_model(self) -> bool:

@@ -100,7 +100,7 @@ class Recording:
                 stack.callback(self._discovery.remove)
             else:
                 self._attach(model)
-            stack.enter_context(self._loaded.noted())
+            stack.enter_context(self._loaded.tracked())
             yield
 
     @contextmanager
@@ -231,8 +231,8 @@ class Recording:
             self._add_parameters("parameter_before")
             skipped, norm = engine.skipped_steps, norm_of_all([each.grad for each in self._trained])
             result = update(*arguments, **named)
-            known = engine.get_global_grad_norm()
-            self._norm = norm if known is None else torch.as_tensor(float(known))
+            engine_norm = engine.get_global_grad_norm()
+            self._norm = norm if engine_norm is None else torch.as_tensor(float(engine_norm))
             if engine.skipped_steps > skipped:
                 self._end_step(engine.optimizer, norm=math.nan)
             else:
@@ -378,10 +378,10 @@ class Recording:
         if self._metrics is None:
             return
         if self._step == self._first_step:
-            known = self._directory / _FACTS
-            resumed = read_json_object(known).get("resumed_at", []) if known.exists() else []
+            facts_file = self._directory / _FACTS
+            resumed = read_json_object(facts_file).get("resumed_at", []) if facts_file.exists() else []
             write_json(
-                known,
+                facts_file,
                 {
                     "format": FORMAT,
                     "torch": torch.__version__,

@@ -46,8 +46,8 @@ class RecordRequest:
         except Contradiction as error:
             raise InputError(error.what, code=error.code, remedy=error.remedy) from error
         path = Path(self.directory)
-        known = ("run.json",) if self.resumes else ("recorded.json", METRICS, "dump")
-        if any((path / name).exists() for name in known):
+        names = ("run.json",) if self.resumes else ("recorded.json", METRICS, "dump")
+        if any((path / name).exists() for name in names):
             raise InputError(
                 "this directory contains a recording or a run",
                 code="path-exists",

@@ -72,20 +72,20 @@ def _measure_on_device(flat: torch.Tensor, wide: torch.dtype) -> Pending:
 def _measure_on_host(flat: torch.Tensor) -> Pending:
     """Statistics of (values,), floating point. numpy takes a third of torch's time for small tensors."""
     count, is_plain = flat.numel(), flat.dtype in _READ_BY_NUMPY
-    whole: NDArray[Any] | None = flat.numpy() if is_plain else None
+    array: NDArray[Any] | None = flat.numpy() if is_plain else None
     floats: list[float] = []
     integers: list[int] = []
     digits = 0
     with np.errstate(over="ignore", invalid="ignore"):
         for number, begin in enumerate(range(0, count, TILE)):
             end = begin + TILE
-            values: NDArray[Any] = flat[begin:end].float().numpy() if whole is None else whole[begin:end]
+            values: NDArray[Any] = flat[begin:end].float().numpy() if array is None else array[begin:end]
             numbers, counts = _on_host(values)
             floats += numbers
             integers += counts
             digits += checksum_of_tile(values, number)
     at = _positions(count)
-    floats += (flat[at].float().numpy() if whole is None else whole[at]).tolist()
+    floats += (flat[at].float().numpy() if array is None else array[at]).tolist()
     return Pending(count, floats, [*integers, digits])
 
 

@@ -86,12 +86,12 @@ class FusableExperts(FusableModule):
 
 def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """All modules of `model` that compute this form on `device`."""
-    known: dict[Hashable, bool] = {}
+    is_supported: dict[Hashable, bool] = {}
     modules: list[FusableModule] = []
     for experts in stacked_experts(model):
-        if experts.key not in known:
-            known[experts.key] = _is_of_this_form(experts, device)
-        if known[experts.key]:
+        if experts.key not in is_supported:
+            is_supported[experts.key] = _is_of_this_form(experts, device)
+        if is_supported[experts.key]:
             modules.append(experts)
     return modules
 

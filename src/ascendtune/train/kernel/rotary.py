@@ -63,17 +63,19 @@ def find_rotary(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """All attention modules of `model` that rotate by halves on `device`."""
     frequencies = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
     rotary_widths = sorted({2 * len(each) for each in frequencies})
-    known: dict[Hashable, tuple[int, int] | None] = {}
+    widths_by_form: dict[Hashable, tuple[int, int] | None] = {}
     modules: list[FusableModule] = []
     for module in model.modules():
         if (rotate := _rotates_with(module)) is None:
             continue
         head_width = getattr(module, "head_dim", None)
-        if (rotate, head_width) not in known:
+        if (rotate, head_width) not in widths_by_form:
             # Some functions get whole heads, others only the part to rotate.
             pairs = [(head, width) for width in rotary_widths for head in (head_width, width) if isinstance(head, int)]
-            known[rotate, head_width] = next((pair for pair in pairs if _is_by_halves(rotate, device, *pair)), None)
-        if (widths := known[rotate, head_width]) is not None:
+            widths_by_form[rotate, head_width] = next(
+                (pair for pair in pairs if _is_by_halves(rotate, device, *pair)), None
+            )
+        if (widths := widths_by_form[rotate, head_width]) is not None:
             modules.append(FusableRotary(module, rotate, *widths))
     return modules
 
@@ -134,8 +136,8 @@ def _with_kernel(own: _Rotate, kernel: Kernel) -> _Rotate:
         rotated = kernel(*parts, cos.to(dtype), sin.to(dtype))
         if width == q.shape[-1]:
             return rotated[0], rotated[1]
-        whole = [torch.cat((part, each[..., width:]), dim=-1) for part, each in zip(rotated, (q, k), strict=True)]
-        return whole[0], whole[1]
+        results = [torch.cat((part, each[..., width:]), dim=-1) for part, each in zip(rotated, (q, k), strict=True)]
+        return results[0], results[1]
 
     return apply_rotary_pos_emb
 

@@ -87,19 +87,19 @@ def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torc
     if head is None or decoder is model:
         with torch.no_grad():
             return None, model(**inputs).logits, None
-    seen: list[Any] = []
-    with torch.no_grad(), _replaced(decoder, _recording(decoder, seen)), _replaced(head, _recording(head, seen)):
+    outputs: list[Any] = []
+    with torch.no_grad(), _replaced(decoder, _recording(decoder, outputs)), _replaced(head, _recording(head, outputs)):
         logits = model(**inputs).logits
-    if len(seen) != 2 or getattr(seen[0], "last_hidden_state", None) is None:
+    if len(outputs) != 2 or getattr(outputs[0], "last_hidden_state", None) is None:
         return None, logits, None
     forms = set()
     try:
         for mode in (False, True):
             model.train(mode)
-            forms.add(_form_in_this_mode(model, inputs, seen[0], seen[1].shape))
+            forms.add(_form_in_this_mode(model, inputs, outputs[0], outputs[1].shape))
     finally:
         model.eval()
-    return forms.pop() if len(forms) == 1 else None, logits, seen[0].last_hidden_state
+    return forms.pop() if len(forms) == 1 else None, logits, outputs[0].last_hidden_state
 
 
 def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, shape: torch.Size) -> HeadForm | None:
@@ -168,12 +168,12 @@ def _fitting(
     return form if bool(((gradient - slope).abs() <= _ALLOWED * abs(scale) * cotangent.abs()).all()) else None
 
 
-def _recording(module: Any, seen: list[Any]) -> Callable[..., Any]:
+def _recording(module: Any, outputs: list[Any]) -> Callable[..., Any]:
     forward = module.forward
 
     def recording(*inputs: Any, **named: Any) -> Any:
-        seen.append(forward(*inputs, **named))
-        return seen[-1]
+        outputs.append(forward(*inputs, **named))
+        return outputs[-1]
 
     return recording
 

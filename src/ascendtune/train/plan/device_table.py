@@ -42,15 +42,17 @@ def named_target(name: str, devices: int) -> Target:
             memory = int(entry["memory_gib"] * _GIB)
             context = vendor_of(kind).planned.context_bytes
             return Target(kind, entry["title"], memory, devices, entry.get("bf16", True), context)
-    known = sorted(each for entry in table().values() for each in entry["names"])
+    all_names = sorted(each for entry in table().values() for each in entry["names"])
     # A prefix such as 910b: its devices differ in memory.
-    kinds = [each for each in known if each.startswith(short_name)] if short_name else []
+    kinds = [each for each in all_names if each.startswith(short_name)] if short_name else []
     raise InputError(
         f"'{name}' is not in the table of devices",
         code="unknown-device",
         remedy=f"give one of: {', '.join(kinds)}"
         if len(kinds) > 1
-        else did_you_mean(name, known, f"choose from: {', '.join(known)}; or give --memory, as in --memory 64GiB"),
+        else did_you_mean(
+            name, all_names, f"choose from: {', '.join(all_names)}; or give --memory, as in --memory 64GiB"
+        ),
     )
 
 
@@ -84,11 +86,11 @@ def known_name(name: str) -> str:
 
 
 def _entry(name: str) -> dict[str, Any] | None:
-    def is_meant(entry: dict[str, Any]) -> bool:
+    def matches(entry: dict[str, Any]) -> bool:
         # The name of a part of a chip (MIG) contains that of the chip.
         return name == entry["title"] or (re.search(entry["reports"], name) is not None and " MIG " not in name)
 
-    return next((entry for entry in table().values() if is_meant(entry)), None)
+    return next((entry for entry in table().values() if matches(entry)), None)
 
 
 def computes_bf16(name: str) -> bool:

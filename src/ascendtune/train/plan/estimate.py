@@ -147,8 +147,8 @@ def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
 
 def _documents(setting: TrainingChoices, request: EstimateRequest) -> Sequence[DocumentSize]:
     """Documents of the largest micro-batch; full rows if the data are unknown."""
-    known = request.documents if setting.padding_free else request.padded_documents
-    return known or full_rows(setting.recipe)
+    documents = request.documents if setting.padding_free else request.padded_documents
+    return documents or full_rows(setting.recipe)
 
 
 def _setting(recipe: Recipe, request: EstimateRequest) -> TrainingChoices:

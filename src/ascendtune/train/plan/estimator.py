@@ -164,14 +164,14 @@ def target_here(visible: VisibleDevices, devices: int) -> Target:
     if not visible.vendor.is_accelerator:
         return Target("cpu", take_snapshot().host.cpu_name or "CPU", usable_memory_bytes() // devices, devices)
     memory = [(each.name or visible.kind, each.memory_total_bytes) for each in take_snapshot().devices]
-    known = [(name, size) for name, size in memory if size]
-    if not known:
+    memory_sizes = [(name, size) for name, size in memory if size]
+    if not memory_sizes:
         raise MachineError(
             "the devices do not report how much memory they have",
             code="device-memory-unknown",
             remedy="give --device or --memory",
         )
-    name, size = min(known, key=lambda each: each[1])
+    name, size = min(memory_sizes, key=lambda each: each[1])
     return Target(
         visible.kind, name, size, devices, computes_bf16(name),
         context_bytes=visible.vendor.planned.context_bytes, host_bytes=usable_memory_bytes() // devices,

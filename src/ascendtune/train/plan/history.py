@@ -147,10 +147,10 @@ def distance(one: Features, other: Features) -> float:
     """Dissimilarity of two runs with respect to speed; a guess, only for ranking. Infinite if not comparable."""
     if (one.precision, one.ranks, one.strategy) != (other.precision, other.ranks, other.strategy):
         return math.inf
-    apart = abs(math.log2(max(1, one.parameters) / max(1, other.parameters)))
-    apart += 0.5 * abs(math.log2(max(1, one.positions) / max(1, other.positions)))
-    apart += 1.0 * (one.tuner != other.tuner) + 0.5 * (one.stage != other.stage)
-    return apart + 0.25 * (one.checkpointing != other.checkpointing) + 0.25 * (one.model_type != other.model_type)
+    total = abs(math.log2(max(1, one.parameters) / max(1, other.parameters)))
+    total += 0.5 * abs(math.log2(max(1, one.positions) / max(1, other.positions)))
+    total += 1.0 * (one.tuner != other.tuner) + 0.5 * (one.stage != other.stage)
+    return total + 0.25 * (one.checkpointing != other.checkpointing) + 0.25 * (one.model_type != other.model_type)
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def largest_micro_batch(
         positions = documents * np.maximum.reduceat(epoch.sums(tokens.max(axis=1))[used], starts)
     labelled = np.add.reduceat(epoch.sums(labels.sum(axis=1))[used], starts)
     most = np.flatnonzero(positions == positions.max())
-    chosen = int(most[labelled[most].argmax()])
-    begin, end = np.append(starts, used.stop)[chosen : chosen + 2].tolist()
+    index = int(most[labelled[most].argmax()])
+    begin, end = np.append(starts, used.stop)[index : index + 2].tolist()
     groups = [group for sequence in epoch.sequences(begin, end) for group in sequence]
     return tuple(
         DocumentSize(int(tokens[group, each]), int(labels[group, each])) for group in groups for each in range(members)

@@ -122,9 +122,11 @@ def estimate_time(
     past_of_one_rank = None
     if past is None and target.devices > 1:
         past_of_one_rank = past_speed(name, replace(features, ranks=1, strategy="single"), history)
-    if (known := past or past_of_one_rank) is not None:
-        seconds = TimeRange(computed / known.high, computed / known.expected, computed / known.low)
-        basis = f"the speed of {known.runs} past run{'s' if known.runs > 1 else ''} on this device"
+    if (speed_of_past := past or past_of_one_rank) is not None:
+        seconds = TimeRange(
+            computed / speed_of_past.high, computed / speed_of_past.expected, computed / speed_of_past.low
+        )
+        basis = f"the speed of {speed_of_past.runs} past run{'s' if speed_of_past.runs > 1 else ''} on this device"
         step = _StepTime(seconds, {"compute": seconds.expected}, basis)
     elif speed.flops is not None:
         step = _by_published_figures(work, recipe, target, speed, speed.flops, computed)

@@ -60,9 +60,9 @@ def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> S
     """
     batch = _batch(setting, documents)
     with fake_group(setting.ranks if setting.strategy == "fsdp" else None):
-        whole = _Steps(setting)
-        repeats = find_repeats(kinds_of(list(decoder_blocks(whole.model)[1]), setting.config))
-        parameters, trainable = whole.parameters, whole.trainable
+        all_layers = _Steps(setting)
+        repeats = find_repeats(kinds_of(list(decoder_blocks(all_layers.model)[1]), setting.config))
+        parameters, trainable = all_layers.parameters, all_layers.trainable
         traces = []
         for count in repeats.counts():
             steps = _Steps(setting, repeats, count)

@@ -58,7 +58,7 @@ class ImportedRun:
     evaluation: dict[int, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, tuple[bool, str]] = field(default_factory=dict)
     """Tag -> whether it is of an evaluation, and its name in the records."""
-    _taken: set[tuple[bool, str]] = field(default_factory=set)
+    _used_names: set[tuple[bool, str]] = field(default_factory=set)
     """All values of `names`."""
 
     def add(self, step: int, wall_time: float, tag: str, value: float) -> None:
@@ -77,11 +77,11 @@ class ImportedRun:
         if not is_evaluation and "_" in last and last.partition("_")[0] in _EVALUATION:
             is_evaluation, last = True, last.partition("_")[2]
         name = _OURS.get(last, tag)
-        if (is_evaluation, name) in self._taken or name in _RESERVED:
+        if (is_evaluation, name) in self._used_names or name in _RESERVED:
             name = f"tag/{tag}"
-        while (is_evaluation, name) in self._taken:
+        while (is_evaluation, name) in self._used_names:
             name = f"tag/{name}"
-        self._taken.add((is_evaluation, name))
+        self._used_names.add((is_evaluation, name))
         self.names[tag] = is_evaluation, name
         return self.names[tag]
 
@@ -170,8 +170,8 @@ def _write(run: RunDir, imported: ImportedRun, source: str) -> None:
             write_atomically(path, "".join(f"{line}\n" for line in lines))
     records_of_both = (*imported.training.values(), *imported.evaluation.values())
     times = [record["time"] for record in records_of_both if record["time"]]
-    began, ended = min(times, default=None), max(times, default=None)
-    seconds = None if began is None or ended is None else ended - began
+    started, ended = min(times, default=None), max(times, default=None)
+    seconds = None if started is None or ended is None else ended - started
     write_json(
         run.run_json,
         {
@@ -180,8 +180,8 @@ def _write(run: RunDir, imported: ImportedRun, source: str) -> None:
             "imported": {"from": source, "points": imported.points, "at": time.time(), "damaged": imported.damaged,
                          "unfinished": imported.unfinished,
                          "tags": {tag: name for tag, (_, name) in imported.names.items()}},
-            "attempts": [{"attempt": 1, "started": began, "ended": ended, "seconds": seconds}],
-            "created": began,
+            "attempts": [{"attempt": 1, "started": started, "ended": ended, "seconds": seconds}],
+            "created": started,
         },
     )  # fmt: skip
 

@@ -132,8 +132,8 @@ def model_card(
 
 def _with_loss(records: Iterable[dict[str, Any]], step: int | None) -> list[dict[str, Any]]:
     """The records with a loss, up to `step`; None: of all steps."""
-    known = [each for each in records if is_number(each.get("loss"))]
-    return [each for each in known if step is None or (is_number(each.get("step")) and each["step"] <= step)]
+    with_loss = [each for each in records if is_number(each.get("loss"))]
+    return [each for each in with_loss if step is None or (is_number(each.get("step")) and each["step"] <= step)]
 
 
 def _course(records: list[dict[str, Any]], step: int | None) -> Iterator[str]:
@@ -229,8 +229,8 @@ def _some(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most eight evaluations, evenly distributed, including the first, the best and the last."""
     best = min(range(len(evaluations)), key=lambda number: evaluations[number]["loss"])
     every = max(1, math.ceil(len(evaluations) / (_MOST_EVALUATIONS - 2)))
-    chosen = {*range(0, len(evaluations), every), best, len(evaluations) - 1}
-    return [evaluations[number] for number in sorted(chosen)]
+    positions = {*range(0, len(evaluations), every), best, len(evaluations) - 1}
+    return [evaluations[number] for number in sorted(positions)]
 
 
 def _recipe(run: RunDir) -> Mapping[str, Any]:

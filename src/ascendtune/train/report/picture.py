@@ -114,14 +114,14 @@ def _draw_loss(axis: Any, steps: _Records, evaluations: _Records) -> None:
             f"attempt {number}", (step - 0.5, 1), xycoords=("data", "axes fraction"),
             xytext=(3, -9), textcoords="offset points", fontsize=8, color=_QUIET,
         )  # fmt: skip
-    shown = [*loss, *eval_loss]
-    if shown and min(shown) > 0 and max(shown) / min(shown) > _LOG_ABOVE:
+    losses = [*loss, *eval_loss]
+    if losses and min(losses) > 0 and max(losses) / min(losses) > _LOG_ABOVE:
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_title("loss" + (f" {loss[0]:.4g} → {loss[-1]:.4g}" if len(loss) > 1 else ""))
-    if shown:
+    if losses:
         axis.legend(frameon=False, labelcolor=_QUIET, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderpad=0)
 
 
@@ -154,8 +154,8 @@ def _draw_curve(axis: Any, x: Sequence[float], y: Sequence[float], colors: tuple
 def _top(values: Sequence[float]) -> float:
     """Upper end of an axis: a single outlier, such as the first step's gradient, must not flatten the rest."""
     ordered = sorted(values)
-    usual = ordered[int(0.99 * (len(ordered) - 1))]
-    return (max(values) if max(values) < 3 * usual else usual) * 1.1 or 1.0
+    high = ordered[int(0.99 * (len(ordered) - 1))]
+    return (max(values) if max(values) < 3 * high else high) * 1.1 or 1.0
 
 
 def _smoothed(x: Sequence[float], y: Sequence[float], window: int) -> tuple[list[float], list[float]]:

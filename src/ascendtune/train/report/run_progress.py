@@ -31,7 +31,7 @@ class RunProgress:
         """Seconds since the last heartbeat; None while heartbeats are on time."""
         self._start = facts.start_step
         self._course = [(0.0, 0)] * _COURSE
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._recent: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT)
         self._step_seconds: deque[float] = deque(maxlen=_RECENT)
 
@@ -71,7 +71,7 @@ class RunProgress:
     @property
     def elapsed(self) -> float:
         """Duration of this attempt in seconds."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._start_time
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -87,8 +87,8 @@ class RunProgress:
         """
         if len(self._recent) < 2:
             return None
-        (began, first), (now, last) = self._recent[0], self._recent[-1]
-        pace: float = (now - began) / (last["step"] - first["step"])
+        (start, first), (now, last) = self._recent[0], self._recent[-1]
+        pace: float = (now - start) / (last["step"] - first["step"])
         return pace * (self.total - self.step)
 
     @property

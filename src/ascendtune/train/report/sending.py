@@ -141,8 +141,8 @@ class Sending:
         recorded = sent_step(run, destination)
         identity = identity_of(run)
         self._tracker: Tracker = open_tracker(destination, identity)
-        known = self._tracker.last_step()
-        self.last = recorded if known is None else known
+        last_step = self._tracker.last_step()
+        self.last = recorded if last_step is None else last_step
         self.count = 0
 
     def send(self, points: list[Point]) -> None:

@@ -257,11 +257,11 @@ class GroupStrategy(Strategy):
 
     def _require_one_strategy(self) -> None:
         """Raise if `auto` chose different strategies: ranks would wait in collectives that others never call."""
-        chosen = self.gather(self.name + ", fsdp.offload: true" * self.recipe.parallel.fsdp.offload)
-        other = next((rank for rank, each in enumerate(chosen) if each != chosen[0]), None)
+        names = self.gather(self.name + ", fsdp.offload: true" * self.recipe.parallel.fsdp.offload)
+        other = next((rank for rank, each in enumerate(names) if each != names[0]), None)
         if other is not None:
             raise MachineError(
-                f"parallel.strategy: auto is {chosen[0]} on rank 0 and {chosen[other]} on rank {other}: their devices "
+                f"parallel.strategy: auto is {names[0]} on rank 0 and {names[other]} on rank {other}: their devices "
                 "have unequal memory",
                 code="strategies-differ",
                 remedy="set parallel.strategy: fsdp, with parallel.fsdp.offload where one of them needs it",

@@ -168,10 +168,10 @@ def choose_strategy(need: MemoryNeed, *, memory_bytes: int, ranks: int) -> tuple
     """Name of the strategy, whether weights are offloaded to the host, and the reason as a sentence."""
     limit = int(memory_bytes * COMFORTABLE)
     limit_text = f"{format_bytes(limit)} ({COMFORTABLE:.0%} of the device's {format_bytes(memory_bytes)})"
-    whole = f"weights, gradients and optimizer state take {format_bytes(need.ddp)}"
+    need_text = f"weights, gradients and optimizer state take {format_bytes(need.ddp)}"
     if need.ddp <= limit:
-        return "ddp", False, f"{whole} on each device, which fits into {limit_text}"
+        return "ddp", False, f"{need_text} on each device, which fits into {limit_text}"
     divided = f"{format_bytes(need.fsdp)} when divided among {ranks} devices"
     if need.fsdp <= limit:
-        return "fsdp", False, f"{whole}, more than {limit_text}; {divided}"
-    return "fsdp", True, f"{whole}, {divided}, both more than {limit_text}; they are offloaded to host memory"
+        return "fsdp", False, f"{need_text}, more than {limit_text}; {divided}"
+    return "fsdp", True, f"{need_text}, {divided}, both more than {limit_text}; they are offloaded to host memory"

@@ -244,9 +244,9 @@ def reduces_once(module: nn.Module, recipe: Recipe, device: Device, *, shards: i
         each.numel() * each.element_size() * (1 + states * each.requires_grad) for each in parameters
     ) // shards  # fmt: skip
     blocks = [sum(each.numel() * each.element_size() for each in block.parameters()) for block in blocks_of(module)]
-    whole = sum(each.numel() * each.element_size() for each in parameters)
+    module_bytes = sum(each.numel() * each.element_size() for each in parameters)
     # Gathered at the same time: parameters outside the blocks, and two blocks.
-    gathered = whole - sum(blocks) + 2 * max(blocks, default=0)
+    gathered = module_bytes - sum(blocks) + 2 * max(blocks, default=0)
     needed = 4 * trained + gathered + (0 if section.offload else resting)
     return needed <= COMFORTABLE * device.memory_total_bytes
 
@@ -392,11 +392,11 @@ def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
     Frozen weights are left as they are if their dtypes may differ.
     """
     elsewhere = {parameter for module in without for parameter in module.parameters()}
-    together = [
+    parameters = [
         each
         for each in group.parameters()
         if (each.requires_grad or not _FROZEN_TYPES_MAY_DIFFER) and each not in elsewhere
     ]
-    if len({each.dtype for each in together}) > 1:
-        for each in together:
+    if len({each.dtype for each in parameters}) > 1:
+        for each in parameters:
             each.data = each.data.float()

@@ -62,12 +62,12 @@ def without_gradient(model: Any, names: Iterable[str]) -> set[str]:
 
 
 def _leaves(function: Any) -> set[int]:
-    seen, pending, leaves = set(), [function], set()
+    visited, pending, leaves = set(), [function], set()
     while pending:
         node = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
             leaves.add(id(node.variable))
         pending += [each for each, _ in node.next_functions]

@@ -38,14 +38,14 @@ def misread_names(config: Any, model: Any) -> set[str]:
 
     misread = set()
     for name in config.target_modules:
-        alone = replace(config, target_modules={name}, target_parameters=None, rank_pattern={}, alpha_pattern={})
+        single = replace(config, target_modules={name}, target_parameters=None, rank_pattern={}, alpha_pattern={})
         try:
-            convert_peft_config_for_transformers(alone, model, None)
+            convert_peft_config_for_transformers(single, model, None)
         except ValueError:
             # PEFT accepts this name only together with another one.
             misread.add(name)
             continue
-        if alone.target_modules != {name}:
+        if single.target_modules != {name}:
             misread.add(name)
     return misread
 
