@@ -754,8 +754,8 @@ FAULTS = [
     ),
     Fault(
         "data/format/mapping.py",
-        'roles.get(said, f"{said} (no tag names it)")',
-        "roles.get(said, said)",
+        'roles.get(name, f"{name} (no tag names it)")',
+        "roles.get(name, name)",
         "what a speaker says whom no tag names is trained on",
         "tests/unit/data/format/test_mapping.py",
     ),

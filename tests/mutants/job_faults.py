@@ -61,8 +61,8 @@ JOB_FAULTS = [
     # Hangs
     Fault(
         "job/hang/judge.py",
-        "if any(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in here):",
-        "if all(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in here):",
+        "if any(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in beats):",
+        "if all(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in beats):",
         "ranks that wait while one writes a checkpoint are called a hang",
         f"{_HANG}/test_judge.py",
     ),

@@ -175,8 +175,8 @@ def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevice
 
 def _devices_of_job(visible: VisibleDevices, count: int) -> list[Accelerator]:
     """The first `count` visible devices, which a job would use, as the vendor's tool reports them now."""
-    wanted = visible.ids[:count]
-    return [each for each in take_snapshot().devices if str(each.logical_id) in wanted]
+    ids = visible.ids[:count]
+    return [each for each in take_snapshot().devices if str(each.logical_id) in ids]
 
 
 def _failure(run: Path | None, output: Path) -> str:

@@ -95,9 +95,9 @@ class Report:
         """The finding for `--expect`; the published peak counts `links` links, which a rank uses at the same time."""
         if self.expect is None:
             return []
-        wanted = expected_of(self.expect)
-        if wanted is not None:
-            return [against_figure(bytes_per_second, wanted)]
+        expected = expected_of(self.expect)
+        if expected is not None:
+            return [against_figure(bytes_per_second, expected)]
         ranks = self.ran.ranks
         peak = vendor_of(ranks.kind).link_peak(ranks.ids or visible_devices().ids[: ranks.count])
         if peak.bytes_per_second is not None:
@@ -109,8 +109,8 @@ class Report:
         about = {"ranks": ranks.count, "kind": ranks.kind, "backend": self.ran.backend}
         _print(pictures, sentence, findings, as_json=self.is_json, **about, **further)
 
-    def _say_where_it_ended(self, last: BandwidthRow, wanted: int) -> None:
-        if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < wanted:
+    def _say_where_it_ended(self, last: BandwidthRow, last_bytes: int) -> None:
+        if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < last_bytes:
             largest = f"the largest size was {format_bytes(last.bytes)}"
             warn(f"{largest}, limited by half of the free memory")
 

@@ -55,14 +55,14 @@ def choose(visible: VisibleDevices, *, count: int | None, ids: str | None, cores
         if count is not None and count > cores:
             warning = f"{count} processes share {count_of(cores, 'core')}: slower than {cores}"
         return Devices(CPU.kind, count or 1, warning=warning)
-    there = len(visible.ids)
-    if count is not None and count > there:
+    available = len(visible.ids)
+    if count is not None and count > available:
         raise MachineError(
-            f"{count} devices requested, {there} {visible.vendor.noun} visible",
+            f"{count} devices requested, {available} {visible.vendor.noun} visible",
             code="too-few-devices",
-            remedy=f"use --devices {there}, or look at {visible.vendor.visible_variable}",
+            remedy=f"use --devices {available}, or look at {visible.vendor.visible_variable}",
         )
-    return Devices(visible.kind, count or there)
+    return Devices(visible.kind, count or available)
 
 
 def _by_ids(visible: VisibleDevices, text: str) -> Devices:

@@ -80,10 +80,10 @@ def doctor(
         raise InputError(
             "--yes needs --fix or --bundle", code="conflicting-options", remedy="add --fix, or remove --yes"
         )
-    spoken = in_language(lang, as_json=as_json)
+    in_chosen_language = in_language(lang, as_json=as_json)
     recipe, chosen = _recipe_among(codes or [])
     _require_checks(chosen, has_nodes=nodes is not None or as_list)
-    with spoken:
+    with in_chosen_language:
         if as_list:
             _print_list(chosen, as_json=as_json)
             return 0
@@ -95,10 +95,10 @@ def doctor(
         if bundle is not None:
             require_place_for(bundle)
         outside = Outside(needs=recipe)
-        asked = [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen
+        selected = [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen
         with slow_work_bar() as bar:
             examination = examine(
-                outside, asked, show=lambda missing: bar.show(say("waiting for {names}:", names=", ".join(missing)))
+                outside, selected, show=lambda missing: bar.show(say("waiting for {names}:", names=", ".join(missing)))
             )
         sentence = verdict(examination, outside)
         fixes = plan_fixes(examination, outside) if mend else None

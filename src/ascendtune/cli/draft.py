@@ -278,11 +278,11 @@ def _scalar(value: Any) -> str:
 
 def _max_length(model: ModelFacts, longest: Length) -> tuple[int, str]:
     """max_length, and a comment: 1.25 times the longest row read, rounded up to 256, at most the model's limit."""
-    wanted = max(_LENGTH_STEP, -(-int(longest.tokens * 1.25) // _LENGTH_STEP) * _LENGTH_STEP)
+    rounded = max(_LENGTH_STEP, -(-int(longest.tokens * 1.25) // _LENGTH_STEP) * _LENGTH_STEP)
     seen = f"the longest of the first rows has {'' if longest.is_exact else 'about '}{longest.tokens:,} tokens"
-    if model.max_length is not None and model.max_length < wanted:
+    if model.max_length is not None and model.max_length < rounded:
         return model.max_length, f"the model's limit; {seen}"
-    return wanted, seen
+    return rounded, seen
 
 
 def _why_tuner(model: ModelFacts, tuner: str) -> str:

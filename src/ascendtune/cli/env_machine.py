@@ -152,9 +152,9 @@ def _repair(repairs: list[tuple[str, ...]]) -> None:
     for argv in repairs:
         done = run(["sudo", "-n", *argv[1:]], timeout_seconds=600)
         if done.exit_code != 0:
-            said = " ".join((done.error or done.output).split())[:300]
+            message = " ".join((done.error or done.output).split())[:300]
             raise CheckFailed(
-                f"{shlex.join(argv)} ended with code {done.exit_code}: {said}",
+                f"{shlex.join(argv)} ended with code {done.exit_code}: {message}",
                 code="repair-failed",
                 remedy="run it yourself, in a shell where sudo may ask for the password",
             )

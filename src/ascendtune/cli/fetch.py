@@ -158,10 +158,10 @@ def _fetched(
     from ascendtune.hub.snapshot.fetch import fetch as fetch_snapshot
     from ascendtune.hub.snapshot.manifest import Manifest
 
-    there = Manifest.read(request.directory)
-    if there is not None and (there.name, there.kind) != (request.name, request.kind):
+    existing = Manifest.read(request.directory)
+    if existing is not None and (existing.name, existing.kind) != (request.name, request.kind):
         raise InputError(
-            f"the {there.kind} {there.name} was fetched into this directory",
+            f"the {existing.kind} {existing.name} was fetched into this directory",
             code="fetch-target-taken",
             remedy="choose another --to",
             where=request.directory,

@@ -81,8 +81,8 @@ def generate(
             template_options=[each.options for each in prompts],
             progress=lambda done, total: progress.show("answers", done, total),
         )
-    for asked, answer in zip(prompts, answers, strict=True):
-        print(_json_line(asked, answer) if as_json else answer.text)
+    for question, answer in zip(prompts, answers, strict=True):
+        print(_json_line(question, answer) if as_json else answer.text)
     if unfinished := sum(bool(each.thought) and not each.text for each in answers):
         warn(f"{count_of(unfinished, 'answer')} ended within the thought; set --max-new-tokens higher")
     suggest_next(f"ascendtune chat {shlex.quote(model)}")
@@ -113,9 +113,9 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
     return [Prompt(messages)]
 
 
-def _json_line(asked: Prompt, answer: Answer) -> str:
+def _json_line(question: Prompt, answer: Answer) -> str:
     given = {"reasoning_content": answer.thought} if answer.thought else {}
-    given |= {} if asked.expected is None else {"expected": asked.expected}
+    given |= {} if question.expected is None else {"expected": question.expected}
     # Characters that the stream cannot encode are escaped, so that the answer is not changed.
     is_unicode = sys.stdout.encoding.lower().startswith("utf")
-    return json.dumps({"messages": asked.messages, "answer": answer.text, **given}, ensure_ascii=not is_unicode)
+    return json.dumps({"messages": question.messages, "answer": answer.text, **given}, ensure_ascii=not is_unicode)

@@ -161,8 +161,8 @@ def _require_known(**options: str | None) -> None:
         if given is not None and given not in known:
             remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
             if name == "stage" and (overrides := native_overrides(name, given)):
-                here, _, others = overrides.removeprefix("method.stage=").partition(" ")
-                remedy = f"use --stage {here}" + (f", and train with {others}" if others else "")
+                value, _, others = overrides.removeprefix("method.stage=").partition(" ")
+                remedy = f"use --stage {value}" + (f", and train with {others}" if others else "")
             raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)
 
 

@@ -120,8 +120,8 @@ def look_at_data(
         return _converted(facts, convert) if columns or format else _converted_or_guessed(facts, convert)
     if columns or format:
         # For a given format the refusal for its own task, not that it is not for conversations.
-        wanted = main_task_of(format) if format in FORMATS else tasks[0]
-        raise dict(zip(tasks, refusals, strict=True)).get(wanted, refusals[0])
+        main_task = main_task_of(format) if format in FORMATS else tasks[0]
+        raise dict(zip(tasks, refusals, strict=True)).get(main_task, refusals[0])
     likely = guess([row.values for row in raw])
     if likely is None or (stage and likely.task not in tasks):
         return replace(blank, is_undecided=True)
@@ -220,11 +220,11 @@ def decided(facts: DataFacts, columns: Mapping[str, str]) -> DataFacts:
 
 
 def _converted(facts: DataFacts, convert: Convert) -> DataFacts:
-    made: list[Any] = [row.fault or convert(row.values) for row in facts.raw]
-    good = [each for each in made if not isinstance(each, BadRow)]
+    converted: list[Any] = [row.fault or convert(row.values) for row in facts.raw]
+    good = [each for each in converted if not isinstance(each, BadRow)]
     bad = [
         f"{row.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "")
-        for row, each in zip(facts.raw, made, strict=True)
+        for row, each in zip(facts.raw, converted, strict=True)
         if isinstance(each, BadRow)
     ]
     if not good:

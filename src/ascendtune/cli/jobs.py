@@ -151,7 +151,7 @@ def _processes_of(job: Job) -> list[dict[str, Any]]:
 
     members = members_of(job)
     devices = take_snapshot().devices if members and vendor_of(job.kind).is_accelerator else ()
-    held = devices_of([stat.pid for stat in members], devices)
+    memory = devices_of([stat.pid for stat in members], devices)
     return [
         {
             "pid": stat.pid,
@@ -159,7 +159,7 @@ def _processes_of(job: Job) -> list[dict[str, Any]]:
             "state": stat.state,
             "age_seconds": stat.age_seconds,
             "memory_used_bytes": procfs.memory_of(stat.pid),
-            "devices": {each.device: each.memory_used_bytes for each in held.get(stat.pid, ())},
+            "devices": {each.device: each.memory_used_bytes for each in memory.get(stat.pid, ())},
             "command": procfs.command_of(stat.pid),
         }
         for stat in members
@@ -291,8 +291,8 @@ def stacks(
             else "give one that runs: `ascendtune jobs list`",
             where=directory,
         )
-    place, taken = collect(directory, beats)
-    verdict = HangReport(tuple(beats), tuple(taken), place)
+    place, collected = collect(directory, beats)
+    verdict = HangReport(tuple(beats), tuple(collected), place)
     print_json(verdict.as_json()) if as_json else print("\n".join(verdict.lines()))
 
 
@@ -306,8 +306,8 @@ def _meant(text: str) -> tuple[Path, dict[int, Stat]]:
         job = find(text)
         return job.run_dir, ranks_of(job)
     run = RunDir.open(text)
-    here = [job for job in jobs() if job.run_dir == run.path.resolve()]
-    return run.path, ranks_of(here[-1]) if here else {}
+    jobs_of_run = [job for job in jobs() if job.run_dir == run.path.resolve()]
+    return run.path, ranks_of(jobs_of_run[-1]) if jobs_of_run else {}
 
 
 def stop(
@@ -362,9 +362,9 @@ def _print_outcome(job: Job, result: StopResult) -> int:
     for stat in result.survivors:
         hangs = "; it hangs in the kernel, and only a reset of its device, or of the machine, ends it"
         warn(f"pid {stat.pid} did not end ({procfs.command_of(stat.pid)}){hangs if stat.state == 'D' else ''}")
-    for held in result.held:
-        whose = f"by pid {held.pid}, which has ended" if held.pid else "by a process that is not visible here"
-        warn(f"{held.device}: {format_bytes(held.memory_used_bytes)} still held, {whose}")
+    for holder in result.held:
+        whose = f"by pid {holder.pid}, which has ended" if holder.pid else "by a process that is not visible here"
+        warn(f"{holder.device}: {format_bytes(holder.memory_used_bytes)} still held, {whose}")
     if result.survivors or result.held:
         return 1
     freed = ", the memory of its devices is free" if vendor_of(job.kind).is_accelerator else ""

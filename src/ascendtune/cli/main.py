@@ -151,8 +151,8 @@ def _take_debug(words: list[str]) -> list[str]:
     return [word for word in ours if word != "--debug"] + words[len(ours) :]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         print(f"ascendtune {__version__}")
         raise typer.Exit
 

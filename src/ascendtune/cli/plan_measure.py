@@ -83,11 +83,11 @@ def measured_lines(found: MeasuredRun) -> list[str]:
     else:
         change = found.measured_bytes / found.predicted_bytes - 1
         lines.append(f"  memory: {predicted} predicted, {format_bytes(found.measured_bytes)} measured ({change:+.1%})")
-    taken = seconds_text(found.measured_seconds)
+    actual = seconds_text(found.measured_seconds)
     if found.predicted_seconds is None:
-        lines.append(f"  a step: {taken} measured, nothing was known before")
+        lines.append(f"  a step: {actual} measured, nothing was known before")
     else:
         change = found.measured_seconds / found.predicted_seconds - 1
-        lines.append(f"  a step: {seconds_text(found.predicted_seconds)} predicted, {taken} measured ({change:+.1%})")
+        lines.append(f"  a step: {seconds_text(found.predicted_seconds)} predicted, {actual} measured ({change:+.1%})")
     what = "the time above is" if found.measured_bytes is None else "memory and time above are"
     return [*lines, f"  {what} corrected by this"]

@@ -127,10 +127,10 @@ def _run_of_job(name: str, *, or_logs: bool) -> str | None:
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.registry import jobs
 
-    fitting = [job for job in jobs() if name in (job.id, job.name)]
-    if not fitting:
+    matching = [job for job in jobs() if name in (job.id, job.name)]
+    if not matching:
         return None
-    newest = fitting[-1]
+    newest = matching[-1]
     if RunDir(newest.run_dir).run_json.is_file():
         return str(newest.run_dir)
     return str(newest.logs) if or_logs and newest.logs.is_dir() else None

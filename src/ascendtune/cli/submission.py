@@ -147,9 +147,9 @@ def advice(submission: Submission, options: SubmitOptions) -> list[str]:
     if options.to == "slurm" and not submission.needs.told_by_slurm:
         sentences.append("Slurm does not set the NPUs of a job: whole nodes are requested (--exclusive)")
     if ENGINES[options.to].is_this_machine and submission.vendor.is_accelerator:
-        here = len(attached(submission.vendor))
-        if here < submission.devices:
-            sentences.append(f"this machine has {here} {submission.vendor.noun}; the file is for one with more")
+        available = len(attached(submission.vendor))
+        if available < submission.devices:
+            sentences.append(f"this machine has {available} {submission.vendor.noun}; the file is for one with more")
     if ENGINES[options.to].is_this_machine and submission.nodes > 1:
         sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
     return sentences
@@ -201,15 +201,15 @@ def _kind_here() -> Kind:
 
 def _ids(options: SubmitOptions, kind: Kind) -> tuple[str, ...]:
     vendor = vendor_of(kind)
-    here, most = attached(vendor), vendor.container.most_in_a_node
-    count = options.devices or len(here) or (_USUAL_COUNT if vendor.is_accelerator else 1)
+    available, most = attached(vendor), vendor.container.most_in_a_node
+    count = options.devices or len(available) or (_USUAL_COUNT if vendor.is_accelerator else 1)
     if most and count > most:
         raise InputError(
             f"--devices {count}: no server has more than {most} {vendor.noun}",
             code="too-many-devices",
             remedy="--devices counts those of one node; use --nodes for more",
         )
-    return here[:count] if len(here) >= count else tuple(map(str, range(count)))
+    return available[:count] if len(available) >= count else tuple(map(str, range(count)))
 
 
 def _image(options: SubmitOptions, kind: Kind) -> str:
@@ -323,9 +323,9 @@ def _with_targets(path: Path) -> set[Path]:
 
 def _distinct(read: Iterable[Path], written: Iterable[Path]) -> tuple[ContainerMount, ...]:
     """Sorted, without paths inside other mounted directories."""
-    wanted = dict.fromkeys(read, False) | dict.fromkeys(written, True)
+    is_writable = dict.fromkeys(read, False) | dict.fromkeys(written, True)
     return tuple(
         ContainerMount(path, writable)
-        for path, writable in sorted(wanted.items())
-        if not any(wanted.get(above, False) or (above in wanted and not writable) for above in path.parents)
+        for path, writable in sorted(is_writable.items())
+        if not any(is_writable.get(above, False) or (above in is_writable and not writable) for above in path.parents)
     )

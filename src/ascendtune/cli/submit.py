@@ -68,7 +68,7 @@ def submit(
     from ascendtune.job.backend.engine import ENGINES
 
     log.set_up()
-    asked = SubmitOptions(
+    options = SubmitOptions(
         to=to,
         devices=devices,
         nodes=nodes,
@@ -83,11 +83,11 @@ def submit(
         volumes=tuple(volume or ()),
         secret=secret,
     )
-    submission, text = submission_for(recipe, overrides or [], asked)
+    submission, text = submission_for(recipe, overrides or [], options)
     engine = ENGINES[to]
     if apply:
         engine.require(submission)
-    for sentence in advice(submission, asked):
+    for sentence in advice(submission, options):
         warn(sentence)
     print(f"{submission.name}: {submission.places}", file=sys.stderr)
     print(f"  each node runs: {' '.join(submission.argv)}", file=sys.stderr)

@@ -131,11 +131,11 @@ def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[Load
             remedy="hold out fewer rows",
         )
     chosen = sorted(random.Random(f"{seed}/eval").sample(range(len(first_of)), count))
-    held = first_of[chosen]
+    in_eval = first_of[chosen]
     is_held = np.zeros(int(numbers.max()) + 1, bool)
-    is_held[numbers[held]] = True
+    is_held[numbers[in_eval]] = True
     kept = np.flatnonzero(~is_held[numbers]).astype(np.int32)
-    return LoadedRows(loaded.rows.taken(kept), loaded.datasets), LoadedRows(loaded.rows.taken(held), loaded.datasets)
+    return LoadedRows(loaded.rows.taken(kept), loaded.datasets), LoadedRows(loaded.rows.taken(in_eval), loaded.datasets)
 
 
 def _write(
@@ -246,10 +246,10 @@ def _require_rows(outcome: TokenizeResult, inputs: TokenInputs) -> None:
     )
 
 
-def _remedy_for_length(wanted: str, outcome: TokenizeResult, inputs: TokenInputs) -> str:
+def _remedy_for_length(length: str, outcome: TokenizeResult, inputs: TokenInputs) -> str:
     positions = _positions_of(inputs.model_directory)
     if positions is None or outcome.longest <= positions:
-        return f"set data.max_length to {wanted}, or as high as memory allows"
+        return f"set data.max_length to {length}, or as high as memory allows"
     if outcome.shortest is not None and inputs.section.max_length < outcome.shortest <= positions:
         return f"set data.max_length to {positions}, the positions that the model was made for, or shorten the rows"
     return f"choose a model for longer texts, or shorten the rows: this one was made for {positions:,} positions"

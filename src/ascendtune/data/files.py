@@ -334,12 +334,12 @@ def _tell_once(message: str, is_warning: bool = False) -> None:
 
 
 def _matching(files: list[Path], folder: Path, spec: DatasetSpec, word: Literal["subset", "split"]) -> list[Path]:
-    wanted = (spec.subset if word == "subset" else spec.split) or ""
-    if found := [file for file in files if _mentions(file, folder, wanted)]:
+    name = (spec.subset if word == "subset" else spec.split) or ""
+    if found := [file for file in files if _mentions(file, folder, name)]:
         return found
-    of_card, what, missing = named_splits(folder), f"the {word} '{wanted}'", word
-    if word == "subset" and spec.split and wanted in of_card:
-        what, missing = f"the split '{spec.split}' of the subset '{wanted}'", "split"
+    of_card, what, missing = named_splits(folder), f"the {word} '{name}'", word
+    if word == "subset" and spec.split and name in of_card:
+        what, missing = f"the split '{spec.split}' of the subset '{name}'", "split"
     names = ", ".join(str(file.relative_to(folder)) for file in files[:5])
     known = [f"{subset} ({', '.join(splits)})" if splits else subset for subset, splits in of_card.items()]
     raise DataError(

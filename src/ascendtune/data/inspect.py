@@ -117,17 +117,17 @@ class Inspection:
         number = 0
         for spec in self.section.train:
             name, rows = converted_rows(spec, self.resolve(spec), self.task)
-            for row, made in rows:
+            for row, converted in rows:
                 number += 1
-                yield number, row, name, made
+                yield number, row, name, converted
 
-    def _inspected(self, number: int, row: RawRow, name: str, made: Any) -> InspectedRow:
+    def _inspected(self, number: int, row: RawRow, name: str, converted: Any) -> InspectedRow:
         problem, sequences = None, list[TokenSequence]()
         try:
-            if isinstance(made, BadRow):
-                problem = f"{made.reason} ({made.detail})" if made.detail else made.reason
+            if isinstance(converted, BadRow):
+                problem = f"{converted.reason} ({converted.detail})" if converted.detail else converted.reason
             else:
-                sequences = self._sequences(made)
+                sequences = self._sequences(converted)
         except TemplateRefusedRow as refusal:
             problem = f"the chat template refuses it: {refusal.reason}"
         most, truncates = self.section.max_length, self.section.on_long_row == "truncate"
@@ -139,17 +139,20 @@ class Inspection:
                 problem = "no answer left within max_length" if any(each.trained) else "no token to train on"
         return InspectedRow(number, row.place, dict(row.values), name, problem, sequences)
 
-    def _sequences(self, made: Conversation | Text | PreferencePair | UnpairedPreference) -> list[TokenSequence]:
-        match made:
+    def _sequences(self, converted: Conversation | Text | PreferencePair | UnpairedPreference) -> list[TokenSequence]:
+        match converted:
             case Text():
-                return [self._of_text(made.text)]
+                return [self._of_text(converted.text)]
             case PreferencePair():
-                return [self._of_conversation(made.chosen, "chosen"), self._of_conversation(made.rejected, "rejected")]
+                return [
+                    self._of_conversation(converted.chosen, "chosen"),
+                    self._of_conversation(converted.rejected, "rejected"),
+                ]
             case UnpairedPreference():
-                name = "good answer" if made.desirable else "bad answer"
-                return [self._of_conversation(made.conversation, name)]
+                name = "good answer" if converted.desirable else "bad answer"
+                return [self._of_conversation(converted.conversation, name)]
             case Conversation():
-                return [self._of_conversation(made, "")]
+                return [self._of_conversation(converted, "")]
 
     def _of_text(self, text: str) -> TokenSequence:
         """The whole text is trained on, followed by EOS; beyond max_length the next row of tokens begins."""

@@ -61,11 +61,11 @@ class _Decoder(json.JSONDecoder):
         self._twice: str | None = None
 
     def _object_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
+        values = dict(pairs)
+        if len(values) != len(pairs):
             times = Counter(key for key, _ in pairs)
             self._twice = next(key for key, number in times.items() if number > 1)
-        return made
+        return values
 
     def fault(self) -> BadRow | None:
         """The fault since the last call, or None."""

@@ -143,10 +143,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
                 meter.weigh(each)
             if grows := _GROWING_FILTERS.get(name):
                 meter.spend(grows(value, rest))
-            made = plain(*arguments, **options)
-            if isinstance(made, str | list):
-                meter.spend(_length(made))
-            return made
+            result = plain(*arguments, **options)
+            if isinstance(result, str | list):
+                meter.spend(_length(result))
+            return result
 
         self.filters[name] = metered
 
@@ -159,14 +159,14 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     def plus(self, parts: tuple[Any, ...]) -> Any:
         """`a + b + c`, a few operands at once."""
         each = iter(parts)
-        made = next(each)
+        result = next(each)
         for part in each:
-            made = made + part
-        if made.__class__ is str:
-            self.meter.spend(len(made))
-        elif isinstance(made, str | list | tuple):
-            self.meter.spend(_length(made))
-        return made
+            result = result + part
+        if result.__class__ is str:
+            self.meter.spend(len(result))
+        elif isinstance(result, str | list | tuple):
+            self.meter.spend(_length(result))
+        return result
 
     def made(self, collection: Any) -> Any:
         """Meter a literal `[a, b]`: nested lists double with every level, and comparing two takes as long as writing
@@ -191,10 +191,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             self._require_small_product(left, right)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             _require_bits(left.bit_length() * abs(right))
-        made = super().call_binop(context, operator, left, right)
-        if isinstance(made, str):
-            self.meter.spend(_length(made))
-        return made
+        result = super().call_binop(context, operator, left, right)
+        if isinstance(result, str):
+            self.meter.spend(_length(result))
+        return result
 
     def call(self, context: Context, obj: Any, *arguments: Any, **options: Any) -> Any:
         self.meter.step()
@@ -210,18 +210,18 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         elif (wrapped := getattr(obj, "__wrapped__", None)) is not None:
             # Jinja's own functions for str.format and str.format_map.
             self._spend_for_format(str(wrapped.__self__), [*arguments, *options.values()])
-        made = super().call(context, obj, *arguments, **options)
-        if isinstance(made, str):
-            self.meter.spend(_length(made))
-        return self.made(made) if type(made) is dict else made
+        result = super().call(context, obj, *arguments, **options)
+        if isinstance(result, str):
+            self.meter.spend(_length(result))
+        return self.made(result) if type(result) is dict else result
 
     def _listed(self, value: Any) -> list[Any]:
         """The filter `list`, which templates also use internally: it does not enlarge the elements."""
         if isinstance(value, str):
             self.meter.spend(64 * _length(value))
-        made = list(value)
-        self.meter.spend(8 * len(made))
-        return made
+        result = list(value)
+        self.meter.spend(8 * len(result))
+        return result
 
     def _counted(self, iterable: Any) -> _Counted:
         return _Counted(iterable, self.meter)

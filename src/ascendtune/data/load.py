@@ -99,10 +99,10 @@ def converted_rows(spec: DatasetSpec, path: Path, task: Task) -> tuple[str, Iter
 
     def converted() -> Iterator[tuple[RawRow, Row | BadRow]]:
         for row in chain(first_rows, rows):
-            made = row.fault or convert(row.values)
-            if spec.system and not isinstance(made, BadRow):
-                _add_system_message(made, spec.system)
-            yield row, made
+            converted = row.fault or convert(row.values)
+            if spec.system and not isinstance(converted, BadRow):
+                _add_system_message(converted, spec.system)
+            yield row, converted
 
     return name, converted()
 
@@ -111,12 +111,12 @@ def _convert_all(spec: DatasetSpec, path: Path, task: Task, kept: RowFile, first
     name, rows = converted_rows(spec, path, task)
     report = DatasetReport(path=spec.path, format=name, weight=spec.weight)
     before = len(kept)
-    for row, made in rows:
+    for row, converted in rows:
         report.rows_read += 1
-        if isinstance(made, BadRow):
-            _count(row, made, report, first_bad)
+        if isinstance(converted, BadRow):
+            _count(row, converted, report, first_bad)
         else:
-            kept.append(made, row.source, row.number)
+            kept.append(converted, row.source, row.number)
     report.rows_kept = len(kept) - before
     return report
 

@@ -210,24 +210,24 @@ def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.i
     for length in np.flatnonzero(counts)[::-1].tolist():
         left = int(counts[length])
         while left:
-            fitting = spaces >> length
-            space = length + (fitting & -fitting).bit_length() - 1 if fitting else capacity
+            large_enough = spaces >> length
+            space = length + (large_enough & -large_enough).bit_length() - 1 if large_enough else capacity
             each = min(space // length, left)
             bins = left // each
-            if fitting:
+            if large_enough:
                 found = with_space[space]
                 bins = min(bins, len(found))
-                taken = found[: -bins - 1 : -1]
+                filled = found[: -bins - 1 : -1]
                 del found[-bins:]
                 if not found:
                     spaces ^= 1 << space
             else:
-                taken = array("i", range(placed.bins, placed.bins + bins))
-            placed.put(taken, each)
+                filled = array("i", range(placed.bins, placed.bins + bins))
+            placed.put(filled, each)
             left -= bins * each
             if remaining := space - each * length:
                 spaces |= 1 << remaining
-                with_space[remaining] += taken
+                with_space[remaining] += filled
     return placed.in_bins(by_length)
 
 

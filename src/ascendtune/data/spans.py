@@ -288,9 +288,9 @@ class _Finder:
         # content after the result.
         bare: Message = {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}
         thoughtful: Message = {**message, "content": ""}
-        silent: Message = {**bare, "content": ""}
+        without_content: Message = {**bare, "content": ""}
         called = Counter(call["function"]["name"] for call in message["tool_calls"])
-        for last in (message, thoughtful, bare, silent):
+        for last in (message, thoughtful, bare, without_content):
             ending = Conversation([*self._messages[:turn], last], self._tools)
             try:
                 alone = _Finder(self._template, ending, self._template.text_of(ending.messages, ending.tools)[0])

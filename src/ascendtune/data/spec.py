@@ -30,9 +30,9 @@ def is_name(template: str) -> bool:
 
 def unknown(template: str) -> tuple[str, str]:
     """Error and remedy for a template that does not exist."""
-    meant = did_you_mean(template, NAMED) if is_name(template) else ""
+    suggestion = did_you_mean(template, NAMED) if is_name(template) else ""
     what = f"the chat template '{template}' is neither a name nor a readable Jinja file"
-    return what, f"{meant} use auto, one of {', '.join(NAMED)}, or a path".lstrip()
+    return what, f"{suggestion} use auto, one of {', '.join(NAMED)}, or a path".lstrip()
 
 
 Task = Literal["conversations", "text", "pairs", "singles"]
@@ -129,12 +129,12 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _one_source_of_evaluation(self) -> DataSection:
-        asked = [key for key in ("eval", "eval_fraction", "eval_rows") if getattr(self, key)]
-        if len(asked) > 1:
+        held_out_by = [key for key in ("eval", "eval_fraction", "eval_rows") if getattr(self, key)]
+        if len(held_out_by) > 1:
             raise Contradiction(
-                f"data.{asked[0]} and data.{asked[1]} contradict each other",
+                f"data.{held_out_by[0]} and data.{held_out_by[1]} contradict each other",
                 code="conflicting-keys",
                 remedy="keep one of them",
-                path=("data", asked[1]),
+                path=("data", held_out_by[1]),
             )
         return self

@@ -149,9 +149,9 @@ class ChatTemplate:
         # The copy shares the cached values of this one, and is not compiled again.
         for known in ("stop_tokens", "_takes_arguments_as_text", "_takes_thoughts_as_parts"):
             getattr(self, known)
-        made = copy(self)
-        made._options = {name: value for name, value in options.items() if name not in _NOT_OPTIONS}
-        return made
+        changed = copy(self)
+        changed._options = {name: value for name, value in options.items() if name not in _NOT_OPTIONS}
+        return changed
 
     def render_prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
         """The text after which the model answers.

@@ -180,12 +180,12 @@ def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapp
 
 
 def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *, must_meet: bool) -> None:
-    held = _shapes(base)
+    base_shapes = _shapes(base)
     pairs: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         if (found := _MATRIX.fullmatch(name)) and len(shape) == 2:
             pairs.setdefault(found["module"].removeprefix(PREFIX), {})[found["part"]] = shape
-    places = {module: weight_in_files(f"{module}.weight", held) for module in pairs}
+    places = {module: weight_in_files(f"{module}.weight", base_shapes) for module in pairs}
     # transformers may use another name for a part of the weights than the files; loading compares all of them.
     if must_meet and pairs and not any(places.values()):
         raise _of_another_base(f"the base model has none of the modules of the adapter: {shown_names(pairs)}", path)
@@ -195,7 +195,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
             continue
         made_for = (pair["B"][0], pair["A"][1])
         # An enlarged head is in the adapter as a whole, and replaces the base's.
-        present = shapes.get(f"{PREFIX}{module}.base_layer.weight", held[place])
+        present = shapes.get(f"{PREFIX}{module}.base_layer.weight", base_shapes[place])
         if present not in (made_for, made_for[::-1]):
             raise _of_another_base(
                 f"the adapter does not fit this model: {module} is {list(present)} in the base, "
@@ -205,15 +205,17 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
 
 
 def _check_rotations(file: SafetensorsHeader, base: Path | None, *, shared: bool) -> None:
-    held = {} if base is None else _shapes(base)
+    base_shapes = {} if base is None else _shapes(base)
     for name in file.tensors:
         if not name.endswith(".oft_R.weight"):
             continue
         rotation = rotation_of(adapted_module(name).removeprefix(PREFIX), name, file)
-        place = weight_in_files(f"{rotation.module}.weight", held)
-        if place is not None and not (len(held[place]) == 2 and rotation.fits(held[place][1], shared=shared)):
+        place = weight_in_files(f"{rotation.module}.weight", base_shapes)
+        if place is not None and not (
+            len(base_shapes[place]) == 2 and rotation.fits(base_shapes[place][1], shared=shared)
+        ):
             raise _of_another_base(
-                f"the adapter does not fit this model: {rotation.module} is {list(held[place])} in the base, "
+                f"the adapter does not fit this model: {rotation.module} is {list(base_shapes[place])} in the base, "
                 f"but the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",
                 file.path,
             )

@@ -55,8 +55,8 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
     """
     path = find_local(path_or_id, "model")
     if path is None:
-        wanted = [each for each in _MODEL_FILES if weights_needed or each != "*.safetensors"]
-        path = _download(path_or_id, "model", revision, wanted, MODEL_COPIES)
+        files = [each for each in _MODEL_FILES if weights_needed or each != "*.safetensors"]
+        path = _download(path_or_id, "model", revision, files, MODEL_COPIES)
     check_model_directory(path, weights_needed=weights_needed)
     return path
 
@@ -191,8 +191,8 @@ def _download(
     name: str,
     kind: RepoType,
     revision: str | None,
-    wanted: Sequence[str],
-    unwanted: Sequence[str],
+    allow_patterns: Sequence[str],
+    ignore_patterns: Sequence[str],
     *,
     has_notice: bool = True,
 ) -> Path:
@@ -201,7 +201,7 @@ def _download(
         where = "in the cache" if offline_variable(os.environ) else f"in the cache and on {place}"
         say(f"looking for the {noun(kind)} {split_hub(name)[1]} {where}")
     try:
-        return _download_from_hub(name, kind, revision, wanted, unwanted)
+        return _download_from_hub(name, kind, revision, allow_patterns, ignore_patterns)
     except AscendtuneError as error:
         if error.code in ("not-on-hub", "hub-unreachable", "hub-offline"):
             error.remedy = _local_path_meant(name) + error.remedy
@@ -225,12 +225,12 @@ def is_of_modelscope(name: str) -> bool:
 
 
 def _download_from_hub(
-    name: str, kind: RepoType, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]
+    name: str, kind: RepoType, revision: str | None, allow_patterns: Sequence[str], ignore_patterns: Sequence[str]
 ) -> Path:
     hub_id = split_hub(name)[1]
     if is_of_modelscope(name):
         offline = offline_variable(os.environ)
-        return modelscope.download(hub_id, kind, revision, wanted, unwanted, offline=offline)
+        return modelscope.download(hub_id, kind, revision, allow_patterns, ignore_patterns, offline=offline)
     try:
         import huggingface_hub
         import huggingface_hub.utils
@@ -248,8 +248,8 @@ def _download_from_hub(
                 hub_id,
                 repo_type=kind,
                 revision=revision,
-                allow_patterns=list(wanted),
-                ignore_patterns=list(unwanted) or None,
+                allow_patterns=list(allow_patterns),
+                ignore_patterns=list(ignore_patterns) or None,
             )
         )
 

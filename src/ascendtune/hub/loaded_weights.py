@@ -61,8 +61,8 @@ def _mismatch(report: Mapping[str, Any], config: Any, left_out: Collection[str])
     """The contradiction between files and config.json; None if they agree."""
     if mismatched := sorted(report["mismatched_keys"]):
         shown = ", ".join(
-            f"{name} is {list(held)} in the files and {list(built)} in the model"
-            for name, held, built in mismatched[:_SHOWN_SHAPES]
+            f"{name} is {list(stored)} in the files and {list(built)} in the model"
+            for name, stored, built in mismatched[:_SHOWN_SHAPES]
         )
         return f"{len(mismatched)} weights have another shape than config.json says: {shown}"
     without_place = set(report["unexpected_keys"]) - set(left_out) - prediction_weights(report, config)

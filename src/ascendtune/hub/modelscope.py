@@ -42,8 +42,8 @@ def download(
     name: str,
     kind: RepoType,
     revision: str | None,
-    wanted: Sequence[str],
-    unwanted: Sequence[str],
+    allow_patterns: Sequence[str],
+    ignore_patterns: Sequence[str],
     *,
     offline: str | None = None,
 ) -> Path:
@@ -75,8 +75,8 @@ def download(
         name,
         repo_type=kind,
         revision=revision,
-        allow_patterns=list(wanted),
-        ignore_patterns=list(unwanted) or None,
+        allow_patterns=list(allow_patterns),
+        ignore_patterns=list(ignore_patterns) or None,
         endpoint=endpoint(),
     )
     try:

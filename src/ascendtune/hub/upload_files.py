@@ -55,16 +55,16 @@ def files_of_model(
     """
     entries = sorted(directory.iterdir())
     # A link could lead to any file of this machine.
-    taken = [each for each in entries if _ALLOWED.fullmatch(each.name) and each.is_file() and not each.is_symlink()]
-    if not any(each.suffix == ".safetensors" for each in taken):
+    included = [each for each in entries if _ALLOWED.fullmatch(each.name) and each.is_file() and not each.is_symlink()]
+    if not any(each.suffix == ".safetensors" for each in included):
         raise InputError(
             "there are no weights in safetensors files here",
             code="weights-missing",
             remedy="give a run whose training has ended",
             where=directory,
         )
-    files = [UploadFile(each.name, _public(each, base, revision) if each.name in _JSON else each) for each in taken]
-    return files, [each.name for each in entries if each not in taken and each.name != CARD]
+    files = [UploadFile(each.name, _public(each, base, revision) if each.name in _JSON else each) for each in included]
+    return files, [each.name for each in entries if each not in included and each.name != CARD]
 
 
 def _public(path: Path, base: str | None, revision: str | None) -> Path | bytes:

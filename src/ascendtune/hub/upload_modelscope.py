@@ -68,10 +68,10 @@ def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message
         client = _client()
         if to.is_private is None:
             client.create_repo(to.name, "model", visibility="public" if public else "private")
-            there = dict[str, str | None]()
+            hashes = dict[str, str | None]()
         else:
-            there = {each.path: each.sha256 for each in client.list_repo_files(to.name, "model", revision=_REVISION)}
-        missing = [each for each in files if there.get(each.name) != _sha256(each.source)]
+            hashes = {each.path: each.sha256 for each in client.list_repo_files(to.name, "model", revision=_REVISION)}
+        missing = [each for each in files if hashes.get(each.name) != _sha256(each.source)]
         if not missing:
             return None
         # A single call for all files makes one commit; it takes a directory.

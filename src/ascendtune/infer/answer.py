@@ -41,13 +41,13 @@ class AnswerMarks:
         specials = template.tokenizer.special_tokens
         before, mark, rest = (thinking or "").partition(_THOUGHT)
         between = rest.partition(_ANSWER)[0].strip()
-        made = cls((plain or "").partition(_ANSWER)[0].strip())
+        marks = cls((plain or "").partition(_ANSWER)[0].strip())
         if mark and between and _ANSWER in rest:
-            made = cls(made.before_answer, before.strip(), between)
+            marks = cls(marks.before_answer, before.strip(), between)
         elif not mark and (pair := next((pair for pair in _THOUGHT_TOKENS if specials.issuperset(pair)), None)):
-            made = cls(made.before_answer, *pair)
-        texts = (made.before_answer, made.before_thought or "", made.between)
-        return made if any(token in text for token in specials for text in texts) else None
+            marks = cls(marks.before_answer, *pair)
+        texts = (marks.before_answer, marks.before_thought or "", marks.between)
+        return marks if any(token in text for token in specials for text in texts) else None
 
     def split(self, text: str, *, is_whole: bool) -> Answer:
         """The parts of the text that was generated so far, including special tokens.

@@ -50,9 +50,9 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
         found = row.fault or simple(row.values)
         if found is None:
             convert = convert or _any_format(spec, rows[number : number + 100])
-            made = convert(row.values)
+            converted = convert(row.values)
             # For a pair, the chosen answer.
-            found = made if isinstance(made, BadRow) else conversations_of(made)[0]
+            found = converted if isinstance(converted, BadRow) else conversations_of(converted)[0]
         prompts.append(_prompt(found, row, system))
     return prompts
 
@@ -77,15 +77,15 @@ def _simple(row: Mapping[str, Any]) -> Conversation | None:
 
 
 def _unanswered(row: Mapping[str, Any]) -> Conversation | None:
-    asked = row.get("messages", row.get("text", None if "completion" in row else row.get("prompt")))
-    if asked is None:
+    turns = row.get("messages", row.get("text", None if "completion" in row else row.get("prompt")))
+    if turns is None:
         return None
-    if "messages" in row or isinstance(asked, list):
-        messages = messages_of(asked)
-    elif is_text(asked):
-        messages = [{"role": "user", "content": asked}]
+    if "messages" in row or isinstance(turns, list):
+        messages = messages_of(turns)
+    elif is_text(turns):
+        messages = [{"role": "user", "content": turns}]
     else:
-        raise not_text("the prompt", asked)
+        raise not_text("the prompt", turns)
     system, schemas = system_message(row.get("system")), tools(row.get("tools") or row.get("functions"))
     has_system = bool(messages) and messages[0]["role"] == "system"
     return Conversation(messages if has_system else [*system, *messages], schemas)

@@ -61,9 +61,9 @@ def find_leftovers(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> 
     found = {stat.pid: (stat, job_id) for stat, job_id in (*_marked(), *_holding(devices, dev))}
     for pid in _spared():
         found.pop(pid, None)
-    held = devices_of(list(found), devices)
+    memory = devices_of(list(found), devices)
     known = {job.id for job in registry.jobs()}
-    described = [_described(stat, job_id, held.get(stat.pid, []), dev, known) for stat, job_id in found.values()]
+    described = [_described(stat, job_id, memory.get(stat.pid, []), dev, known) for stat, job_id in found.values()]
     return sorted(described, key=lambda each: each.stat.start_ticks)
 
 
@@ -145,15 +145,15 @@ def _spared() -> Collection[int]:
 
 
 def _described(
-    stat: procfs.Stat, job_id: str | None, held: Sequence[DeviceMemoryHolder], dev: Path, known: Collection[str]
+    stat: procfs.Stat, job_id: str | None, memory: Sequence[DeviceMemoryHolder], dev: Path, known: Collection[str]
 ) -> Leftover:
-    told = [each.memory_used_bytes for each in held if each.memory_used_bytes is not None]
+    sizes = [each.memory_used_bytes for each in memory if each.memory_used_bytes is not None]
     return Leftover(
         stat=stat,
         uid=procfs.owner_of(stat.pid),
         command=procfs.command_of(stat.pid),
         job_id=job_id,
-        devices=tuple(each.device for each in held) or tuple(sorted(_device_files(stat.pid, dev))),
-        memory_used_bytes=sum(told) if told else None,
+        devices=tuple(each.device for each in memory) or tuple(sorted(_device_files(stat.pid, dev))),
+        memory_used_bytes=sum(sizes) if sizes else None,
         is_of_our_job=job_id in known,
     )

@@ -46,10 +46,10 @@ def detach(spec: JobSpec) -> Job | None:
         return job
     if exit_code is None:
         other.end()
-    said = log.read_bytes()[before:].decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
+    output = log.read_bytes()[before:].decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
     kind = InputError if exit_code == InputError.exit_code else MachineError
     raise kind(
-        f"the job did not start:\n{said}",
+        f"the job did not start:\n{output}",
         code="job-not-started",
         remedy="follow its message, or try without --detach",
         where=log,

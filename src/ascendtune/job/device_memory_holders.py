@@ -43,14 +43,14 @@ def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tu
         return ()
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
-        held = _held(job, [stat.pid for stat in ended], take_snapshot().devices)
-        if not held or time.monotonic() > deadline:
-            return held
+        holders = _held(job, [stat.pid for stat in ended], take_snapshot().devices)
+        if not holders or time.monotonic() > deadline:
+            return holders
         time.sleep(look_every_seconds)
 
 
 def _held(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[DeviceMemoryHolder, ...]:
-    named = [held for each in devices_of(pids, devices).values() for held in each]
+    named = [holder for each in devices_of(pids, devices).values() for holder in each]
     ours = [
         device for device in devices if device.kind == job.kind and str(device.logical_id) in (job.device_ids or ())
     ]

@@ -105,17 +105,17 @@ class Launcher:
 
     def end_descendants(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
         """Wait for processes that outlive the agent: this process adopted them, and the kernel sent them SIGTERM."""
-        began, told = time.monotonic(), False
+        began, is_announced = time.monotonic(), False
         while (
             (left := self.descendants())
             and (waited := time.monotonic() - began) < _GRACE_SECONDS
             and not is_impatient()
         ):
             process_tree.wait_all(left, LOOK_EVERY_SECONDS)
-            if waited > _SILENT_SECONDS and not told:
-                who = count_of(len(left), "process", "processes")
-                say(f"waiting for {who} to end, for at most {_GRACE_SECONDS:.0f} s")
-                told = True
+            if waited > _SILENT_SECONDS and not is_announced:
+                waited_for = count_of(len(left), "process", "processes")
+                say(f"waiting for {waited_for} to end, for at most {_GRACE_SECONDS:.0f} s")
+                is_announced = True
         process_tree.send(left, signal.SIGKILL)
         process_tree.wait_all(left, LOOK_EVERY_SECONDS)
         if self._scratch:

@@ -48,8 +48,8 @@ def main(*arguments: str) -> None:
 def bind(local_rank: int, cores: str) -> None:
     """Bind this process, its threads and its children to its part of `cores`."""
     parts = cores.split(";")
-    if local_rank < len(parts) and (mine := cores_of(parts[local_rank])):
-        os.sched_setaffinity(0, mine)
+    if local_rank < len(parts) and (own_cores := cores_of(parts[local_rank])):
+        os.sched_setaffinity(0, own_cores)
 
 
 if __name__ == "__main__":

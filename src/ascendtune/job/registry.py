@@ -208,8 +208,8 @@ def _matching(text: str, known: Sequence[Job]) -> list[Job]:
 
 def _unknown(text: str, known: Sequence[Job]) -> InputError:
     begun = [job.id for job in known if text and job.id.startswith(text)]
-    meant = did_you_mean(begun[-1] if begun else text, {name for job in known for name in (job.name, job.id)})
-    remedy = f"{meant} `ascendtune jobs list --all` shows them".lstrip()
+    suggestion = did_you_mean(begun[-1] if begun else text, {name for job in known for name in (job.name, job.id)})
+    remedy = f"{suggestion} `ascendtune jobs list --all` shows them".lstrip()
     return InputError(f"there is no job '{text}'", code="unknown-job", remedy=remedy)
 
 

@@ -31,18 +31,18 @@ def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[StopSignals], Job
     keeps_checkpoints = record_of(spec.run_dir) is not None
     with (
         registry.closing(job) as ended_with,
-        StopSignals(keeps_checkpoints=keeps_checkpoints, can_pause=job.is_local) as asked,
+        StopSignals(keeps_checkpoints=keeps_checkpoints, can_pause=job.is_local) as stop_signals,
     ):
-        result = _last_of(spec, attempt, asked)
+        result = _last_of(spec, attempt, stop_signals)
         ended_with(result.exit_code)
     return result
 
 
-def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], asked: StopSignals) -> JobResult:
+def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], stop_signals: StopSignals) -> JobResult:
     previous: tuple[Any, int] | None = None
     for left in range(spec.max_restarts, -1, -1):
-        result = attempt(asked)
-        ends_here = asked.first is not None or (spec.on_hang == "stop" and has_hung(spec.run_dir))
+        result = attempt(stop_signals)
+        ends_here = stop_signals.first is not None or (spec.on_hang == "stop" and has_hung(spec.run_dir))
         if not left or not result.is_failure or ends_here:
             break
         failure = (result.recorded, _newest_step(spec))

@@ -88,7 +88,7 @@ def record_of(run_dir: Path) -> dict[str, Any] | None:
 
 
 def job_result(
-    run_dir: Path, before: dict[str, Any] | None, ending: LauncherExit, asked: signal.Signals | None
+    run_dir: Path, before: dict[str, Any] | None, ending: LauncherExit, stop_signal: signal.Signals | None
 ) -> JobResult:
     """The cause from run.json; if the workers could not write one, from the launcher's observations.
 
@@ -109,14 +109,14 @@ def job_result(
     # Ranks on other hosts are asked to stop when one host fails, and the kernel stops the ranks of a torchrun that was
     # killed: their stop is not the cause.
     has_torchrun_died = ending.launcher_log is not None and ending.exit_code < 0
-    is_echo = cause and cause["exit_code"] > 128 and (ending.host or has_torchrun_died) and not asked
+    is_echo = cause and cause["exit_code"] > 128 and (ending.host or has_torchrun_died) and not stop_signal
     if cause and not is_echo:
         return _told(run_dir, cause, _identity(record or {}, cause))
     if record and record != before and record.get("state") == "stopped" and not is_echo:
-        return JobResult(128 + (asked or signal.SIGTERM))
-    if asked:
+        return JobResult(128 + (stop_signal or signal.SIGTERM))
+    if stop_signal:
         close(run_dir, "stopped", None)
-        return JobResult(128 + asked)
+        return JobResult(128 + stop_signal)
     failure = _seen(ending, run_dir / "log")
     close(run_dir, "failed", failure.cause())
     # A program without a run.json reports only by its exit code.

@@ -58,12 +58,12 @@ def release_key(version: str) -> Key:
     return (*(_part(part) for part in re.split(r"[.-]", version.strip().lower()) if part), _END)
 
 
-def is_release(version: str, wanted: str) -> bool:
+def is_release(version: str, release: str) -> bool:
     """Whether `version` is `wanted`, or one of "9.1.X"."""
-    stem, is_open, _ = wanted.lower().partition(".x")
+    stem, is_open, _ = release.lower().partition(".x")
     if is_open:
         return release_key(version)[:-1][: stem.count(".") + 1] == release_key(stem)[:-1]
-    return release_key(version) == release_key(wanted)
+    return release_key(version) == release_key(release)
 
 
 def base_version(version: str) -> str:
@@ -86,8 +86,8 @@ def find_wheel(version: str) -> Wheel | None:
 def fitting_wheels(python: str, cann: str | None) -> list[Wheel]:
     """Wheels that can be installed for this Python and CANN (None: any), newest torch first, exact pairs before
     others."""
-    able = [wheel for wheel in wheels() if wheel.takes_python(python) and (cann is None or wheel.takes_cann(cann))]
-    return sorted(able, key=lambda wheel: cann is not None and not wheel.is_made_for(cann))
+    usable = [wheel for wheel in wheels() if wheel.takes_python(python) and (cann is None or wheel.takes_cann(cann))]
+    return sorted(usable, key=lambda wheel: cann is not None and not wheel.is_made_for(cann))
 
 
 def drivers_for(cann: str) -> DriverRange | None:

@@ -29,8 +29,8 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
         raise MachineError(
             say("no accelerator is visible"), code="no-accelerator", remedy=say("look at `ascendtune devices`")
         )
-    ours = _visible([device for device in devices if device.kind == kinds[0]], vendor_of(kinds[0]), env)
-    looked_at = [(device, why_not_free(device)) for device in ours]
+    visible = _visible([device for device in devices if device.kind == kinds[0]], vendor_of(kinds[0]), env)
+    looked_at = [(device, why_not_free(device)) for device in visible]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
         raise _too_few(count, len(free), looked_at)
@@ -92,9 +92,9 @@ def _holder(process: DeviceProcess) -> str:
 
 
 def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:
-    held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
+    reasons = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
     one = count == 1
-    asked = say(
+    request = say(
         "1 free device requested, {free} of {total} free"
         if one
         else "{count} free devices requested, {free} of {total} free",
@@ -103,7 +103,7 @@ def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str |
         total=len(looked_at),
     )
     return MachineError(
-        "\n       ".join([asked, *held]),
+        "\n       ".join([request, *reasons]),
         code="too-few-devices",
         remedy=say("request fewer devices, wait, or stop these processes"),
     )

@@ -112,9 +112,9 @@ def visible_among(devices: Sequence[Accelerator], vendor: Vendor, value: str) ->
     # A device that the vendor's tool does not list, or without an id, still has its number.
     count = max(len(devices), *(1 + (device.logical_id or 0) for device in devices))
     for name in vendor.visible([str(number) for number in range(count)], value):
-        meant = [device for device in devices if device.is_named(name)]
-        if len(meant) == 1:
-            found += meant
+        matching = [device for device in devices if device.is_named(name)]
+        if len(matching) == 1:
+            found += matching
         elif not name.isdecimal():
             break  # like the runtime at a unique name that means no device, or several
     # If two unique names mean one device, no device is visible.

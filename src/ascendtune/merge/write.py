@@ -115,8 +115,8 @@ def claimed_target(target: Path) -> Iterator[Path]:
     lock = target.with_name(f".{target.name}.lock")
     with translated_disk_errors(target, "writing the merged model"):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(lock, wait=False) as ours, translated_disk_errors(target, "writing the merged model"):
-        if not ours:
+    with file_lock(lock, wait=False) as is_ours, translated_disk_errors(target, "writing the merged model"):
+        if not is_ours:
             raise InputError(
                 "another process is writing there",
                 code="target-in-use",
@@ -197,20 +197,22 @@ def _follows(first: Output, second: Output) -> bool:
 def _copy_companions(plan: MergePlan, directory: Path) -> None:
     """Tokenizer and template from one place, the adapter's if it has them; everything else from the base."""
     base = plan.base.directory
-    speakers = (each.directory for each in plan.adapters if (each.directory / "tokenizer_config.json").is_file())
-    speaker = next(filter(has_vocabulary, speakers), base)
+    candidates = (each.directory for each in plan.adapters if (each.directory / "tokenizer_config.json").is_file())
+    tokenizer_source = next(filter(has_vocabulary, candidates), base)
     found = [path for path in base.iterdir() if _belongs(path.name) and not _is_speech(path.name)]
-    found += [path for path in speaker.iterdir() if _is_speech(path.name)]
+    found += [path for path in tokenizer_source.iterdir() if _is_speech(path.name)]
     for path in found:
         if path.is_file():
             shutil.copyfile(path, directory / path.name)
     # A folder that is a link is not copied: it could lead to any one of this machine.
-    if not (speaker / _TEMPLATES).is_symlink() and (named := sorted((speaker / _TEMPLATES).glob("*.jinja"))):
+    if not (tokenizer_source / _TEMPLATES).is_symlink() and (
+        named := sorted((tokenizer_source / _TEMPLATES).glob("*.jinja"))
+    ):
         (directory / _TEMPLATES).mkdir()
         for path in named:
             if path.is_file():
                 shutil.copyfile(path, directory / _TEMPLATES / path.name)
-    if speaker != base:
+    if tokenizer_source != base:
         add_stop_ids(directory)
 
 

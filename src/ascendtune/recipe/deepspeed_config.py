@@ -50,8 +50,8 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
         passed = {key: value for key, value in document.values.items() if key in PASSED_ON}
         config = {key: value for key, value in passed.items() if value not in (None, AUTO)}
     for name in ("bf16", "fp16"):
-        asked = config.get(name, {})
-        options = {key: value for key, value in asked.items() if key != "auto_cast" and value != AUTO}
+        section = config.get(name, {})
+        options = {key: value for key, value in section.items() if key != "auto_cast" and value != AUTO}
         config[name] = {**options, "enabled": compute == name}
     # Skip, rather than apply, a step with a NaN gradient; DeepSpeed does so by itself with the other types.
     config["bf16"]["check_grad_overflow"] = True
@@ -156,8 +156,8 @@ class _Comparison:
             for name in ("bf16", "fp16"):
                 self._same(f"{name}.enabled", self._compute == name, f"precision ({self._compute})")
         if kind := self._find("optimizer.type"):
-            wanted = "adamw" if optim.optimizer == AUTO else optim.optimizer
-            if kind != AUTO and _OPTIMIZERS.get(str(kind).lower()) != wanted:
+            expected = "adamw" if optim.optimizer == AUTO else optim.optimizer
+            if kind != AUTO and _OPTIMIZERS.get(str(kind).lower()) != expected:
                 self._contradiction("optimizer.type", f"is {kind}, optim.optimizer {optim.optimizer}")
         self._same("optimizer.params.lr", recipe.learning_rate, "optim.learning_rate")
         self._same("optimizer.params.weight_decay", optim.weight_decay, "optim.weight_decay")
@@ -206,8 +206,8 @@ class _Comparison:
                 name = f"{section}.{key}" if section else key
                 where = f"'{section}' of a DeepSpeed JSON" if section else "a DeepSpeed JSON"
                 remedy = did_you_mean(key, sorted(known), otherwise="remove it: it would have no effect")
-                if here := native_key(key):
-                    remedy = f"remove it: it would have no effect; the recipe's key is {here}"
+                if equivalent := native_key(key):
+                    remedy = f"remove it: it would have no effect; the recipe's key is {equivalent}"
                 self._add_error(name, f"unknown key '{key}' in {where}", remedy, "unknown-deepspeed-key")
 
     def _require_possible_stage(self) -> None:

@@ -136,11 +136,11 @@ class OftSection(Section):
         return _nearest_divisor(inputs, self.block_size or 32)
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
-    if wanted >= number or number % wanted == 0:
-        return min(wanted, number)
+def _nearest_divisor(number: int, nearest_to: int) -> int:
+    if nearest_to >= number or number % nearest_to == 0:
+        return min(nearest_to, number)
     divisors = (each for each in range(1, number + 1) if number % each == 0)
-    return min(divisors, key=lambda each: (abs(each - wanted), each))
+    return min(divisors, key=lambda each: (abs(each - nearest_to), each))
 
 
 class FreezeSection(Section):

@@ -133,12 +133,12 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Recipe:
         has_data = bool(self.data.eval or self.data.eval_fraction or self.data.eval_rows)
-        for wanted, key in (
+        for is_set, key in (
             (self.eval.every_steps, ("eval", "every_steps")),
             (self.eval.early_stop, ("eval", "early_stop")),
             (self.checkpoint.best, ("checkpoint", "best")),
         ):
-            if wanted and not has_data:
+            if is_set and not has_data:
                 raise Contradiction(
                     f"{'.'.join(key)} needs evaluation data",
                     code="evaluation-data-missing",

@@ -81,9 +81,9 @@ def examine(
             done, missing = wait(missing, min(left, _SHOW_EVERY_SECONDS), return_when=FIRST_COMPLETED)
             answered |= done
     late = say("no answer within {seconds:g} s", seconds=limit_seconds)
-    told = {code: each.result() if each in answered else [unknown(code, late)] for code, each in answers.items()}
-    findings = tuple(each for found in told.values() for each in found)
-    return Examination(findings, tuple(code for code, found in told.items() if not found))
+    findings_of = {code: each.result() if each in answered else [unknown(code, late)] for code, each in answers.items()}
+    findings = tuple(each for found in findings_of.values() for each in found)
+    return Examination(findings, tuple(code for code, found in findings_of.items() if not found))
 
 
 def get_check(code: str) -> Check:

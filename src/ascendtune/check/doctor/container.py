@@ -31,14 +31,14 @@ _ALL_CAPABILITIES = 0x1FFFFFFFFF
 def _look(outside: Outside) -> Iterator[Finding]:
     if not outside.in_container or not (outside.npu_nodes or outside.gpus[0]):
         return
-    held = _capabilities(outside)
-    found = [*(_mounts(outside) if outside.npu_nodes else ()), *_privileges(held, has_npus=bool(outside.npu_nodes))]
+    mask = _capabilities(outside)
+    found = [*(_mounts(outside) if outside.npu_nodes else ()), *_privileges(mask, has_npus=bool(outside.npu_nodes))]
     yield from found
     if not found:
         mounted = (
             say("driver libraries, version file and dcmi are mounted") if outside.npu_nodes else say("not privileged")
         )
-        untraced = held is not None and not held >> _CAP_SYS_PTRACE & 1
+        untraced = mask is not None and not mask >> _CAP_SYS_PTRACE & 1
         note = say("; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs")
         yield ok(CONTAINER, mounted + (note if untraced else ""))
 
@@ -76,12 +76,12 @@ def _has_npu_smi(outside: Outside) -> bool:
 
 def _capabilities(outside: Outside) -> int | None:
     """The effective capabilities as a bit mask; None if unknown."""
-    held = re.search(r"^CapEff:\s*([0-9a-f]+)", outside.text("/proc/self/status"), re.MULTILINE)
-    return int(held[1], 16) if held else None
+    mask = re.search(r"^CapEff:\s*([0-9a-f]+)", outside.text("/proc/self/status"), re.MULTILINE)
+    return int(mask[1], 16) if mask else None
 
 
-def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
-    if held is not None and held & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
+def _privileges(mask: int | None, *, has_npus: bool) -> Iterator[Finding]:
+    if mask is not None and mask & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
         each_card = say("--device=/dev/davinciN for each card, and the three shared files")
         devices = each_card if has_npus else "--gpus"
         yield warning(

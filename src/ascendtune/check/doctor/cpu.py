@@ -112,8 +112,8 @@ def _home(outside: Outside, bus_id: str | None) -> int:
     """The NUMA node of a device; -1 if unknown, as in the kernel's file."""
     # NVIDIA writes the domain with eight digits, the kernel with four.
     place = re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", (bus_id or "").lower())
-    said = outside.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
-    return int(said) if said.isdecimal() else -1
+    node = outside.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
+    return int(node) if node.isdecimal() else -1
 
 
 def _allowed_cores(outside: Outside) -> str:

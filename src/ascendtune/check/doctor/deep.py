@@ -34,10 +34,10 @@ def _answer(done: Finished) -> dict[str, Any] | None:
     if done.exit_code != 0:
         return None
     try:
-        told = json.loads(done.output.strip().splitlines()[-1])
+        answer = json.loads(done.output.strip().splitlines()[-1])
     except (IndexError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: str) -> Finding:
@@ -84,13 +84,13 @@ def _probe(outside: Outside, visible: VisibleDevices, index: int) -> Finished:
 
 
 def _judge_product(label: str, done: Finished) -> Finding:
-    told = _answer(done)
-    if told is None:
+    answer = _answer(done)
+    if answer is None:
         remedy = say("check the findings versions and libraries first; then `ascendtune explain` on the lines below")
         return _no_answer(
             COMPUTE, say("torch on {label}", label=label), done, expected=say("a matrix product"), remedy=remedy
         )
-    wrong = {name: error for name, error in told["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
+    wrong = {name: error for name, error in answer["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
     if wrong:
         shown = ", ".join(f"{name} {error:.2g}" for name, error in wrong.items())
         return failure(
@@ -103,16 +103,16 @@ def _judge_product(label: str, done: Finished) -> Finding:
                 "take the device out of use and check its health (ECC errors); have it replaced if this persists"
             ),
         )
-    return ok(COMPUTE, f"{label} ({told['name']}): {_sentence(told)}")
+    return ok(COMPUTE, f"{label} ({answer['name']}): {_sentence(answer)}")
 
 
-def _sentence(told: dict[str, Any]) -> str:
+def _sentence(answer: dict[str, Any]) -> str:
     parts = [
-        say("{names} agree with the CPU", names=", ".join(told["errors"])),
-        say("{size} allocated", size=format_bytes(told["allocated_bytes"])),
+        say("{names} agree with the CPU", names=", ".join(answer["errors"])),
+        say("{size} allocated", size=format_bytes(answer["allocated_bytes"])),
     ]
-    if "to_device_bytes_per_second" in told:
-        there, back = told["to_device_bytes_per_second"], told["from_device_bytes_per_second"]
+    if "to_device_bytes_per_second" in answer:
+        there, back = answer["to_device_bytes_per_second"], answer["from_device_bytes_per_second"]
         template = "{there}/s to the device, {back}/s back"
         parts.append(say(template, there=format_bytes(there), back=format_bytes(back)))
     return say("; ").join(parts)
@@ -148,22 +148,22 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
         yield unknown(TRANSFER_TO_NPU, say("no NPU is visible"), remedy=say("see the finding visible_devices"))
         return
     # Read by torch_npu when torch loads it, as in `ascendtune migrate run`.
-    there = replace(outside, env={**outside.env, "TORCH_TRANSFER_TO_NPU": "1"})
-    done = there.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
-    told = _answer(done)
-    if told is None:
+    with_transfer = replace(outside, env={**outside.env, "TORCH_TRANSFER_TO_NPU": "1"})
+    done = with_transfer.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
+    answer = _answer(done)
+    if answer is None:
         remedy = say(
             "`ascendtune explain` on the lines below; if compute passes, torch_npu may be too old for this variable"
         )
         who = "a product with torch.cuda"
         yield _no_answer(TRANSFER_TO_NPU, who, done, expected="a product computed by the NPU", remedy=remedy)
-    elif told["device"] != visible.kind or not told["is_available"] or not told["error"] <= _TRANSFER_TOLERANCE:
+    elif answer["device"] != visible.kind or not answer["is_available"] or not answer["error"] <= _TRANSFER_TOLERANCE:
         yield failure(
             TRANSFER_TO_NPU,
             say(
                 "calls of torch.cuda run on {device}, relative error {difference:.2g}",
-                device=told["device"],
-                difference=told["error"],
+                device=answer["device"],
+                difference=answer["error"],
             ),
             expected=say("npu, below {transfer_tolerance:g}", transfer_tolerance=_TRANSFER_TOLERANCE),
             remedy=say(
@@ -214,7 +214,7 @@ def _look_at_all_reduce(outside: Outside) -> Iterator[Finding]:
 def _judge_sums(joined: VisibleDevices, ranks: Sequence[Finished], *, is_all: bool) -> Finding:
     """`is_all`: the ranks ran on visible devices, not on the CPU instead."""
     answers = [_answer(done) for done in ranks]
-    silent = [rank for rank, told in enumerate(answers) if told is None]
+    silent = [rank for rank, answer in enumerate(answers) if answer is None]
     if silent:
         rank = _first_to_fail(ranks, silent)
         names = " and ".join([*joined.vendor.interface_variables, "GLOO_SOCKET_IFNAME"])
@@ -227,11 +227,11 @@ def _judge_sums(joined: VisibleDevices, ranks: Sequence[Finished], *, is_all: bo
                 "check {names}, compute and hccl_host first; then `ascendtune explain` on the lines below", names=names
             ),
         )
-    told = [each for each in answers if each is not None]
-    backend, places = told[0]["backend"], " and ".join(dict.fromkeys(map(joined.label, range(_RANKS))))
-    wrong = [rank for rank, each in enumerate(told) if each["wrong_elements"]]
+    given_answers = [each for each in answers if each is not None]
+    backend, places = given_answers[0]["backend"], " and ".join(dict.fromkeys(map(joined.label, range(_RANKS))))
+    wrong = [rank for rank, each in enumerate(given_answers) if each["wrong_elements"]]
     if wrong:
-        count = told[wrong[0]]["wrong_elements"]
+        count = given_answers[wrong[0]]["wrong_elements"]
         return failure(
             ALL_REDUCE,
             say(
@@ -244,7 +244,7 @@ def _judge_sums(joined: VisibleDevices, ranks: Sequence[Finished], *, is_all: bo
             expected=say("the exact sum on both ranks"),
             remedy=say("take the device out of use; check its health and the link between the two devices"),
         )
-    speed = format_bytes(min(each["bytes_per_second"] for each in told))
+    speed = format_bytes(min(each["bytes_per_second"] for each in given_answers))
     alone = "" if is_all else say("; one device is visible, so collectives between devices are not tested")
     return ok(
         ALL_REDUCE,

@@ -190,7 +190,7 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
             yield _without_npu_smi(outside)
         return
     # Desktop programs use a little memory of every GPU.
-    held = [
+    in_use = [
         device
         for device in devices
         if device.processes and (_is_used(device) or not vendor_of(device.kind).lists_desktop_processes)
@@ -199,16 +199,16 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
     untold = [
         device
         for device in devices
-        if device not in (*held, *silent) and (not device.processes_known or device.memory_used_bytes is None)
+        if device not in (*in_use, *silent) and (not device.processes_known or device.memory_used_bytes is None)
     ]
-    if held:
-        yield _held(held, outside)
+    if in_use:
+        yield _held(in_use, outside)
     if silent:
         yield _silent(silent, outside)
     if untold:
         labels = ", ".join(device.label for device in untold)
         yield unknown(DEVICE_MEMORY, say("the processes or the used memory of {labels} are unknown", labels=labels))
-    if not held and not silent and not untold:
+    if not in_use and not silent and not untold:
         yield ok(DEVICE_MEMORY, say("no process holds memory on {count} chips", count=len(devices)))
 
 

@@ -27,19 +27,19 @@ def _look(outside: Outside) -> Iterator[Finding]:
     places = {"working directory": outside.cwd, "cache": outside.cache}
     if outside.hub_cache is not None:
         places["download directory"] = outside.hub_cache
-    told: list[str] = []
+    measured: list[str] = []
     found: list[Finding] = []
     for name, path in places.items():
-        there = existing_parent(path)
-        free, _ = outside.space(there)
-        mount = outside.mount(there)
+        existing = existing_parent(path)
+        free, _ = outside.space(existing)
+        mount = outside.mount(existing)
         kind = mount.kind or say("an unknown file system")
-        told.append(say("{name} {free} free on {kind}", name=say(name), free=format_bytes(free), kind=kind))
-        found += _room(name, there, free)
-        found += _kind(name, there, mount)
+        measured.append(say("{name} {free} free on {kind}", name=say(name), free=format_bytes(free), kind=kind))
+        found += _room(name, existing, free)
+        found += _kind(name, existing, mount)
     yield from found
     if not found:
-        yield ok(DISK, say("; ").join(told))
+        yield ok(DISK, say("; ").join(measured))
 
 
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:

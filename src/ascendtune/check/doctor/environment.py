@@ -223,14 +223,16 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
     scripts = [(file, number, found[1]) for file, number, text in lines if (found := _SOURCE.match(text))]
     home = outside.env.get("HOME", "")
     named = [(file, number, re.sub(r"^(~|\$\{?HOME\}?)(?=/)", lambda _: home, path)) for file, number, path in scripts]
-    gone = [each for each in named if each[2].startswith("/") and "$" not in each[2] and not _exists(outside, each[2])]
-    if gone:
+    missing = [
+        each for each in named if each[2].startswith("/") and "$" not in each[2] and not _exists(outside, each[2])
+    ]
+    if missing:
         yield warning(
             SHELL_FILES,
-            say("{gone} is sourced and does not exist", gone=gone[0][2]),
+            say("{gone} is sourced and does not exist", gone=missing[0][2]),
             expected=say("set_env.sh of a CANN that is installed"),
             remedy=say("correct or remove the line"),
-            evidence=tuple(f"{file}:{number}: {path}" for file, number, path in gone),
+            evidence=tuple(f"{file}:{number}: {path}" for file, number, path in missing),
         )
     releases = {found[1] for _, _, path in named if (found := _RELEASE.search(path))}
     if len(releases) > 1:

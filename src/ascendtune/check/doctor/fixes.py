@@ -77,8 +77,8 @@ def _missing_directories(outside: Outside) -> Iterator[FixAction]:
 
 def _may_be_made(directory: Path) -> bool:
     """Whether the parent exists: a directory must not be created in place of a disk that is not mounted."""
-    there = directory.parent if directory.parent.is_dir() else directory.parent.parent
-    return there.is_dir() and os.access(there, os.W_OK) and there != Path("/")
+    parent = directory.parent if directory.parent.is_dir() else directory.parent.parent
+    return parent.is_dir() and os.access(parent, os.W_OK) and parent != Path("/")
 
 
 def _make(directory: Path) -> None:

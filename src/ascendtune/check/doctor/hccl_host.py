@@ -57,14 +57,14 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
         names = value.removeprefix("=").split(",")
         # HCCL and NCCL take the first interface that one of the names fits, Gloo each of them.
         for choice in [[name] for name in names] if of_gloo else [names]:
-            fitting = [
+            matching = [
                 each
                 for each in interfaces
                 if any(each == name or (not exact and each.startswith(name)) for name in choice)
             ]
-            up = [each for each in fitting if interfaces[each].is_up]
+            up = [each for each in matching if interfaces[each].is_up]
             if not up:
-                yield _without_interface(variable, value, fitting, interfaces)
+                yield _without_interface(variable, value, matching, interfaces)
             elif not any(map(_is_real, up)):
                 what = "{variable}={value}: {up} does not reach other machines"
                 yield warning(

@@ -71,17 +71,17 @@ def make_install_plan(outside: Outside) -> InstallPlan:
         outside = replace(outside, env={**outside.env, "ASCEND_HOME_PATH": kit.path}, _answers={}, _locks={})
     cann = kit.version if kit else None
     advice = advice_for(outside)
-    wanted = dict(advice.packages)
+    bounds_of = dict(advice.packages)
     release = advice.cann or cann
     if advice.is_possible:
         for name, bounds in _missing(outside):
-            wanted.setdefault(name, bounds)
+            bounds_of.setdefault(name, bounds)
         is_old_python = release_key(outside.python) < NO_NUMPY_1_FROM_PYTHON
         if outside.package("numpy") is None and needs_numpy_1("2", release) and is_old_python:
-            wanted["numpy"] = f"=={NUMPY_1}"
+            bounds_of["numpy"] = f"=={NUMPY_1}"
     packages = tuple(
         PlannedPackage(name, bounds, outside.package(name), _why(name, bounds, release, outside))
-        for name, bounds in wanted.items()
+        for name, bounds in bounds_of.items()
     )
     return InstallPlan(
         outside.python, outside.driver_version, cann, _before(outside, advice), packages, advice.is_possible
@@ -90,10 +90,10 @@ def make_install_plan(outside: Outside) -> InstallPlan:
 
 def _missing(outside: Outside) -> list[tuple[str, str]]:
     try:
-        wanted = supported_ranges(("train",))
+        ranges = supported_ranges(("train",))
     except PackageNotFoundError:
         return []
-    return [(name, bounds) for name, bounds in wanted.items() if outside.package(name) is None]
+    return [(name, bounds) for name, bounds in ranges.items() if outside.package(name) is None]
 
 
 def _before(outside: Outside, advice: RequiredVersions) -> tuple[str, ...]:

@@ -72,14 +72,14 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
         why = say("torch_npu has no {library}: its installation is incomplete", library=library)
         yield failure(LIBRARIES, why, remedy=_installed_again(outside))
         return
-    told = outside.run(["ldd", str(library)])
-    if told.exit_code != 0:
+    ldd = outside.run(["ldd", str(library)])
+    if ldd.exit_code != 0:
         yield unknown(
             LIBRARIES,
-            say("ldd cannot read {library}: {error}", library=library, error=(told.error or told.output).strip()[:200]),
+            say("ldd cannot read {library}: {error}", library=library, error=(ldd.error or ldd.output).strip()[:200]),
         )
         return
-    missing = re.findall(r"^\s*(\S+) => not found", told.output, re.MULTILINE)
+    missing = re.findall(r"^\s*(\S+) => not found", ldd.output, re.MULTILINE)
     missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, outside)]
     if missing:
         yield failure(

@@ -21,11 +21,11 @@ _WANTED = {"open files": ("-n", resource.RLIMIT_NOFILE, 4096), "processes": ("-u
 
 
 def _look_at_limits(outside: Outside) -> Iterator[Finding]:
-    told = []
+    described = []
     found = []
     for name, (flag, number, wanted) in _WANTED.items():
         soft, hard = outside.limits(number)
-        told.append(f"{say(name)} {_shown(soft)}")
+        described.append(f"{say(name)} {_shown(soft)}")
         if soft == resource.RLIM_INFINITY or soft >= wanted:
             continue
         remedy = say("ulimit {flag} {wanted}", flag=flag, wanted=wanted)
@@ -38,7 +38,7 @@ def _look_at_limits(outside: Outside) -> Iterator[Finding]:
         found.append(warning(LIMITS, what, expected=say("{wanted} or more", wanted=wanted), remedy=remedy))
     yield from found
     if not found:
-        yield ok(LIMITS, ", ".join(told))
+        yield ok(LIMITS, ", ".join(described))
 
 
 def _shown(limit: int) -> str:

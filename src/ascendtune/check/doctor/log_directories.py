@@ -30,19 +30,19 @@ _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)(\*?)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 def _look(outside: Outside) -> Iterator[Finding]:
     places = {name: path for name, path in _places(outside).items() if can_see(path)}
-    told, found = [], []
+    sizes, found = [], []
     deadline = time.monotonic() + _MOST_SECONDS
     for name, path in places.items():
         size, is_whole = _size(path, deadline)
-        told.append(f"{path} {'' if is_whole else '>= '}{format_bytes(size)}")
+        sizes.append(f"{path} {'' if is_whole else '>= '}{format_bytes(size)}")
         if size > _LARGE_BYTES:
             found.append(_large(name, path, size))
-    for there in dict.fromkeys(existing_parent(path) for path in _places(outside).values()):
-        found += _room(outside, there)
+    for directory in dict.fromkeys(existing_parent(path) for path in _places(outside).values()):
+        found += _room(outside, directory)
     found += _quota(outside)
     yield from found
-    if not found and (told or outside.has_npus):
-        yield ok(LOG_DIRECTORIES, say("; ").join(told) or say("no logs and no compiled kernels yet"))
+    if not found and (sizes or outside.has_npus):
+        yield ok(LOG_DIRECTORIES, say("; ").join(sizes) or say("no logs and no compiled kernels yet"))
 
 
 def _places(outside: Outside) -> dict[str, Path]:
@@ -86,15 +86,15 @@ def _large(name: str, path: Path, size: int) -> Finding:
     )
 
 
-def _room(outside: Outside, there: Path) -> Iterator[Finding]:
+def _room(outside: Outside, directory: Path) -> Iterator[Finding]:
     with suppress(OSError):
-        free, _ = outside.space(there)
+        free, _ = outside.space(directory)
         if free < _ENOUGH_BYTES:
             yield warning(
                 LOG_DIRECTORIES,
                 say(
                     "the file system of {path} has {free} free for logs and kernels",
-                    path=there,
+                    path=directory,
                     free=format_bytes(free),
                 ),
                 expected=say("{size} or more", size=format_bytes(_ENOUGH_BYTES)),
@@ -103,11 +103,11 @@ def _room(outside: Outside, there: Path) -> Iterator[Finding]:
                     "directories on another disk"
                 ),
             )
-        inodes, total = outside.inodes(there)
+        inodes, total = outside.inodes(directory)
         if total and inodes < _ENOUGH_INODES:
             yield warning(
                 LOG_DIRECTORIES,
-                say("the file system of {path} has room for {inodes} more files", path=there, inodes=inodes),
+                say("the file system of {path} has room for {inodes} more files", path=directory, inodes=inodes),
                 expected=say("{count} or more: every rank writes many small files", count=_ENOUGH_INODES),
                 remedy=say("remove small files; `df -i` shows the file systems that are full"),
             )

@@ -27,10 +27,10 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
     proxy = _proxy(env)
-    asked = {name: address_to_ask(name, env) for name in hubs}
-    answers = reachable(set(asked.values()))
+    addresses = {name: address_to_ask(name, env) for name in hubs}
+    answers = reachable(set(addresses.values()))
     yield from _contradictions(env)
-    if proxy and proxy in asked.values() and not answers[proxy]:
+    if proxy and proxy in addresses.values() and not answers[proxy]:
         yield warning(
             NETWORK,
             say(
@@ -42,7 +42,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
             remedy=say("correct https_proxy, or unset it: unset http_proxy https_proxy all_proxy"),
         )
         return
-    reached = [hub for hub in hubs if answers[asked[hub]]]
+    reached = [hub for hub in hubs if answers[addresses[hub]]]
     if not reached:
         why = say(
             "neither {hub} nor {other} answers within {seconds:g} s: the machine may be offline",
@@ -55,7 +55,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     else:
         by = (
             say(" through the proxy {proxy}", proxy=without_password(proxy))
-            if proxy and proxy in asked.values()
+            if proxy and proxy in addresses.values()
             else ""
         )
         yield ok(NETWORK, say("{names} can be reached{by}", names=" and ".join(reached), by=by))

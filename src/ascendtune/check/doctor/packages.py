@@ -24,20 +24,20 @@ PACKAGES = "packages"
 
 def _look_at_packages(outside: Outside) -> Iterator[Finding]:
     try:
-        wanted = supported_ranges()
+        ranges = supported_ranges()
     except PackageNotFoundError:
         yield unknown(PACKAGES, say("ascendtune is not installed as a package, so its version ranges are unknown"))
         return
-    found = [*_outside_of_range(outside, wanted), *_numpy(outside)]
+    found = [*_outside_of_range(outside, ranges), *_numpy(outside)]
     yield from found
     if not found:
         versions = {name: outside.package(name) for name in ("torch", "transformers", "peft", "numpy")}
-        said = ", ".join(f"{name} {version or say('not installed')}" for name, version in versions.items())
-        yield ok(PACKAGES, said)
+        described = ", ".join(f"{name} {version or say('not installed')}" for name, version in versions.items())
+        yield ok(PACKAGES, described)
 
 
-def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Finding]:
-    for name, bounds in wanted.items():
+def _outside_of_range(outside: Outside, ranges: dict[str, str]) -> Iterator[Finding]:
+    for name, bounds in ranges.items():
         version = outside.package(name)
         if version is not None and not is_within(version, bounds):
             yield warning(

@@ -99,37 +99,42 @@ def _written(outside: Outside) -> Iterator[Finding]:
         # Otherwise a file is in the way: the run gets another name, or the check of the recipe fails.
         places[say("run directory")] = run
     for name, path in places.items():
-        there = existing_parent(path)
-        if not there.is_dir():
+        existing = existing_parent(path)
+        if not existing.is_dir():
             yield warning(
                 PERMISSIONS,
-                say("the {name} {path} cannot be made: {there} is a file", name=name, path=path, there=there),
+                say("the {name} {path} cannot be made: {there} is a file", name=name, path=path, there=existing),
                 expected=say("a directory"),
-                remedy=say("choose another path, or move {there} away", there=there),
+                remedy=say("choose another path, or move {there} away", there=existing),
             )
-        elif not outside.may_access(there, os.W_OK | os.X_OK):
+        elif not outside.may_access(existing, os.W_OK | os.X_OK):
             yield warning(
                 PERMISSIONS,
-                say("the {name} {path} is not writable ({owner})", name=name, path=there, owner=outside.owner(there)),
+                say(
+                    "the {name} {path} is not writable ({owner})",
+                    name=name,
+                    path=existing,
+                    owner=outside.owner(existing),
+                ),
                 expected=say("this user, or a group of this user, as owner"),
-                remedy=_remedy(path, there, outside),
-                repair=_repair(path, there, outside),
+                remedy=_remedy(path, existing, outside),
+                repair=_repair(path, existing, outside),
             )
 
 
-def _remedy(path: Path, there: Path, outside: Outside) -> str:
+def _remedy(path: Path, existing: Path, outside: Outside) -> str:
     """Never changes the owner of a whole directory above `path`, which may be a home, or `/data` of many users."""
     if path == outside.cwd:
         return say("change to a directory of your own")
     place = shlex.quote(str(path))
-    return f"sudo chown $USER {place}" if there == path else f"sudo install -d -o $USER {place}"
+    return f"sudo chown $USER {place}" if existing == path else f"sudo install -d -o $USER {place}"
 
 
-def _repair(path: Path, there: Path, outside: Outside) -> tuple[str, ...]:
+def _repair(path: Path, existing: Path, outside: Outside) -> tuple[str, ...]:
     """The command of `_remedy`; empty if the user changes to another directory."""
     if path == outside.cwd:
         return ()
-    if there == path:
+    if existing == path:
         return _as_user(outside, "sudo", "chown", "{user}", "--", str(path))
     return _as_user(outside, "sudo", "install", "-d", "-o", "{user}", "--", str(path))
 

@@ -69,9 +69,9 @@ def all_reduce(kind: str, rank: str, ranks: str, store: str) -> dict[str, Any]:
     dist.init_process_group(
         device.collective_backend, init_method=f"file://{store}", rank=int(rank), world_size=int(ranks), timeout=_LIMIT
     )
-    told = _add_up(device, int(rank), int(ranks))
+    result = _add_up(device, int(rank), int(ranks))
     dist.destroy_process_group()
-    return told
+    return result
 
 
 def transfer_to_npu() -> dict[str, Any]:
@@ -130,13 +130,13 @@ def _speeds(device: Device) -> dict[str, float]:
     import torch
 
     host = torch.empty(_COPY_BYTES, dtype=torch.uint8)
-    there = host.to(device.torch_device)
+    on_device = host.to(device.torch_device)
     device.synchronize()
     began = time.perf_counter()
-    there.copy_(host)
+    on_device.copy_(host)
     device.synchronize()
     middle = time.perf_counter()
-    there.cpu()
+    on_device.cpu()
     ended = time.perf_counter()
     return {
         "to_device_bytes_per_second": _COPY_BYTES / (middle - began),

@@ -41,11 +41,11 @@ def _packages(outside: Outside, needs: Needs) -> Iterator[Finding]:
     if missing:
         names = ", ".join(f"{name} ({key})" for name, key in missing.items())
         extras = {"deepspeed": "deepspeed", "modelscope-hub": "modelscope", "torch-npu": "npu"}
-        wanted = ",".join(sorted({extras.get(name, "train") for name in missing}))
+        missing_extras = ",".join(sorted({extras.get(name, "train") for name in missing}))
         yield failure(
             RECIPE,
             say("the recipe needs packages that are not installed: {names}", names=names),
-            remedy=f"pip install 'ascendtune[{wanted}]'",
+            remedy=f"pip install 'ascendtune[{missing_extras}]'",
         )
 
 
@@ -90,18 +90,18 @@ def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
 
 def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
     path = outside.cwd / needs.run_dir
-    there = existing_parent(path)
-    if there == path and not path.is_dir():
-        there = path.parent  # the name exists: the run gets another one beside it
+    existing = existing_parent(path)
+    if existing == path and not path.is_dir():
+        existing = path.parent  # the name exists: the run gets another one beside it
     try:
-        require_writable(there)
+        require_writable(existing)
     except MachineError as error:
         yield failure(
             RECIPE,
             say(
                 "the run directory {path} cannot be created: {there}: {why}",
                 path=needs.run_dir,
-                there=there,
+                there=existing,
                 why=say(error.what),
             ),
             remedy=say("set run_dir in the recipe to a directory that can be written"),
@@ -110,9 +110,9 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
     weights = _weights_bytes(needs.model)
     if weights is None:
         return
-    wanted = int(weights * (needs.checkpoints * needs.checkpoint_factor + needs.export_factor))
-    free, _ = outside.space(there)
-    if free < wanted:
+    needed_bytes = int(weights * (needs.checkpoints * needs.checkpoint_factor + needs.export_factor))
+    free, _ = outside.space(existing)
+    if free < needed_bytes:
         yield warning(
             RECIPE,
             say(
@@ -120,9 +120,9 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
                 "{wanted}",
                 free=format_bytes(free),
                 count=needs.checkpoints,
-                wanted=format_bytes(wanted),
+                wanted=format_bytes(needed_bytes),
             ),
-            expected=say("{wanted} or more in {there}", wanted=format_bytes(wanted), there=there),
+            expected=say("{wanted} or more in {there}", wanted=format_bytes(needed_bytes), there=existing),
             remedy=say("set run_dir to another disk, or checkpoint.keep: 1"),
         )
 

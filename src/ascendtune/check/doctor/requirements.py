@@ -45,8 +45,8 @@ class Combination:
     source: str
 
     def applies(self, versions: dict[str, str | None]) -> bool:
-        held = {name: versions.get(name) for name in self.when}
-        return all(version is not None and is_within(version, self.when[name]) for name, version in held.items())
+        present = {name: versions.get(name) for name in self.when}
+        return all(version is not None and is_within(version, self.when[name]) for name, version in present.items())
 
 
 @cache
@@ -200,18 +200,18 @@ def _wheel(outside: Outside, cann: str | None) -> Wheel | None:
     """The torch_npu to use: the installed one if it matches, then one for the installed torch, then the newest."""
     torch, torch_npu = outside.package("torch"), (outside.package("torch-npu") or "").partition("+")[0]
     keep = base_version(torch) if torch else None
-    able = [each for each in fitting_wheels(outside.python, cann) if release_key(each.torch) >= _OLDEST_TORCH]
-    if not able:
-        able = [each for each in fitting_wheels(outside.python, None) if release_key(each.torch) >= _OLDEST_TORCH]
+    usable = [each for each in fitting_wheels(outside.python, cann) if release_key(each.torch) >= _OLDEST_TORCH]
+    if not usable:
+        usable = [each for each in fitting_wheels(outside.python, None) if release_key(each.torch) >= _OLDEST_TORCH]
         driver = outside.driver_version
         # Another CANN is needed anyway: preferably one that the installed driver supports.
-        able.sort(key=lambda each: driver is not None and not _serves(driver, each.cann))
+        usable.sort(key=lambda each: driver is not None and not _serves(driver, each.cann))
     installed = [
         each
-        for each in able
+        for each in usable
         if each.version == torch_npu and each.torch == keep and (cann is None or each.is_made_for(cann))
     ]
-    return next(iter([*installed, *(each for each in able if each.torch == keep), *able]), None)
+    return next(iter([*installed, *(each for each in usable if each.torch == keep), *usable]), None)
 
 
 def _serves(driver: str, cann: str) -> bool:
@@ -233,10 +233,10 @@ def _pins(outside: Outside, wheel: Wheel) -> dict[str, str]:
 
 def _out_of_range(outside: Outside, is_pair: bool) -> Iterator[tuple[str, str]]:
     try:
-        wanted = supported_ranges()
+        ranges = supported_ranges()
     except PackageNotFoundError:
         return
-    for name, bounds in wanted.items():
+    for name, bounds in ranges.items():
         version = outside.package(name)
         if version is not None and not is_within(version, bounds) and not (is_pair and name in _PAIR):
             yield name, bounds

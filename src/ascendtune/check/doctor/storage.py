@@ -46,24 +46,24 @@ def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Findin
 
 
 def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool = False) -> Iterator[Finding]:
-    told, found = dict[str, bool](), []
+    mounts, found = dict[str, bool](), []
     measured: dict[tuple[str, int], tuple[float, float] | None] = {}
     for place in places:
-        there = existing_parent(place.path)
-        mount = outside.mount(there)
+        existing = existing_parent(place.path)
+        mount = outside.mount(existing)
         found += [*_options(place, mount), *_read_only(place, mount)]
-        key = (mount.point, there.stat().st_dev)
+        key = (mount.point, existing.stat().st_dev)
         if key not in measured:
-            measured[key] = _speed(outside, there)
+            measured[key] = _speed(outside, existing)
         speed = measured[key]
         # Model and data sets are often on one mount: one line for both.
-        told[_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed)] = speed is not None
+        mounts[_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed)] = speed is not None
         if speed is not None:
-            found += _slow(place, there, mount, *speed)
+            found += _slow(place, existing, mount, *speed)
     yield from dict.fromkeys(found)
     if are_given or not found:
-        yield ok(STORAGE, say("; ").join(told))
-    elif unmeasured := [line for line, is_measured in told.items() if not is_measured]:
+        yield ok(STORAGE, say("; ").join(mounts))
+    elif unmeasured := [line for line, is_measured in mounts.items() if not is_measured]:
         yield unknown(STORAGE, say("; ").join(unmeasured))
 
 
@@ -141,7 +141,7 @@ def _read_only(place: _Directory, mount: MountedFilesystem) -> Iterator[Finding]
         )
 
 
-def _slow(place: _Directory, there: Path, mount: MountedFilesystem, write: float, read: float) -> Iterator[Finding]:
+def _slow(place: _Directory, existing: Path, mount: MountedFilesystem, write: float, read: float) -> Iterator[Finding]:
     name = place.name
     if place.written and write < _SLOW_BYTES_PER_SECOND:
         minutes = _CHECKPOINT_BYTES / write / 60
@@ -150,7 +150,7 @@ def _slow(place: _Directory, there: Path, mount: MountedFilesystem, write: float
             say(
                 "{name} {path} ({kind}) writes {speed}/s",
                 name=name,
-                path=there,
+                path=existing,
                 kind=mount.kind,
                 speed=format_bytes(write),
             ),
@@ -167,7 +167,7 @@ def _slow(place: _Directory, there: Path, mount: MountedFilesystem, write: float
             say(
                 "{name} {path} ({kind}) reads {speed}/s",
                 name=name,
-                path=there,
+                path=existing,
                 kind=mount.kind,
                 speed=format_bytes(read),
             ),

@@ -48,10 +48,10 @@ _SERVICES = (
 def _look(outside: Outside) -> Iterator[Finding]:
     used = [service for service in _SERVICES if _is_used(outside, service)]
     hosts = {service: outside.env.get(service.host_variable) or service.host for service in used}
-    asked = {service: address_to_ask(host, outside.env) for service, host in hosts.items()}
-    answers = reachable(set(asked.values()))
+    addresses = {service: address_to_ask(host, outside.env) for service, host in hosts.items()}
+    answers = reachable(set(addresses.values()))
     for service in used:
-        if not answers[asked[service]]:
+        if not answers[addresses[service]]:
             yield warning(
                 TRACKER,
                 say(
@@ -63,7 +63,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
                 expected=say("a connection: this user is logged in, and a job that starts a run waits for it"),
                 remedy=service.offline,
             )
-    if reached := [service.package for service in used if answers[asked[service]]]:
+    if reached := [service.package for service in used if answers[addresses[service]]]:
         yield ok(TRACKER, say("{names} can be reached", names=", ".join(reached)))
 
 

@@ -144,18 +144,18 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
 def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     """The driver interface version that CANN requires."""
     file, said = next(runtime_infos(Path(kit.path)), (None, {}))
-    wanted = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
+    required = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
-    if wanted and have and release_key(have) < release_key(wanted):
+    if required and have and release_key(have) < release_key(required):
         yield failure(
             VERSIONS,
             say(
                 "the driver's interface (ascendhal) is {have}, CANN {version} needs {wanted}",
                 have=have,
                 version=kit.version,
-                wanted=wanted,
+                wanted=required,
             ),
-            expected=say("ascendhal {wanted} or newer", wanted=wanted),
+            expected=say("ascendhal {wanted} or newer", wanted=required),
             remedy=say("install the driver and firmware that belong to this CANN, and restart"),
             evidence=(str(file),),
         )
@@ -197,11 +197,11 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
         return
     both = say("driver {driver}, firmware {firmware}", driver=driver_version, firmware=firmware_version)
     accepted = read_list(driver.get("compatible_version_fw", ""))
-    asked = read_list(firmware.get("compatible_version_drv", ""))
-    if not accepted and not asked:
+    compatible = read_list(firmware.get("compatible_version_drv", ""))
+    if not accepted and not compatible:
         yield unknown(DRIVER_FIRMWARE, say("{both}: neither file lists compatible versions", both=both))
     elif any(_lies_in(firmware_version, each) for each in accepted) or any(
-        _lies_in(driver_version, each) for each in asked
+        _lies_in(driver_version, each) for each in compatible
     ):
         yield ok(DRIVER_FIRMWARE, both)
     else:

@@ -92,8 +92,8 @@ def _write(files: Mapping[Path, bytes]) -> None:
     """Write missing files; a file with other content is an error."""
     from ascendtune.core.files import write_atomically
 
-    there = [path for path in files if path.exists()]
-    for path in there:
+    existing = [path for path in files if path.exists()]
+    for path in existing:
         if not path.is_file() or path.read_bytes() != files[path]:
             raise InputError(
                 f"{path.name} exists with other content than quickstart writes",
@@ -101,7 +101,7 @@ def _write(files: Mapping[Path, bytes]) -> None:
                 remedy="give a new directory with --directory; run a recipe that you changed with `ascendtune train`",
                 where=path,
             )
-    for path in files.keys() - there:
+    for path in files.keys() - existing:
         with translated_disk_errors(path.parent, "writing the quickstart's files"):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, files[path])
@@ -165,23 +165,23 @@ def _show_next(run: Path) -> None:
     _headline("Files")
     print(f"run directory   {run}\nloss plot       {run / 'loss.png'}\nfinal weights   {run / 'model'}")
     _headline("Next steps")
-    ours, place = _command("ascendtune"), shlex.quote(str(run))
+    program, place = _command("ascendtune"), shlex.quote(str(run))
     for what, command in (
-        ("chat with it: a word, or Sort the letters: WORD", f"{ours} chat {place}"),
-        ("look at the run", f"{ours} runs show {place}"),
+        ("chat with it: a word, or Sort the letters: WORD", f"{program} chat {place}"),
+        ("look at the run", f"{program} runs show {place}"),
         ("show its curves", f"{_command('tensorboard')} --logdir {shlex.quote(str(run.parent))}"),
-        ("write a recipe for your own model and data", f"{ours} init"),
+        ("write a recipe for your own model and data", f"{program} init"),
     ):
         print(f"{what}\n  {colour(command, 'bold', sys.stdout)}")
 
 
 def _command(name: str) -> str:
     """The shell command for `name`: its name if the shell finds the one beside this Python, else its path."""
-    ours = Path(sys.executable).parent / name
+    own = Path(sys.executable).parent / name
     found = shutil.which(name)
-    if not ours.is_file() or (found and Path(found).resolve() == ours.resolve()):
+    if not own.is_file() or (found and Path(found).resolve() == own.resolve()):
         return name
-    return shlex.quote(os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours))
+    return shlex.quote(os.path.relpath(own) if own.is_relative_to(Path.cwd()) else str(own))
 
 
 def _headline(text: str) -> None:

@@ -40,8 +40,8 @@ class Skill:
     @property
     def files(self) -> dict[str, bytes]:
         """Two files in the messages format, by name; the questions include the right answer."""
-        asked = [(*question(word), _reply(word)) for word in self.questions]
-        return {TRAINING_FILE: _rows(self.training), QUESTIONS_FILE: _rows(asked)}
+        conversations = [(*question(word), _reply(word)) for word in self.questions]
+        return {TRAINING_FILE: _rows(self.training), QUESTIONS_FILE: _rows(conversations)}
 
 
 def question(word: str) -> list[Message]:

@@ -30,8 +30,8 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation:
     if prompt is None and row.get("instruction") is not None:
         if is_text(answer):
             return only_the_last_turn(alpaca.convert({**row, "output": answer}))
-        asked = alpaca.convert({**row, "output": "."}).messages[:-1]
-        prompt = [message for message in asked if message["role"] != "system"]
+        instruction_turns = alpaca.convert({**row, "output": "."}).messages[:-1]
+        prompt = [message for message in instruction_turns if message["role"] != "system"]
     if prompt is None:
         turns = _turns_of_transcript(answer) or listed(answer)
         if not isinstance(turns, list):
@@ -89,8 +89,8 @@ def _turns_of_transcript(text: Any) -> list[dict[str, str]]:
     # Text before the first speaker, which is empty here, then alternating speakers and texts.
     _, *parts = _SPEAKER.split(text.lstrip())
     return [
-        {"from": _SPEAKERS[speaker], "value": said.strip()}
-        for speaker, said in zip(parts[::2], parts[1::2], strict=True)
+        {"from": _SPEAKERS[speaker], "value": text.strip()}
+        for speaker, text in zip(parts[::2], parts[1::2], strict=True)
     ]
 
 
@@ -102,8 +102,8 @@ def _turns_that_ask(prompt: Any) -> list[dict[str, str]]:
 
 def _repeats(turns: list[Any], question: list[Any]) -> bool:
     """Whether a conversation contains the question, perhaps in another form, and after a system message."""
-    said = [_content(turn) for turn in turns]
-    return all(_content(turn) in said for turn in question)
+    contents = [_content(turn) for turn in turns]
+    return all(_content(turn) in contents for turn in question)
 
 
 def _content(turn: Any) -> Any:

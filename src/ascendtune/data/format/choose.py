@@ -113,16 +113,16 @@ def _refusing_media(convert: Convert) -> Convert:
     """`convert`, but rows with pictures are bad rows: their answers would be trained on without the picture."""
 
     def of_text(row: Mapping[str, Any]) -> Any:
-        made = convert(row)
+        result = convert(row)
         for name in _MEDIA:
             column = f"{name}s" if row.get(f"{name}s") else name
             if not row.get(column):
                 continue
-            contents = [each["content"] for conversation in conversations_of(made) for each in conversation.messages]
+            contents = [each["content"] for conversation in conversations_of(result) for each in conversation.messages]
             # A text may be a link that the answer mentions; a list of files or a picture itself may not.
             if isinstance(row[column], list | dict) or any(f"<{name}>" in content for content in contents):
                 raise BadRow("not only text", f"the column {column} holds {name}s; only text is supported")
-        return made
+        return result
 
     return of_text
 
@@ -131,8 +131,8 @@ def _with_template_options(convert: Convert) -> Convert:
     """`convert`, with the row's `chat_template_kwargs` as variables of the template."""
 
     def with_them(row: Mapping[str, Any]) -> Any:
-        made, options = convert(row), template_options(row)
-        return made if options is None else with_options(made, options)
+        result, options = convert(row), template_options(row)
+        return result if options is None else with_options(result, options)
 
     return with_them
 

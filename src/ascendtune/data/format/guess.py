@@ -230,7 +230,7 @@ def _are_said_in_turn(value: Any) -> bool:
 
 def _inside(columns: Sequence[_Column]) -> Guess | None:
     """A use of values inside a column: answers with ranks, a list of answers under `text`, two languages."""
-    question = _best_question([each for each in columns if each.is_prose()], taken=())
+    question = _best_question([each for each in columns if each.is_prose()], used=())
     for column in columns:
         values = [listed(value) for value in column.values]
         if question and column.is_named("answer") and values and all(map(is_scored, values)):
@@ -314,7 +314,7 @@ def _two_answers(prose: Sequence[_Column]) -> Guess | None:
     if bad and not good:
         # ms-swift's rejected_response occurs beside response.
         good = [each for each in prose if each.is_named("answer") and each.words < bad[0].words]
-    question = _best_question(prose, taken=(good[0], bad[0])) if good and bad else None
+    question = _best_question(prose, used=(good[0], bad[0])) if good and bad else None
     if question is None:
         return None
     found = {"prompt": question, "chosen": good[0], "rejected": bad[0]}
@@ -328,7 +328,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         answers = [each for each in answers if not each.words & _WORDS["answer"] <= {"a"}]
     named = max(answers, key=_answer_score, default=None)
     turns = [each for each in columns if each.is_named("question") and each.holds_turns()]
-    question = turns[0] if turns else _best_question(prose, taken=(named,) if named else ())
+    question = turns[0] if turns else _best_question(prose, used=(named,) if named else ())
     if question is None:
         return None
     others = [each for each in prose if each is not question and not each.is_named("context")]
@@ -367,9 +367,9 @@ def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:
     return any(_NUMBERED.sub("", each.name) == stem != each.name for each in prose if each is not answer)
 
 
-def _best_question(prose: Sequence[_Column], taken: Sequence[_Column]) -> _Column | None:
+def _best_question(prose: Sequence[_Column], used: Sequence[_Column]) -> _Column | None:
     """The likeliest question: by name, then by question marks, then the first column with values that differ."""
-    free = [column for column in prose if column not in taken and column.is_prose()]
+    free = [column for column in prose if column not in used and column.is_prose()]
     return max(free, key=_question_score, default=None)
 
 

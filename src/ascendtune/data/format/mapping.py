@@ -50,10 +50,10 @@ def translated(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
     columns = spec.columns
 
     def in_our_words(row: Mapping[str, Any]) -> Made:
-        taken = _mentioned(spec, row)
-        kept = {column: value for column, value in row.items() if column not in taken}
-        ours = {word: value_at(row, column) for word, column in columns.items() if column is not None}
-        return convert(kept | ours)
+        mentioned = _mentioned(spec, row)
+        kept = {column: value for column, value in row.items() if column not in mentioned}
+        mapped = {word: value_at(row, column) for word, column in columns.items() if column is not None}
+        return convert(kept | mapped)
 
     renamed = in_our_words if columns else convert
     return _with_tags(renamed, spec) if spec.tags else renamed
@@ -68,8 +68,8 @@ def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
         if not isinstance(given, dict) or speaker not in given:
             return given
         kept = {key: rest for key, rest in given.items() if key not in (speaker, value)}
-        said = given[speaker]
-        named = roles.get(said, f"{said} (no tag names it)") if isinstance(said, str) else said
+        name = given[speaker]
+        named = roles.get(name, f"{name} (no tag names it)") if isinstance(name, str) else name
         return kept | {"from": named, "value": given.get(value)}
 
     def turns_of(content: Any) -> Any:

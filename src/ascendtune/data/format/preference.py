@@ -58,8 +58,8 @@ def _of_openai(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row, with OpenAI's names of preference fine-tuning replaced by ours."""
     if all(row.get(name) is None for name in _OPENAI):
         return row
-    asked = listed(row.get("input"))
-    messages, offered = (asked.get("messages"), asked.get("tools")) if isinstance(asked, dict) else (asked, None)
+    inputs = listed(row.get("input"))
+    messages, offered = (inputs.get("messages"), inputs.get("tools")) if isinstance(inputs, dict) else (inputs, None)
     kept = {name: value for name, value in row.items() if name not in ("input", *_OPENAI)}
     better, worse = (listed(row.get(name)) for name in _OPENAI)
     return {**kept, "prompt": messages, "chosen": better, "rejected": worse, "tools": offered or row.get("tools")}

@@ -96,13 +96,13 @@ def tool_calls(value: Any) -> list[dict[str, Any]]:
         arguments = {} if arguments in (None, "") else listed(arguments)
         if not isinstance(arguments, dict) or not _is_json(arguments):
             raise BadRow("unreadable tool call", f"the arguments of {function['name']} are not a JSON object")
-        made: dict[str, Any] = {
+        openai_call: dict[str, Any] = {
             "type": "function",
             "function": {"name": function["name"], "arguments": arguments},
         }
         if is_text(call.get("id")):
-            made["id"] = call["id"]
-        calls.append(made)
+            openai_call["id"] = call["id"]
+        calls.append(openai_call)
     if not calls:
         raise BadRow("unreadable tool call", "the list of calls is empty")
     return calls

@@ -41,18 +41,18 @@ def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
 def convert(row: Mapping[str, Any]) -> UnpairedPreference:
     """`label` (or `kto_tag`) is true, or 1, for a good answer."""
     if row.get("completion") is not None:
-        made = answered(row, "completion")
+        answer_ = answered(row, "completion")
     elif row.get("instruction") is not None:
-        made = only_the_last_turn(alpaca.convert(row))
+        answer_ = only_the_last_turn(alpaca.convert(row))
     elif (turns := row.get("messages") or row.get("conversations")) is not None:
-        made = conversation(row, listed(turns))
+        answer_ = conversation(row, listed(turns))
     else:
         raise BadRow("no answer", "there is neither a completion nor a conversation")
     label = _truth(_label_of(row))
     if not isinstance(label, bool):
         shown = repr(label) if isinstance(label, str | int | float) else kind_of(label)
         raise BadRow("label is not true or false", f"it is {shown}")
-    return UnpairedPreference(made, label)
+    return UnpairedPreference(answer_, label)
 
 
 def _truth(label: Any) -> Any:

@@ -177,16 +177,16 @@ def fetch(
     """
     require_writable(request.directory)
     listing = Listing(pinned.commit, pinned.files) if pinned else list_files(request, mirrors)
-    wanted = [file for file in listing.files if request.wants(file.path)]
-    if not wanted:
+    selected = [file for file in listing.files if request.wants(file.path)]
+    if not selected:
         raise input_error(request.kind)(
             f"none of the {count_of(len(listing.files), 'file')} of {request.name} matches --include and --exclude",
             code="no-wanted-file",
             remedy="change --include or --exclude; files: " + ", ".join(each.path for each in listing.files[:8]),
         )
     say(
-        f"{request.name} at {listing.commit[:12]}: {count_of(len(wanted), 'file')}, "
-        f"{format_bytes(sum(each.size for each in wanted))}{_left_out(request, listing)}"
+        f"{request.name} at {listing.commit[:12]}: {count_of(len(selected), 'file')}, "
+        f"{format_bytes(sum(each.size for each in selected))}{_left_out(request, listing)}"
     )
     with translated_disk_errors(request.directory, "making a directory"):
         (request.directory / STATE).mkdir(parents=True, exist_ok=True)
@@ -198,13 +198,13 @@ def fetch(
                 remedy="wait for it, or choose another --to",
                 where=request.directory,
             )
-        missing = _missing(request, wanted)
+        missing = _missing(request, selected)
         count = _count_of(request, missing, progress)
         _Download(request, listing.commit, mirrors, least_speed, count).fetch_all(missing)
-        manifest = Manifest(request.name, request.kind, mirrors.current().endpoint, listing.commit, tuple(wanted))
+        manifest = Manifest(request.name, request.kind, mirrors.current().endpoint, listing.commit, tuple(selected))
         manifest.write(request.directory)
         _remove_old_parts(request.directory)
-    return FetchResult(manifest, count.arrived, len(wanted) - len(missing))
+    return FetchResult(manifest, count.arrived, len(selected) - len(missing))
 
 
 def _left_out(request: SnapshotRequest, listing: Listing) -> str:
@@ -254,10 +254,10 @@ def _unlisted(request: SnapshotRequest, faults: Sequence[tuple[HubClient, Fault]
     )
 
 
-def _missing(request: SnapshotRequest, wanted: Sequence[RemoteFile]) -> list[RemoteFile]:
+def _missing(request: SnapshotRequest, selected: Sequence[RemoteFile]) -> list[RemoteFile]:
     """The selected files that do not exist yet; an existing file that differs is never overwritten."""
     missing, differing = [], []
-    for file in wanted:
+    for file in selected:
         path = request.directory / file.path
         if not path.exists() and not path.is_symlink():
             missing.append(file)
@@ -277,15 +277,15 @@ def _missing(request: SnapshotRequest, wanted: Sequence[RemoteFile]) -> list[Rem
 def _count_of(request: SnapshotRequest, missing: Sequence[RemoteFile], progress: Progress) -> _Count:
     """Bytes that earlier tries have received of the missing files; raises if the disk has no space for the rest."""
     parts = {file.path: _size_of(part_of(request.directory, file)) for file in missing}
-    total, here = sum(file.size for file in missing), sum(parts.values())
+    total, received = sum(file.size for file in missing), sum(parts.values())
     require_free_space(
         request.directory,
-        total - here,
-        f"{request.name} needs {format_bytes(total - here)} more",
+        total - received,
+        f"{request.name} needs {format_bytes(total - received)} more",
         remedy="free space, or choose another --to",
     )
-    if here:
-        say(f"{format_bytes(here)} of them are here from an earlier try")
+    if received:
+        say(f"{format_bytes(received)} of them are here from an earlier try")
     return _Count(f"MiB of {request.name}", total, progress, parts)
 
 

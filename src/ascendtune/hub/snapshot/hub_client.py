@@ -157,8 +157,8 @@ def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[Hu
         _require_hub(named, "MODELSCOPE_ENDPOINT", remedy)
         return [ModelScope(named, environment.get("MODELSCOPE_API_TOKEN"))]
     own = environment.get("HF_ENDPOINT", "").rstrip("/")
-    wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
-    endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
+    chosen = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
+    endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in chosen))
     remedy = f"choose {', '.join((*_MIRRORS, 'modelscope'))}, or give the URL of a mirror of Hugging Face"
     for each in endpoints:
         _require_hub(each, "--from", remedy)

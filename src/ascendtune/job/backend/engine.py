@@ -54,15 +54,15 @@ class JobEngine:
             what = "is not installed here" if missing else f"cannot be used: {_output_of(probed)}"
             remedy = "run this where it can be used, or leave --apply out: then the file is only written"
             raise MachineError(f"{self.program} {what}", code="engine-unavailable", remedy=remedy)
-        there = self.largest_node(submission) if submission.vendor.is_accelerator else None
-        if there is None or there >= submission.devices:
+        largest = self.largest_node(submission) if submission.vendor.is_accelerator else None
+        if largest is None or largest >= submission.devices:
             return
         noun = submission.vendor.noun
-        if there == 0:
+        if largest == 0:
             what, remedy = f"there is no {noun}", "choose another --accelerator, or another engine"
         else:
-            what = f"{submission.devices} {noun} on one node requested, at most {there} available"
-            remedy = f"use --devices {there}, and --nodes for more"
+            what = f"{submission.devices} {noun} on one node requested, at most {largest} available"
+            remedy = f"use --devices {largest}, and --nodes for more"
         raise MachineError(what, code="too-few-devices", remedy=f"{remedy} ({self._source(submission)})")
 
     def hand_over(self, file: Path) -> str:

@@ -59,7 +59,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     if not place.is_alone:
         meeting = f"{place.master_addr}:{place.master_port}"
         say(f"node {place.node_rank} of {place.nnodes}: all nodes meet at {meeting}, the first waits for the last")
-    return run_to_the_end(spec, job, lambda asked: _attempt(spec, place, argv, env, asked))
+    return run_to_the_end(spec, job, lambda stop_signals: _attempt(spec, place, argv, env, stop_signals))
 
 
 def _start_watcher(run_dir: Path, env: dict[str, str]) -> None:
@@ -68,7 +68,9 @@ def _start_watcher(run_dir: Path, env: dict[str, str]) -> None:
         process.start_beside(argv, env)
 
 
-def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, str], asked: StopSignals) -> JobResult:
+def _attempt(
+    spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, str], stop_signals: StopSignals
+) -> JobResult:
     before = record_of(spec.run_dir)
     log = spec.launcher_log(place) if argv != list(spec.argv) else None
     with translated_disk_errors(spec.logs, "opening a log"):
@@ -78,24 +80,24 @@ def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, st
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log, scratch=scratch)
     others = OtherNodes(spec.run_dir, before) if not place.is_alone else None
     watcher = Watcher(spec.run_dir, spec.on_hang, StopMethods(launcher.ask, launcher.kill), launcher.workers)
-    exit_code = _until_the_end(launcher, asked, others, watcher)
+    exit_code = _until_the_end(launcher, stop_signals, others, watcher)
     watcher.close()
-    return job_result(spec.run_dir, before, LauncherExit(exit_code, log, log_size_before), asked.first)
+    return job_result(spec.run_dir, before, LauncherExit(exit_code, log, log_size_before), stop_signals.first)
 
 
-def _until_the_end(launcher: Launcher, asked: StopSignals, others: OtherNodes | None, watcher: Watcher) -> int:
+def _until_the_end(launcher: Launcher, stop_signals: StopSignals, others: OtherNodes | None, watcher: Watcher) -> int:
     has_asked = False
     while (exit_code := launcher.wait()) is None:
-        if asked.again or (others and others.have_failed()):
+        if stop_signals.again or (others and others.have_failed()):
             launcher.kill()
-        elif asked.first and not has_asked:
-            launcher.ask(asked.first)
+        elif stop_signals.first and not has_asked:
+            launcher.ask(stop_signals.first)
             has_asked = True
-        if asked.pause:
-            asked.pause = False
+        if stop_signals.pause:
+            stop_signals.pause = False
             launcher.pause()
         watcher.look()
-    launcher.end_descendants(lambda: asked.again)
+    launcher.end_descendants(lambda: stop_signals.again)
     return exit_code
 
 

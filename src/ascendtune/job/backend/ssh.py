@@ -45,29 +45,31 @@ def start(spec: JobSpec, cluster: ClusterSpec) -> JobResult:
     attempts = itertools.count()
     with screen(spec.logs, is_foreign=spec.is_foreign) as shown:
         result = run_to_the_end(
-            spec, job, lambda asked: _attempt(spec, job, cluster, asked, shown, is_restart=next(attempts) > 0)
+            spec,
+            job,
+            lambda stop_signals: _attempt(spec, job, cluster, stop_signals, shown, is_restart=next(attempts) > 0),
         )
         shown.finish(was_asked_to_stop=result.exit_code >= 128)
     return result
 
 
 def _attempt(
-    spec: JobSpec, job: Job, cluster: ClusterSpec, asked: StopSignals, screen: Screen, *, is_restart: bool
+    spec: JobSpec, job: Job, cluster: ClusterSpec, stop_signals: StopSignals, screen: Screen, *, is_restart: bool
 ) -> JobResult:
     before = record_of(spec.run_dir)
     inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
     try:
         if is_restart:
-            wait_for_reconnect(cluster, lambda: asked.first)
+            wait_for_reconnect(cluster, lambda: stop_signals.first)
         with connected(cluster.hosts, inbox) as nodes:
-            gathered = gather(spec, cluster, nodes, inbox, lambda: asked.first)
+            gathered = gather(spec, cluster, nodes, inbox, lambda: stop_signals.first)
             registry.note_devices(job, gathered.kind, sum(gathered.nproc))
             for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
                 node.send(start=message)
-            ending = _Run(spec, gathered, inbox, asked, screen, cluster.silence_seconds).until_the_end()
+            ending = _Run(spec, gathered, inbox, stop_signals, screen, cluster.silence_seconds).until_the_end()
     except Stopped as stopped:
         return JobResult(stopped.exit_code)
-    return job_result(spec.run_dir, before, ending, asked.first)
+    return job_result(spec.run_dir, before, ending, stop_signals.first)
 
 
 def _starts(spec: JobSpec, gathered: ReadyNodes) -> Iterator[dict[str, Any]]:
@@ -102,13 +104,13 @@ class _Run:
         spec: JobSpec,
         gathered: ReadyNodes,
         inbox: queue.SimpleQueue[Received],
-        asked: StopSignals,
+        stop_signals: StopSignals,
         screen: Screen,
         silence_seconds: float,
     ) -> None:
         self._nodes = gathered.nodes
         self._inbox = inbox
-        self._asked = asked
+        self._asked = stop_signals
         self._screen = screen
         self._silence_seconds = silence_seconds
         self._run_dir = spec.run_dir
@@ -136,10 +138,10 @@ class _Run:
 
     def _listen(self) -> None:
         try:
-            said = self._inbox.get(timeout=0.2)
+            received = self._inbox.get(timeout=0.2)
         except queue.Empty:
             return
-        node, message = said.node, said.message
+        node, message = received.node, received.message
         if node not in self._nodes:
             return
         if message is None:

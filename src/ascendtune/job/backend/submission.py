@@ -119,8 +119,8 @@ class Submission:
     @property
     def places(self) -> str:
         """ "2 nodes × 8 NPU"."""
-        here = count_of(self.devices, self.vendor.noun, self.vendor.plural)
-        return f"{self.nodes} nodes × {here}" if self.nodes > 1 else here
+        devices = count_of(self.devices, self.vendor.noun, self.vendor.plural)
+        return f"{self.nodes} nodes × {devices}" if self.nodes > 1 else devices
 
 
 def require_text(text: str, refused: re.Pattern[str]) -> None:

@@ -50,7 +50,7 @@ class HangReport:
         }
         if len(hosts) == 1:
             return ranks(self.odd)
-        return ", ".join(f"{ranks(those)} on {host}" for host, those in named.items() if those)
+        return ", ".join(f"{ranks(of_host)} on {host}" for host, of_host in named.items() if of_host)
 
     def lines(self) -> list[str]:
         """One line for ranks in the same place, then the odd ranks."""
@@ -59,12 +59,14 @@ class HangReport:
             key = (stack.beat.phase, stack.beat.step, telling_frame(stack.frames) or stack.source, stack.is_stopped)
             groups.setdefault(key, []).append(stack)
         lines = [_line(stacks) for stacks in groups.values()]
-        here = {stack.beat.rank for stack in self.stacks}
-        lines += [f"rank {beat.rank} on {beat.host}: {beat.place}" for beat in self.beats if beat.rank not in here]
+        with_stacks = {stack.beat.rank for stack in self.stacks}
+        lines += [
+            f"rank {beat.rank} on {beat.host}: {beat.place}" for beat in self.beats if beat.rank not in with_stacks
+        ]
         if self.moves_on:
             lines.append("the run continues: this is a snapshot")
         elif len(self.beats) > 1:
-            elsewhere = ", as far as this host can see" if len(here) < len(self.beats) else ""
+            elsewhere = ", as far as this host can see" if len(with_stacks) < len(self.beats) else ""
             lines.append(f"odd rank: {self.who()}" if self.odd else f"no rank differs{elsewhere}")
         return [*lines, *([f"stacks: {self.directory}"] if self.directory else [])]
 

@@ -68,7 +68,7 @@ class Judge:
         self._seen = (0, 0.0)
         self._step_seconds = deque[float](maxlen=_STEPS_KEPT)
 
-    def look(self, here: Sequence[Beat], now: float) -> Hang | None:
+    def look(self, beats: Sequence[Beat], now: float) -> Hang | None:
         """The hang that the heartbeats indicate, or None.
 
         A rank in a long phase (it writes a checkpoint) excuses all ranks that wait for it.
@@ -77,17 +77,17 @@ class Judge:
             here: heartbeats of the processes that run on this machine.
             now: the time on the clock of their `monotonic`.
         """
-        if not here:
+        if not beats:
             return None
-        self._learn(here, now)
+        self._learn(beats, now)
         pace = self._pace()
-        if any(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in here):
+        if any(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in beats):
             return None
-        silent = now - max(beat.monotonic for beat in here)
-        return Hang(tuple(here), silent, pace)
+        silent_seconds = now - max(beat.monotonic for beat in beats)
+        return Hang(tuple(beats), silent_seconds, pace)
 
-    def _learn(self, here: Sequence[Beat], now: float) -> None:
-        attempt, step = here[0].attempt, min(beat.step for beat in here)
+    def _learn(self, beats: Sequence[Beat], now: float) -> None:
+        attempt, step = beats[0].attempt, min(beat.step for beat in beats)
         before, then = self._seen
         if attempt != self._attempt:
             self._attempt = attempt

@@ -98,14 +98,14 @@ class Watcher:
         if now - self._looked > _ASLEEP_SECONDS:
             self._awake_since = now
         self._looked = now
-        here = self._beats_here(now)
-        hang = self._judge.look(here, now)
+        beats = self._beats_here(now)
+        hang = self._judge.look(beats, now)
         if hang and now - self._awake_since < self._limits.least_seconds:
             return
         if hang and self._told_since is None:
             self._told_since = now - hang.silent_seconds
             self._act(hang, now)
-        elif here and not hang and self._told_since is not None:
+        elif beats and not hang and self._told_since is not None:
             say(f"the run continues, after {format_duration(now - self._told_since)} without a heartbeat")
             self._told_since = None
 
@@ -134,17 +134,17 @@ class Watcher:
         if is_time:
             self._workers = self._find_workers()
         beats = beats_of(self._run.path, self._workers, None if is_time else self._ranks_here)
-        here = [beat for beat in beats if beat.process()]
-        if is_time or not here:
-            self._ranks_here = [beat.rank for beat in here]
-            have_begun = here and all(beat.phase != STARTUP for beat in here)
+        own_beats = [beat for beat in beats if beat.process()]
+        if is_time or not own_beats:
+            self._ranks_here = [beat.rank for beat in own_beats]
+            have_begun = own_beats and all(beat.phase != STARTUP for beat in own_beats)
             self._list_at = now + (_LIST_EVERY_SECONDS if have_begun else 0)
-        return here
+        return own_beats
 
     def _act(self, hang: Hang, now: float) -> None:
         verdict = self._look_closely()
-        said = f"the run hangs: no heartbeat for {format_duration(hang.silent_seconds)}{_pace(hang)}"
-        warn("\n  ".join([said, *verdict.lines()]))
+        sentence = f"the run hangs: no heartbeat for {format_duration(hang.silent_seconds)}{_pace(hang)}"
+        warn("\n  ".join([sentence, *verdict.lines()]))
         if self._ways is None:
             return
         say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")

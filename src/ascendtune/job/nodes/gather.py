@@ -65,7 +65,7 @@ def gather(
     cluster: ClusterSpec,
     nodes: Sequence[RemoteNode],
     inbox: queue.SimpleQueue[Received],
-    asked: StopRequested,
+    stop_requested: StopRequested,
 ) -> ReadyNodes:
     """Exchange handshakes with every node, leave out nodes that do not answer if that is permitted, and choose an
     address for node 0.
@@ -78,21 +78,23 @@ def gather(
         MachineError: a host cannot be reached or differs from the others; all of them are named at once.
     """
     with _token(spec.run_dir) as token:
-        hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, token=token, asked=asked)
+        hellos, troubles = handshake(
+            nodes, inbox, silence_seconds=cluster.silence_seconds, token=token, stop_requested=stop_requested
+        )
         deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
         for node in hellos:
-            if error := _unanswered(token, nodes.index(node), node, deadline, asked):
+            if error := _unanswered(token, nodes.index(node), node, deadline, stop_requested):
                 troubles[node] = error
     ready = _allowed(cluster, nodes, hellos, troubles)
     for node, error in troubles.items():
         warn(f"continuing without {node.host.name}: {error.what}")
         node.end()
     answers = [hellos[node] for node in ready]
-    told = {node.host: hellos[node] for node in ready}
-    require_compatible_hosts(told)
-    warn_of_clocks(told)
+    described = {node.host: hellos[node] for node in ready}
+    require_compatible_hosts(described)
+    warn_of_clocks(described)
     nproc = tuple(_nproc(node, answer, cluster) for node, answer in zip(ready, answers, strict=True))
-    address, port = _endpoint(ready, answers, inbox, asked)
+    address, port = _endpoint(ready, answers, inbox, stop_requested)
     return ReadyNodes(tuple(ready), nproc, answers[0]["kind"], address, port)
 
 
@@ -124,11 +126,11 @@ def _token(run_dir: Path) -> Iterator[Path]:
 
 
 def _unanswered(
-    token: Path, number: int, node: RemoteNode, deadline: float, asked: StopRequested
+    token: Path, number: int, node: RemoteNode, deadline: float, stop_requested: StopRequested
 ) -> AscendtuneError | None:
     answer = token.with_name(f"{token.name}.{number}")
     while not answer.exists():
-        raise_if_stopped(asked)
+        raise_if_stopped(stop_requested)
         if time.monotonic() > deadline:
             return MachineError(
                 f"files that {node.host.name} writes into the run directory are not visible here",
@@ -157,7 +159,7 @@ def _endpoint(
     nodes: Sequence[RemoteNode],
     answers: Sequence[dict[str, Any]],
     inbox: queue.SimpleQueue[Received],
-    asked: StopRequested,
+    stop_requested: StopRequested,
 ) -> tuple[str, int]:
     """Address and port at which node 0 will wait for the others."""
     # This machine is not reached by ssh: its address is the source of its ssh connections.
@@ -165,17 +167,17 @@ def _endpoint(
     nodes[0].send(peers=reached[1:] or reached)
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
-        said = next_message(inbox, deadline, asked)
-        if said is None:
+        received = next_message(inbox, deadline, stop_requested)
+        if received is None:
             raise MachineError(
                 f"{nodes[0].host.name} does not report an address for the rendezvous",
                 code="host-silent",
                 remedy="check that the machine is up",
                 where=nodes[0].host.name,
             )
-        if said.message is None and said.node in nodes:
-            raise said.node.why_ended()
-        if said.message and "refused" in said.message:
-            raise error_on(said.node.host.name, said.message["refused"])
-        if said.message and "endpoint" in said.message:
-            return said.message["endpoint"]["address"], int(said.message["endpoint"]["port"])
+        if received.message is None and received.node in nodes:
+            raise received.node.why_ended()
+        if received.message and "refused" in received.message:
+            raise error_on(received.node.host.name, received.message["refused"])
+        if received.message and "endpoint" in received.message:
+            return received.message["endpoint"]["address"], int(received.message["endpoint"]["port"])

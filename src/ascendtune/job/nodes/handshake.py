@@ -33,7 +33,7 @@ def handshake(
     *,
     silence_seconds: float,
     token: Path | None = None,
-    asked: StopRequested = lambda: None,
+    stop_requested: StopRequested = lambda: None,
 ) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
     """The answers of the hosts that answer, and the errors of the others.
 
@@ -56,15 +56,15 @@ def handshake(
     troubles: dict[RemoteNode, AscendtuneError] = {}
     deadline = time.monotonic() + ANSWER_SECONDS
     while len(hellos) + len(troubles) < len(nodes):
-        said = next_message(inbox, deadline, asked)
-        if said is None:
+        received = next_message(inbox, deadline, stop_requested)
+        if received is None:
             break
-        if said.message is None:
-            troubles.setdefault(said.node, said.node.why_ended())
-        elif "hello" in said.message:
-            hellos[said.node] = {**said.message["hello"], "received": time.time()}
-        elif "refused" in said.message:
-            troubles[said.node] = error_on(said.node.host.name, said.message["refused"])
+        if received.message is None:
+            troubles.setdefault(received.node, received.node.why_ended())
+        elif "hello" in received.message:
+            hellos[received.node] = {**received.message["hello"], "received": time.time()}
+        elif "refused" in received.message:
+            troubles[received.node] = error_on(received.node.host.name, received.message["refused"])
     for node in nodes:
         if node not in hellos and node not in troubles:
             troubles[node] = _silent(node)
@@ -81,26 +81,26 @@ def _silent(node: RemoteNode) -> MachineError:
     )
 
 
-def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: StopRequested) -> Received | None:
+def next_message(inbox: queue.SimpleQueue[Received], deadline: float, stop_requested: StopRequested) -> Received | None:
     """The next message; None if none arrives until `deadline`.
 
     Raises:
         Stopped: the user has requested a stop.
     """
     while (now := time.monotonic()) < deadline:
-        raise_if_stopped(asked)
+        raise_if_stopped(stop_requested)
         with suppress(queue.Empty):
             return inbox.get(timeout=min(_LOOK_EVERY_SECONDS, deadline - now))
     return None
 
 
-def raise_if_stopped(asked: StopRequested) -> None:
+def raise_if_stopped(stop_requested: StopRequested) -> None:
     """Raise `Stopped` if the user has requested a stop."""
-    if number := asked():
+    if number := stop_requested():
         raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
 
 
-def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
+def wait_for_reconnect(cluster: ClusterSpec, stop_requested: StopRequested) -> None:
     """Wait until every host answers, or the waiting time is over; `gather` then reports hosts that still do not answer.
 
     Raises:
@@ -109,7 +109,7 @@ def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
     began = time.monotonic()
     missing, was_told = cluster.hosts, False
     while time.monotonic() - began < cluster.patience_seconds:
-        troubles = _troubles(missing, cluster, asked)
+        troubles = _troubles(missing, cluster, stop_requested)
         if not troubles:
             if was_told:
                 say(f"all hosts answer, after {format_duration(time.monotonic() - began)}")
@@ -120,13 +120,13 @@ def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
             why = next(iter(troubles.values())).what
             say(f"waiting for {names} to return, for at most {cluster.patience_seconds:.0f} s: {why}")
             was_told = True
-        next_message(queue.SimpleQueue(), time.monotonic() + _TRY_EVERY_SECONDS, asked)
+        next_message(queue.SimpleQueue(), time.monotonic() + _TRY_EVERY_SECONDS, stop_requested)
 
 
 def _troubles(
-    hosts: Sequence[TargetHost], cluster: ClusterSpec, asked: StopRequested
+    hosts: Sequence[TargetHost], cluster: ClusterSpec, stop_requested: StopRequested
 ) -> Mapping[TargetHost, AscendtuneError]:
     inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
     with connected(hosts, inbox) as nodes:
-        _, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, asked=asked)
+        _, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, stop_requested=stop_requested)
     return {node.host: error for node, error in troubles.items()}

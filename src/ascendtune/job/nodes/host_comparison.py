@@ -46,8 +46,8 @@ def groups_of(values: Mapping[str, str]) -> tuple[HostGroup, ...]:
     ordered = sorted(hosts.items(), key=lambda group: len(group[1]))
     has_view = len(values) >= _FEWEST_FOR_A_VIEW and len(ordered[-1][1]) > len(ordered[-2][1])
     return tuple(
-        HostGroup(value, tuple(those), has_view and number == len(ordered))
-        for number, (value, those) in enumerate(ordered, 1)
+        HostGroup(value, tuple(members), has_view and number == len(ordered))
+        for number, (value, members) in enumerate(ordered, 1)
     )
 
 
@@ -121,9 +121,9 @@ def _require_apart(answers: Answers) -> None:
     names: dict[str, list[str]] = {}
     for host, answer in answers.items():
         names.setdefault(answer["machine"], []).append(host.name)
-    if same := [those for those in names.values() if len(those) > 1]:
+    if same := [same_machine for same_machine in names.values() if len(same_machine) > 1]:
         raise InputError(
-            "; ".join(f"{in_a_row(those)} are the same machine" for those in same),
+            "; ".join(f"{in_a_row(same_machine)} are the same machine" for same_machine in same),
             code="duplicate-host",
             remedy=f"name it once; for several processes there use --devices N, or `{same[0][0]} slots=N` in a host "
             "file",

@@ -65,10 +65,10 @@ def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
     return int(given)
 
 
-def _missing(name: str, wanted: str) -> InputError:
+def _missing(name: str, description: str) -> InputError:
     return InputError(
         f"NNODES is greater than 1, and {name} is not set",
         code="node-variable-missing",
-        remedy=f"set it to {wanted}; or unset NNODES",
+        remedy=f"set it to {description}; or unset NNODES",
         where=f"environment variable {name}",
     )

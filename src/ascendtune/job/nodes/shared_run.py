@@ -74,10 +74,10 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
     def all_know() -> bool:
         nonlocal answered
         questions = {str(rank): _read(directory / f"node_{rank}.json") for rank in range(1, place.nnodes)}
-        asked = {rank: question["nonce"] for rank, question in questions.items() if "nonce" in question}
-        if asked != answered:
-            write_json(directory / "answer.json", {"run": str(run.resolve()), "nonces": asked})
-            answered = asked
+        nonces = {rank: question["nonce"] for rank, question in questions.items() if "nonce" in question}
+        if nonces != answered:
+            write_json(directory / "answer.json", {"run": str(run.resolve()), "nonces": nonces})
+            answered = nonces
         return all(question.get("knows") == question.get("nonce", "") for question in questions.values())
 
     with translated_disk_errors(directory, "telling the other nodes which run it is"):
@@ -129,8 +129,8 @@ def _directory(runs: Path, place: NodePlace) -> Path:
 
 
 def _missing(place: NodePlace, directory: Path) -> str:
-    there = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
-    missing = [str(rank) for rank in range(1, place.nnodes) if rank not in there]
+    arrived = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
+    missing = [str(rank) for rank in range(1, place.nnodes) if rank not in arrived]
     if not missing:
         return "the nodes to continue"
     *first, last = missing if len(missing) <= _MOST_NAMED else [*missing[:_MOST_NAMED], "more"]

@@ -68,12 +68,12 @@ class Conda:
         Raises:
             InputError: it does not exist.
         """
-        there = self.environments()
-        if (prefix := _find(there, environment)) is None:
+        environments = self.environments()
+        if (prefix := _find(environments, environment)) is None:
             raise InputError(
                 f"no conda environment {environment}",
                 code="unknown-name",
-                remedy=f"there are: {', '.join(sorted(there)) or 'none'}",
+                remedy=f"there are: {', '.join(sorted(environments)) or 'none'}",
             )
         return prefix
 
@@ -90,7 +90,7 @@ class Conda:
         Raises:
             InputError: a name is not valid, the old environment does not exist or is in use, or the new one exists.
         """
-        there = self.environments()
+        environments = self.environments()
         for name in (old, new):
             is_path = name.startswith("/") and (name is old or not _REFUSED_IN_PATHS.search(name))
             if not (_NAME.fullmatch(name) or is_path):
@@ -106,7 +106,7 @@ class Conda:
                 code="target-in-use",
                 remedy="an earlier clone that was killed leaves conda running: wait until it ends, then run this again",
             )
-        if (copy := _find(there, new)) is not None:
+        if (copy := _find(environments, new)) is not None:
             raise self._exists(old, prefix, new, copy, then_remove=then_remove)
         if new.startswith("/") and Path(new).exists():
             raise InputError(
@@ -141,17 +141,17 @@ class Conda:
                 code="clone-differs",
                 remedy="look at `conda env list`; nothing was removed",
             )
-        wanted, copied = self.packages(source), self.packages(copy)
-        if wanted != copied or not wanted:
-            missing = sorted(f"{name} {version}" for name, version, *_ in wanted - copied)
-            added = sorted(f"{name} {version}" for name, version, *_ in copied - wanted)
+        expected, copied = self.packages(source), self.packages(copy)
+        if expected != copied or not expected:
+            missing = sorted(f"{name} {version}" for name, version, *_ in expected - copied)
+            added = sorted(f"{name} {version}" for name, version, *_ in copied - expected)
             raise CheckFailed(
                 f"the copy {new} differs: missing {', '.join(missing[:5]) or 'nothing'}; "
                 f"additional {', '.join(added[:5]) or 'nothing'}",
                 code="clone-differs",
                 remedy=f"{old} was not removed; look at `conda list` of both, then: conda remove {_select(new)} --all",
             )
-        return len(wanted)
+        return len(expected)
 
     def remove(self, prefix: Path) -> None:
         """Remove an environment.
@@ -165,18 +165,18 @@ class Conda:
         """The error for an existing environment: an earlier clone may have completed, or been interrupted."""
         choose = f"choose another name, or, if an interrupted clone left it: conda remove {_select(new)} --all"
         try:
-            wanted, there = self.packages(source), self.packages(copy)
+            expected, existing = self.packages(source), self.packages(copy)
         except MachineError:
             return InputError(f"the environment {new} exists", code="path-exists", remedy=choose)
-        if wanted != there or not wanted:
-            shared = f"it has {len(wanted & there)} of the {count_of(len(wanted), 'package')} of {old}"
+        if expected != existing or not expected:
+            shared = f"it has {len(expected & existing)} of the {count_of(len(expected), 'package')} of {old}"
             return InputError(f"the environment {new} exists; {shared}", code="path-exists", remedy=choose)
         remedy = "nothing is left to clone, unless it is another environment with equal packages"
         if then_remove:
             rest = f"conda remove {_select(str(source))} --all"
             remedy = f"an earlier clone was complete; what is left of the renaming: {rest}"
         return InputError(
-            f"the environment {new} exists, with all {count_of(len(wanted), 'package')} of {old}",
+            f"the environment {new} exists, with all {count_of(len(expected), 'package')} of {old}",
             code="path-exists",
             remedy=remedy,
         )
@@ -211,10 +211,10 @@ def _find(environments: Mapping[str, Path], name: str) -> Path | None:
     """The environment with this name or path; None if there is none."""
     if name in environments or not name.startswith("/"):
         return environments.get(name)
-    wanted = Path(name).resolve()
-    listed = next((each for each in environments.values() if each.resolve() == wanted), None)
+    path = Path(name).resolve()
+    listed = next((each for each in environments.values() if each.resolve() == path), None)
     # conda lists no environment that it did not register (register_envs, another user's).
-    return listed or (wanted if (wanted / "conda-meta/history").is_file() else None)
+    return listed or (path if (path / "conda-meta/history").is_file() else None)
 
 
 def _cloning_into(new: str) -> list[int]:

@@ -125,11 +125,11 @@ def bypasses(
         MachineError: a configuration file cannot be read.
     """
     mirror = MIRRORS[name]
-    for tool, variable, wanted in (
+    for tool, variable, expected in (
         ("pip", "PIP_INDEX_URL", mirror.pip),
         ("huggingface", "HF_ENDPOINT", mirror.huggingface),
     ):
-        if tool in tools and (given := env.get(variable)) and given.rstrip("/") != (wanted or "").rstrip("/"):
+        if tool in tools and (given := env.get(variable)) and given.rstrip("/") != (expected or "").rstrip("/"):
             yield (
                 f"{tool} uses {without_secrets(given)}: {variable} is set, and wins over the file",
                 f"unset {variable}",
@@ -143,15 +143,15 @@ def bypasses(
 
 
 def _other_indexes(index: str | None, env: Mapping[str, str], root: Path) -> Iterator[tuple[str, str]]:
-    found, ours = indexes(env, root), pip_file(env)
+    found, own_file = indexes(env, root), pip_file(env)
     for each in found:
         if each.section != "global" and each.address != index:
             used = without_secrets(each.address)
             what = f"`pip {each.section}` uses {used}: [{each.section}] of {each.path} wins over [global]"
             yield what, f"remove index-url from [{each.section}] in {each.path}"
     of_all = [each for each in found if each.section == "global"]
-    if of_all and (last := of_all[-1]).path != ours and last.address != index:
-        wins = f", and wins over {ours}" if index else ""
+    if of_all and (last := of_all[-1]).path != own_file and last.address != index:
+        wins = f", and wins over {own_file}" if index else ""
         what = f"pip uses {without_secrets(last.address)}: {last.path} sets it{wins}"
         yield what, f"remove index-url from [global] in {last.path}"
 
@@ -235,8 +235,8 @@ def _git_file(env: Mapping[str, str]) -> Path:
 
 def _git_proxies(path: Path) -> list[str]:
     """The addresses that replace https://github.com/ in a git configuration."""
-    asked = run(["git", "config", "--file", str(path), "--get-regexp", r"^url\..*\.insteadof$"])
-    pairs = (line.rpartition(" ") for line in asked.output.splitlines())
+    result = run(["git", "config", "--file", str(path), "--get-regexp", r"^url\..*\.insteadof$"])
+    pairs = (line.rpartition(" ") for line in result.output.splitlines())
     return [name[len("url.") : -len(".insteadof")] for name, _, value in pairs if value == _GITHUB]
 
 

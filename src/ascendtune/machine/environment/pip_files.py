@@ -107,13 +107,13 @@ def with_index(text: str | None, index: str | None, path: Path) -> str | None:
     Raises:
         MachineError: pip cannot read the file, or would read the changed file in another way.
     """
-    wanted = pip_settings(text or "", path)
+    expected = pip_settings(text or "", path)
     if index is not None:
-        wanted.setdefault("global", {})["index-url"] = index
+        expected.setdefault("global", {})["index-url"] = index
     else:
-        wanted.get("global", {}).pop("index-url", None)
+        expected.get("global", {}).pop("index-url", None)
     after = _with_index_line(text, index)
-    if pip_settings(after or "", path) != wanted:
+    if pip_settings(after or "", path) != expected:
         raise MachineError(
             "this file sets index-url in a form that ascendtune cannot change",
             code="invalid-ini",

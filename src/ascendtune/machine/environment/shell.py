@@ -61,22 +61,22 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
                 where=loaded.path,
             )
         return None
-    fitting = [kit for kit in kits if release is None or is_release(kit.version or "", release)]
-    if release is not None and not fitting:
+    matching = [kit for kit in kits if release is None or is_release(kit.version or "", release)]
+    if release is not None and not matching:
         remedy = "install it first: no CANN was found in /usr/local/Ascend, in ~/Ascend or at ASCEND_HOME_PATH"
         if kits:
             remedy = f"choose from: {', '.join(kit.version or kit.path for kit in kits)}"
         raise InputError(f"CANN {release} is not installed", code="unknown-name", remedy=remedy)
-    if not fitting and has_npus:
+    if not matching and has_npus:
         raise MachineError(
             "no CANN toolkit in /usr/local/Ascend, in ~/Ascend or at ASCEND_HOME_PATH",
             code="cann-missing",
             remedy="install Ascend-cann-toolkit and the kernels (8.5 and later: ops) package of the chip; "
             "`ascendtune env install-plan` names the release",
         )
-    if not fitting:
+    if not matching:
         return None
-    kit = max(fitting, key=lambda each: release_key(each.version or ""))
+    kit = max(matching, key=lambda each: release_key(each.version or ""))
     script = set_env_script(kit, kits)
     if script is None:
         raise MachineError(

@@ -53,8 +53,8 @@ def read_info(text: str) -> NpuSmiInfo:
         if _VERSIONS.search(line) and not readers[-1].is_untouched:
             readers.append(_Reader())
         readers[-1].read(line)
-    told = next((reader for reader in reversed(readers) if reader.cards), readers[0])
-    return replace(told.result(), troubles=read_troubles(text) + told.troubles())
+    last_with_cards = next((reader for reader in reversed(readers) if reader.cards), readers[0])
+    return replace(last_with_cards.result(), troubles=read_troubles(text) + last_with_cards.troubles())
 
 
 @dataclass
@@ -182,8 +182,8 @@ class _Reader:
     def result(self) -> NpuSmiInfo:
         found: dict[Accelerator, tuple[DeviceProcess, ...]] = {}
         for card in self.cards:
-            mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
-            found.setdefault(_joined(card), tuple(dict.fromkeys(mine)))
+            own_processes = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
+            found.setdefault(_joined(card), tuple(dict.fromkeys(own_processes)))
         # If a table was cut off, no device counts as free: the missing lines may have processes of any of them.
         known = self._cut() is None and not self._lost_processes()
         devices = [replace(device, processes=processes, processes_known=known) for device, processes in found.items()]

@@ -164,21 +164,21 @@ def _is_missing(done: Finished) -> bool:
 
 
 def _place_of(device: Accelerator, places: list[ChipIds]) -> ChipIds | None:
-    mine = [
+    matching = [
         place
         for place in places
         if place.npu_id == device.npu_id
         and device.chip_id in (None, place.chip_id)
         and (place.name or "").lower() != "mcu"
     ]
-    return mine[0] if len(mine) == 1 else None
+    return matching[0] if len(matching) == 1 else None
 
 
 def _with_usages(device: Accelerator, chips: list[Chip]) -> Accelerator:
-    mine = [chip for chip in chips if chip.npu_id == device.npu_id and chip.chip_id in (None, device.chip_id)]
-    if len(mine) != 1:
+    matching = [chip for chip in chips if chip.npu_id == device.npu_id and chip.chip_id in (None, device.chip_id)]
+    if len(matching) != 1:
         return device
-    facts = mine[0].facts
+    facts = matching[0].facts
     load = facts.get("aicore_usage_ratio", facts.get("npu_utilization_ratio"))
     total = facts.get("hbm_capacity_bytes") or facts.get("ddr_capacity_bytes")
     if device.utilization_ratio is None and isinstance(load, float):

@@ -87,8 +87,8 @@ class CudaVendor(Vendor):
         existing_gpus = gpus()[0]
         if not existing_gpus or any(gpu.uuid is None for gpu in existing_gpus):
             return tuple(names)
-        meant = [[gpu.uuid for gpu in existing_gpus if gpu.is_named(name)] for name in names]
-        found = [gpus_of_name[0] for gpus_of_name in takewhile(lambda each: len(each) == 1, meant)]
+        matching = [[gpu.uuid for gpu in existing_gpus if gpu.is_named(name)] for name in names]
+        found = [gpus_of_name[0] for gpus_of_name in takewhile(lambda each: len(each) == 1, matching)]
         return tuple(names[: len(found)]) if len(set(found)) == len(found) else ()
 
     def why_unused(self) -> str | None:
@@ -103,9 +103,9 @@ class CudaVendor(Vendor):
         existing_gpus = gpus()[0]
         found: list[set[int]] = []
         for each in ids:
-            meant = [gpu for gpu in existing_gpus if gpu.is_named(each)]
+            matching = [gpu for gpu in existing_gpus if gpu.is_named(each)]
             # NVIDIA writes the domain with eight digits, the kernel with four.
-            place = (meant[0].bus_id or "").lower()[-12:] if len(meant) == 1 else "unknown"
+            place = (matching[0].bus_id or "").lower()[-12:] if len(matching) == 1 else "unknown"
             try:
                 found.append(cores_of((root / "sys/bus/pci/devices" / place / "local_cpulist").read_text()))
             except OSError:

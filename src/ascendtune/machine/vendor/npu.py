@@ -115,10 +115,10 @@ class NpuVendor(Vendor):
         topology = smi.topology()
         if topology is None:
             return Peak(None, "npu-smi does not report the topology")
-        wanted = [int(name) for name in ids if name.isdecimal()]
-        if len(wanted) < len(ids) or any(number >= len(topology.npus) for number in wanted):
+        numbers = [int(name) for name in ids if name.isdecimal()]
+        if len(numbers) < len(ids) or any(number >= len(topology.npus) for number in numbers):
             return Peak(None, f"the topology does not show the NPUs {', '.join(ids)}")
-        npus = [topology.npus[number] for number in wanted]
+        npus = [topology.npus[number] for number in numbers]
         ways = sorted({topology.links.get(pair, "NA") for pair in combinations(npus, 2)})
         chips = {device.name for device in smi.info().devices}
         if ways == ["HCCS"] and chips and all(name and name.startswith(_HCCS_CHIPS) for name in chips):

@@ -157,12 +157,12 @@ class DatasetInfoEntry:
         values, name = self.values, self.name
         instead = "download it and give file_name"
         if self.is_on_hub:
-            wanted = "ms_hub_url" if modelscope else "hf_hub_url"
-            if not values.get(wanted):
+            needed = "ms_hub_url" if modelscope else "hf_hub_url"
+            if not values.get(needed):
                 key = next(key for key in _HUBS if values.get(key))
                 switch = {"ms_hub_url": "set USE_MODELSCOPE_HUB=1", "hf_hub_url": "unset USE_MODELSCOPE_HUB"}.get(key)
-                what = f"{name}: it is on another hub than the selected one, and {wanted} is not given"
-                self._add_error((key,), what, f"{switch or instead}, or give {wanted}", code="recipe-key-missing")
+                what = f"{name}: it is on another hub than the selected one, and {needed} is not given"
+                self._add_error((key,), what, f"{switch or instead}, or give {needed}", code="recipe-key-missing")
             return
         for key in ("script_url", "cloud_file_name"):
             if values.get(key):
@@ -293,19 +293,19 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
         RecipeError: unknown list, data sets or keys, or unsupported features; all at once.
     """
     info = _list_of(names, directory, place)
-    made, errors = DataSets(), list[RecipeError]()
+    result, errors = DataSets(), list[RecipeError]()
     for name in names:
         entry = DatasetInfoEntry(info, name, stage)
         if entry.check(place, modelscope=modelscope):
             source = ("ms_hub_url" if modelscope else "hf_hub_url") if entry.is_on_hub else "file_name"
-            made.specs.append(_spec(entry, directory, source))
-            made.places.append({"": place, **_places(entry, source)})
-            made.notes += _notes(entry)
-            made.has_tools |= bool(entry.columns["tools"])
+            result.specs.append(_spec(entry, directory, source))
+            result.places.append({"": place, **_places(entry, source)})
+            result.notes += _notes(entry)
+            result.has_tools |= bool(entry.columns["tools"])
         errors += entry.errors
     if errors:
         raise combined_error(errors)
-    return made
+    return result
 
 
 def _list_of(names: list[str], directory: str, place: str) -> Document:

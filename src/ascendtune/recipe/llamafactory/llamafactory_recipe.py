@@ -223,9 +223,9 @@ class LlamaFactoryRecipe:
 
     def _take(self, key: str, written: str, value: Any) -> None:
         kind = self._dialect.translated[key].kind
-        taken = _of_kind(kind, value)
-        if taken is not None:
-            self._values[key] = taken
+        converted = _of_kind(kind, value)
+        if converted is not None:
+            self._values[key] = converted
             return
         self._invalid.add(key)
         if unsupported := UNSUPPORTED_VALUES.get((key, str(value))):

@@ -86,13 +86,13 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    asked = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if recipe[key]]
-    if len(asked) > 1:
-        recipe.add_error(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="conflicting-keys")
-    elif asked:
-        native.put("method.sft.loss", asked[0].split("_")[1], recipe.place(asked[0]))
-        native.note(f"{asked[0]}: the evaluation loss stays the cross-entropy; LLaMA-Factory weights that too")
-    if "use_asft_loss" in asked and recipe.given("ref_model"):
+    flags = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if recipe[key]]
+    if len(flags) > 1:
+        recipe.add_error(flags[1], f"{' and '.join(flags)} contradict each other", "keep one", code="conflicting-keys")
+    elif flags:
+        native.put("method.sft.loss", flags[0].split("_")[1], recipe.place(flags[0]))
+        native.note(f"{flags[0]}: the evaluation loss stays the cross-entropy; LLaMA-Factory weights that too")
+    if "use_asft_loss" in flags and recipe.given("ref_model"):
         recipe.add_error(
             "ref_model", "ref_model with use_asft_loss: the loss compares with the model before training",
             "remove ref_model", code="not-in-this-version",
@@ -103,12 +103,12 @@ def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "neftune_noise_alpha: the noise of a row follows from its own length; in LLaMA-Factory from that of the "
             "longest row in its batch"
         )
-    if "use_asft_loss" in asked and recipe["gradient_accumulation_steps"] > 1:
+    if "use_asft_loss" in flags and recipe["gradient_accumulation_steps"] > 1:
         native.note(
             "use_asft_loss: the gradient is a mean over the tokens of a step; LLaMA-Factory's is "
             "gradient_accumulation_steps times as large, before clipping"
         )
-    if "use_eaft_loss" in asked:
+    if "use_eaft_loss" in flags:
         native.note("use_eaft_loss: the entropy is divided by ln 20, as in the paper; LLaMA-Factory divides by 3")
 
 
@@ -200,14 +200,14 @@ def _put_whole_modules(recipe: LlamaFactoryRecipe, native: NativeRecipe, tuner: 
     key = f"method.{'oft' if tuner == 'oft' else 'lora'}.modules_to_save"
     if recipe["additional_target"]:
         native.put(key, recipe["additional_target"], recipe.place("additional_target"))
-    asked = next((each for each in ("resize_vocab", "add_tokens", "add_special_tokens") if recipe[each]), None)
-    if asked is None:
+    growing = next((each for each in ("resize_vocab", "add_tokens", "add_special_tokens") if recipe[each]), None)
+    if growing is None:
         return
     is_adapter = tuner in ("lora", "oft")
     if is_adapter and not recipe["additional_target"] and not recipe["adapter_name_or_path"]:
-        native.put(key, "all-embeddings", recipe.place(asked))
-        native.note(f"{asked}: embeddings and head are trained whole beside the adapter, as in LLaMA-Factory")
-    elif asked == "resize_vocab":
+        native.put(key, "all-embeddings", recipe.place(growing))
+        native.note(f"{growing}: embeddings and head are trained whole beside the adapter, as in LLaMA-Factory")
+    elif growing == "resize_vocab":
         native.note("resize_vocab: no effect: embeddings grow where add_tokens names tokens")
 
 

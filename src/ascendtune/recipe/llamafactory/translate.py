@@ -59,10 +59,10 @@ def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if recipe["train_from_scratch"]:
         native.put("model.init", "random", recipe.place("train_from_scratch"))
     if recipe.given("flash_attn"):
-        asked = recipe["flash_attn"]
-        native.put("model.attention", _ATTENTION[asked], recipe.place("flash_attn"))
-        if asked in ("fa2", "fa3"):
-            native.note(f"flash_attn: {asked}: the device's own fused attention is used; run.json says which")
+        attention = recipe["flash_attn"]
+        native.put("model.attention", _ATTENTION[attention], recipe.place("flash_attn"))
+        if attention in ("fa2", "fa3"):
+            native.note(f"flash_attn: {attention}: the device's own fused attention is used; run.json says which")
     if tokens := [*(recipe["add_tokens"] or ()), *(recipe["add_special_tokens"] or ())]:
         name = "add_tokens" if recipe.given("add_tokens") else "add_special_tokens"
         native.put("model.new_tokens", tokens, recipe.place(name))
@@ -109,12 +109,12 @@ def _put_optim(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    asked = recipe["lr_scheduler_type"]
-    shape = _SHAPES.get(asked, asked)
+    scheduler = recipe["lr_scheduler_type"]
+    shape = _SHAPES.get(scheduler, scheduler)
     if shape not in ("linear", "cosine", "constant"):
         recipe.refuse(
             "lr_scheduler_type",
-            f"lr_scheduler_type: {asked}",
+            f"lr_scheduler_type: {scheduler}",
             f"choose linear, cosine, {', '.join(_SHAPES)} or constant",
         )
         return
@@ -130,28 +130,28 @@ def _put_warmup(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         name = "warmup_ratio"
         if recipe["warmup_steps"]:
             native.note_ignored("warmup_steps", "warmup_ratio counts beside it, as with transformers 5; not with 4")
-    asked = recipe[name]
-    if not asked:
+    value = recipe[name]
+    if not value:
         return
     if recipe["lr_scheduler_type"] == "constant":
         native.note_ignored(name, "lr_scheduler_type: constant has no warm-up; constant_with_warmup has")
-    elif asked < 1:
-        native.put("optim.warmup_ratio", asked, recipe.place(name))
-    elif float(asked).is_integer():
-        native.put("optim.warmup_steps", int(asked), recipe.place(name))
+    elif value < 1:
+        native.put("optim.warmup_ratio", value, recipe.place(name))
+    elif float(value).is_integer():
+        native.put("optim.warmup_steps", int(value), recipe.place(name))
     else:
         recipe.refuse_value(name, "give a whole number, or a share below 1")
 
 
 def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """`lr_scheduler_kwargs`, supported for cosine_with_min_lr only: `min_lr`, or `min_lr_rate` as a share."""
-    asked, options = recipe["lr_scheduler_type"], recipe["lr_scheduler_kwargs"]
+    schedule, options = recipe["lr_scheduler_type"], recipe["lr_scheduler_kwargs"]
     if isinstance(options, str):
         with suppress(ValueError):
             options = json.loads(options)
-    if asked != "cosine_with_min_lr":
+    if schedule != "cosine_with_min_lr":
         if options:
-            recipe.refuse("lr_scheduler_kwargs", f"lr_scheduler_kwargs with lr_scheduler_type: {asked}", "remove it")
+            recipe.refuse("lr_scheduler_kwargs", f"lr_scheduler_kwargs with lr_scheduler_type: {schedule}", "remove it")
         return
     number = next(iter(options.values()), None) if isinstance(options, dict) and len(options) == 1 else None
     if not isinstance(number, int | float) or not {*options} <= {"min_lr", "min_lr_rate"}:
@@ -200,16 +200,16 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_trackers(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    asked = recipe["report_to"] if recipe.given("report_to") else []
-    native.put("track.tensorboard", bool({"all", "tensorboard"} & {*asked}), recipe.place("report_to"))
+    report_to = recipe["report_to"] if recipe.given("report_to") else []
+    native.put("track.tensorboard", bool({"all", "tensorboard"} & {*report_to}), recipe.place("report_to"))
     known = get_args(TrackerName)
-    if "all" in asked:
+    if "all" in report_to:
         # The installed trackers must not decide where a run is sent.
         native.note(f"report_to: all: TensorBoard; a run is sent where a tracker is named ({', '.join(known)})")
-    if others := [name for name in asked if name not in ("none", "all", "tensorboard", *known)]:
+    if others := [name for name in report_to if name not in ("none", "all", "tensorboard", *known)]:
         native.note_ignored(f"report_to: {', '.join(others)}", WHY_NO_TRACKER)
-    place = recipe.place("report_to" if {*asked} & {*known} else "use_swanlab")
-    trackers = [name for name in known if name in asked or (name == "swanlab" and recipe["use_swanlab"])]
+    place = recipe.place("report_to" if {*report_to} & {*known} else "use_swanlab")
+    trackers = [name for name in known if name in report_to or (name == "swanlab" and recipe["use_swanlab"])]
     if "swanlab" in trackers and recipe["swanlab_mode"] == "local":
         trackers.remove("swanlab")
         native.note("swanlab_mode: local: later, `ascendtune track send RUN --to swanlab --offline` writes its files")

@@ -143,9 +143,9 @@ def _put_training(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     _put_optimizer(recipe, native)
     native.put("precision", "bf16" if recipe["bf16"] else "fp32", recipe.place("bf16"))
     if recipe.given("flash_attn"):
-        asked = recipe["flash_attn"]
-        native.put("model.attention", ATTENTION[asked], recipe.place("flash_attn"))
-        if asked == "flash_attention_2":
+        attention = recipe["flash_attn"]
+        native.put("model.attention", ATTENTION[attention], recipe.place("flash_attn"))
+        if attention == "flash_attention_2":
             native.note("flash_attn: flash_attention_2: the device's own fused attention is used; run.json says which")
 
 
