@@ -92,7 +92,7 @@ def sync_upstream(
         return
     merged = _listing_conflicts(lambda: repository.sync_upstream(upstream, branch))
     target = merged.branch.removeprefix("sync/upstream-")
-    _tell(merged, repository, f"git push origin {shlex.quote(f'{merged.branch}:{target}')}")
+    _print_result(merged, repository, f"git push origin {shlex.quote(f'{merged.branch}:{target}')}")
 
 
 def merge_pr(
@@ -125,7 +125,7 @@ def merge_pr(
     merged = _listing_conflicts(lambda: repository.merge_pull_request(number, remote, base))
     if test is not None:
         _require_passing(test, repository.directory)
-    _tell(merged, repository, f"git push origin {shlex.quote(merged.branch)}")
+    _print_result(merged, repository, f"git push origin {shlex.quote(merged.branch)}")
     return 0
 
 
@@ -167,7 +167,7 @@ def _conflict_lines(error: MergeConflicts) -> list[str]:
     return lines
 
 
-def _tell(merged: MergeResult, repository: GitCheckout, push: str) -> None:
+def _print_result(merged: MergeResult, repository: GitCheckout, push: str) -> None:
     if merged.commits:
         print(f"{repository.directory}: {count_of(merged.commits, 'commit')} merged into {merged.branch}")
         print(f"to publish: {push}")

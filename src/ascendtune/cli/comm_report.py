@@ -49,11 +49,11 @@ class Report:
         if rows:
             best, average = sweep.best(rows), sweep.average_busbw(rows)
             sentence = (
-                f"{what}, {self._who}: at best {best.busbw_bytes_per_second / GIGA:.3g} GB/s busbw, at "
+                f"{what}, {self._ranks}: at best {best.busbw_bytes_per_second / GIGA:.3g} GB/s busbw, at "
                 f"{format_bytes(best.bytes)}; {average / GIGA:.3g} GB/s on average over sizes"
             )
             links = self.ran.ranks.count - 1
-            findings += [sweep.values(rows), *self._held_against(best.busbw_bytes_per_second, links)]
+            findings += [sweep.values(rows), *self._compared_with_expected(best.busbw_bytes_per_second, links)]
             pictures = [_table(rows, work["dtype"])]
         self._print(
             pictures,
@@ -65,9 +65,9 @@ class Report:
             rows=[asdict(row) for row in rows],
         )
         if rows:
-            self._say_where_it_ended(rows[-1], work["max_bytes"])
+            self._warn_of_limited_sizes(rows[-1], work["max_bytes"])
             if self.png:
-                draw_rows(self.png, f"{what}, {self._who}", rows)
+                draw_rows(self.png, f"{what}, {self._ranks}", rows)
         return exit_code(findings)
 
     def links(self) -> int:
@@ -76,8 +76,8 @@ class Report:
         findings, sentence, pictures = self._unfinished(), "no link was measured", []
         if links:
             slowest = min(link.bytes_per_second for link in links)
-            sentence = f"{len(links)} links, messages of {format_bytes(links[0].bytes)}, {self._who}"
-            findings += [sweep.slow_link(links, self.ran.ranks), *self._held_against(slowest, 1)]
+            sentence = f"{len(links)} links, messages of {format_bytes(links[0].bytes)}, {self._ranks}"
+            findings += [sweep.slow_link(links, self.ran.ranks), *self._compared_with_expected(slowest, 1)]
             pictures = [heat_map(links, self.ran.ranks.count, width(sys.stdout), paint)]
         self._print(pictures, sentence, findings, links=[link.as_json() for link in links])
         if links and self.png:
@@ -85,13 +85,13 @@ class Report:
         return exit_code(findings)
 
     @property
-    def _who(self) -> str:
+    def _ranks(self) -> str:
         return f"{self.ran.ranks.count} ranks over {self.ran.backend}"
 
     def _unfinished(self) -> list[Finding]:
         return [] if self.ran.is_whole else [unfinished_finding(self.ran, self.timeout_seconds)]
 
-    def _held_against(self, bytes_per_second: float, links: int) -> list[Finding]:
+    def _compared_with_expected(self, bytes_per_second: float, links: int) -> list[Finding]:
         """The finding for `--expect`; the published peak counts `links` links, which a rank uses at the same time."""
         if self.expect is None:
             return []
@@ -109,7 +109,7 @@ class Report:
         about = {"ranks": ranks.count, "kind": ranks.kind, "backend": self.ran.backend}
         _print(pictures, sentence, findings, as_json=self.is_json, **about, **further)
 
-    def _say_where_it_ended(self, last: BandwidthRow, last_bytes: int) -> None:
+    def _warn_of_limited_sizes(self, last: BandwidthRow, last_bytes: int) -> None:
         if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < last_bytes:
             largest = f"the largest size was {format_bytes(last.bytes)}"
             warn(f"{largest}, limited by half of the free memory")

@@ -140,7 +140,7 @@ def _show_topology() -> int:
     if topology is None:
         print(
             say("no topology: npu-smi does not report it")
-            if smi.is_there
+            if smi.is_available
             else say("no topology: npu-smi is not here or does not answer")
         )
         return 3 if smi.troubles else 0

@@ -108,7 +108,7 @@ def mount(
                 "not a directory", code="not-a-directory", remedy="mount it, or check the path", where=each
             )
     places = [each.resolve() for each in directories or [Path.cwd()]]
-    return _tell(lambda: list(storage_of(Outside(), places)), lang, as_json=as_json)
+    return _print_findings(lambda: list(storage_of(Outside(), places)), lang, as_json=as_json)
 
 
 def permissions(
@@ -135,7 +135,7 @@ def permissions(
         found.extend(examine(Outside(), ["permissions", "device_nodes"]).findings)
         return found
 
-    code = _tell(look, lang, as_json=as_json)
+    code = _print_findings(look, lang, as_json=as_json)
     repairs = list(dict.fromkeys(each.repair for each in found if each.repair))
     if not mend or not repairs:
         return code
@@ -162,7 +162,7 @@ def _repair(repairs: list[tuple[str, ...]]) -> None:
     print("a new group counts from the next log-in on", file=sys.stderr)
 
 
-def _tell(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
+def _print_findings(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
     """Print the findings of `look`, in the language of the user; returns the exit code."""
     from ascendtune.check.finding import exit_code
 

@@ -109,8 +109,8 @@ def init(
     log.set_up(quiet=quiet)
     _require_known(tuner=tuner, stage=stage, format=format, encoding=encoding)
     pattern = load_preset(preset) if preset else None
-    model = model or _ask("model (directory or hub id)", "--model")
-    paths = data or [_ask("data (file, directory or hub id)", "--data")]
+    model = model or _prompt_for("model (directory or hub id)", "--model")
+    paths = data or [_prompt_for("data (file, directory or hub id)", "--data")]
     _require_other_than(output, [model, *paths])
     _require_free(output, yes)
     require_local_paths([(model, "model"), *((path, "dataset") for path in paths)])
@@ -208,13 +208,13 @@ def _decided(facts: DataFacts, yes: bool) -> DataFacts:
     if not sys.stdin.isatty():
         return facts
     try:
-        return decided(facts, _asked_columns(facts))
+        return decided(facts, _columns_from_user(facts))
     except DataError as error:
         warn(error.what)
         return facts
 
 
-def _asked_columns(facts: DataFacts) -> dict[str, str]:
+def _columns_from_user(facts: DataFacts) -> dict[str, str]:
     """Name in the format -> column, from the user at the terminal."""
     from ascendtune.data.format.guess import flattened
 
@@ -232,7 +232,7 @@ def _asked_columns(facts: DataFacts) -> dict[str, str]:
     return {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}
 
 
-def _ask(what: str, flag: str) -> str:
+def _prompt_for(what: str, flag: str) -> str:
     if not sys.stdin.isatty():
         raise InputError(f"{flag} is missing, and stdin is not a terminal", code="option-missing", remedy=f"add {flag}")
     return str(typer.prompt(what)).strip()

@@ -279,7 +279,7 @@ def stacks(
     from ascendtune.job.hang.heartbeat import beats_of
     from ascendtune.job.hang.stacks import collect
 
-    directory, workers = _meant(job)
+    directory, workers = _run_and_ranks(job)
     beats = beats_of(directory, workers)
     if not any(beat.process() for beat in beats):
         hosts = sorted({beat.host for beat in beats} - {socket.gethostname()})
@@ -296,7 +296,7 @@ def stacks(
     print_json(verdict.as_json()) if as_json else print("\n".join(verdict.lines()))
 
 
-def _meant(text: str) -> tuple[Path, dict[int, Stat]]:
+def _run_and_ranks(text: str) -> tuple[Path, dict[int, Stat]]:
     """The run directory of a job, or the named one; and its processes by rank, if they are registered here."""
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.members import ranks_of
@@ -327,11 +327,11 @@ def stop(
     from ascendtune.core.progress_bar import ProgressBar
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import find
-    from ascendtune.job.stop import require_ours
+    from ascendtune.job.stop import require_stoppable
     from ascendtune.job.stop import stop as end
 
     found = find(job)
-    require_ours(found)
+    require_stoppable(found)
     processes = _processes_of(found)
     if not processes and state_of(found) != "running":
         since = f" since {moment(found.ended)}" if found.ended else ""

@@ -44,7 +44,7 @@ def cleanup(
     if as_json:
         print_json([_as_json(each, each in ended) for each in found])
     else:
-        _tell(ended, [stat.pid for stat in survivors])
+        _print_result(ended, [stat.pid for stat in survivors])
     return 1 if len(ended) < len(found) else 0
 
 
@@ -106,7 +106,7 @@ def _picked(found: list[Leftover]) -> list[Leftover]:
     return chosen
 
 
-def _tell(ended: list[Leftover], survivors: list[int]) -> None:
+def _print_result(ended: list[Leftover], survivors: list[int]) -> None:
     if ended:
         print(f"ended: {', '.join(str(each.stat.pid) for each in ended)}")
     for pid in survivors:

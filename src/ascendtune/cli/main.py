@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     make_streams_safe()
     scan_models_once()
-    words = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
+    words = _without_debug(list(sys.argv[1:] if arguments is None else arguments))
     if words[:1] in (["--install-completion"], ["--show-completion"]):
         from ascendtune.cli.completion import use_own_scripts
 
@@ -81,7 +81,7 @@ def _run(words: list[str]) -> int:
 
 def _failed(error: Exception) -> int:
     """Print an exception that is not ours, as one of ours if the machine caused it; returns the exit code."""
-    ours = _as_ours(error)
+    ours = _translated(error)
     if ours is None:
         print_internal_error(error)
         return _after(error, 1)
@@ -89,7 +89,7 @@ def _failed(error: Exception) -> int:
     return _after(error, ours.exit_code)
 
 
-def _as_ours(error: Exception) -> AscendtuneError | None:
+def _translated(error: Exception) -> AscendtuneError | None:
     match error:
         case EOFError():
             return _damaged_bytecode(error)
@@ -138,7 +138,7 @@ def _damaged_bytecode(error: EOFError) -> MachineError | None:
     )
 
 
-def _take_debug(words: list[str]) -> list[str]:
+def _without_debug(words: list[str]) -> list[str]:
     """Remove `--debug`, which is accepted anywhere before `--`, and set the variable."""
     ours = words[: words.index("--")] if "--" in words else words
     for path, entry in COMMANDS.items():

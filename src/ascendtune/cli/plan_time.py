@@ -100,11 +100,11 @@ def history_text(runs: Sequence[PastRun]) -> str:
     time = errors_of([(each.predicted_seconds, each.step_seconds) for each in runs])
     memory = errors_of([(each.predicted_bytes, each.peak_bytes) for each in runs])
     for what, errors in (("step time", time), ("memory", memory)):
-        lines += wrap_words(f"{what}: {_said(errors)}", columns, "", "  ")
+        lines += wrap_words(f"{what}: {_errors_in_words(errors)}", columns, "", "  ")
     return "\n".join(lines)
 
 
-def _said(errors: PredictionErrors | None) -> str:
+def _errors_in_words(errors: PredictionErrors | None) -> str:
     if errors is None:
         return "no prediction to compare yet"
     return (

@@ -172,12 +172,12 @@ def other_names(remedies: Mapping[str, str]) -> BeforeValidator:
         remedies: name in lower case -> remedy.
     """
 
-    def point_to_ours(value: Any) -> Any:
+    def suggest_native(value: Any) -> Any:
         if isinstance(value, str) and (remedy := remedies.get(value.lower())):
             raise Contradiction(f"'{value}' is not a value of this key", code="invalid-value", remedy=remedy)
         return value
 
-    return BeforeValidator(point_to_ours)
+    return BeforeValidator(suggest_native)
 
 
 def _existing_path(values: Any, location: Iterable[str | int]) -> Path_:

@@ -18,7 +18,7 @@ import yaml
 
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import is_endless
-from ascendtune.core.mask import holds_secret, is_name_of_secret
+from ascendtune.core.mask import contains_secret, is_name_of_secret
 from ascendtune.core.suggest import closest
 from ascendtune.core.yaml_faults import fault_of_text, syntax_fault, tag_as_written
 
@@ -363,7 +363,7 @@ def require_no_secrets(document: Document, remedy: str) -> None:
     while waiting:
         path, value = waiting.pop()
         named = bool(path) and isinstance(path[-1], str) and is_name_of_secret(path[-1])
-        if (named and value is not None) or (isinstance(value, str) and holds_secret(value)):
+        if (named and value is not None) or (isinstance(value, str) and contains_secret(value)):
             dotted = ".".join(map(str, path))
             raise RecipeError(
                 f"'{dotted}' holds a password or a token",

@@ -175,7 +175,7 @@ def is_name_of_secret(name: str) -> bool:
     return _IS_SECRET.fullmatch(name) is not None
 
 
-def holds_secret(text: str) -> bool:
+def contains_secret(text: str) -> bool:
     """Whether `text` certainly contains a secret: a URL with credentials, or a key in a known service's format.
 
     Stricter than `without_secrets`, which may mask too much: a model may well be called ms-marco-MiniLM-L-6-v2.

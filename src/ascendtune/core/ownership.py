@@ -48,7 +48,7 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
     """
     remedy = f", or {remedy}" if remedy else ""
     with translated_disk_errors(directory, "looking whose files these are"):
-        owners, keeps_modes = _as_made_here(directory)
+        owners, keeps_modes = _owners_of_new_files(directory)
         for path in (directory, *(each for part in parts for each in (part, *part.rglob("*")) if each.exists())):
             facts = path.stat()
             if facts.st_uid not in owners:
@@ -67,7 +67,7 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
                 )
 
 
-def _as_made_here(directory: Path) -> tuple[set[int], bool]:
+def _owners_of_new_files(directory: Path) -> tuple[set[int], bool]:
     """The owners of files that this user creates in `directory`, and whether their modes are kept.
 
     A file server may assign every file to one user, and file systems of other operating systems have one mode for all.

@@ -260,7 +260,7 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
     chosen, split = choose_files(folder, spec.subset, spec.split), None
     of_card = [file for file in files if chosen and chosen.hold(file.relative_to(folder).as_posix())]
     if chosen and of_card:
-        _say_what_is_read(chosen, of_card, files, folder, spec)
+        _log_chosen_files(chosen, of_card, files, folder, spec)
         files, split = of_card, chosen.split
     elif spec.subset:
         files = _matching(files, folder, spec, "subset")
@@ -301,7 +301,7 @@ def _data_below(folder: Path) -> list[Path]:
     return [file for file in files if data_suffix(file) not in _MARKDOWN] or files
 
 
-def _say_what_is_read(
+def _log_chosen_files(
     chosen: ChosenFiles, found: list[Path], files: list[Path], folder: Path, spec: DatasetSpec
 ) -> None:
     is_choice = spec.subset is None and bool(chosen.other_subsets)
@@ -312,7 +312,7 @@ def _say_what_is_read(
         share = f"{count_of(len(found), 'file')} of {len(files)}"
         remedy = "; it names no default: set `subset`" if chosen.is_guess else ""
         # A guess is reported in spite of --quiet.
-        _tell_once(f"{folder}: {CARD} names what is read, {what} ({share}){others}{remedy}", chosen.is_guess)
+        _log_once(f"{folder}: {CARD} names what is read, {what} ({share}){others}{remedy}", chosen.is_guess)
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
@@ -323,12 +323,12 @@ def _training_files(files: list[Path], folder: Path) -> list[Path]:
     if not of_train or not others:
         return files
     names = ", ".join(str(file.relative_to(folder)) for file in others[:3]) + (", …" if len(others) > 3 else "")
-    _tell_once(f"{folder}: the split 'train' is read, not {names} ({count_of(len(others), 'file')} of {len(files)})")
+    _log_once(f"{folder}: the split 'train' is read, not {names} ({count_of(len(others), 'file')} of {len(files)})")
     return [file for file in files if file not in others]
 
 
 @cache
-def _tell_once(message: str, is_warning: bool = False) -> None:
+def _log_once(message: str, is_warning: bool = False) -> None:
     # The files are listed for the format, for the hash of the tokens, and for reading.
     (warn if is_warning else say)(message)
 

@@ -137,7 +137,7 @@ def tokenize(
         MachineError: the disk is full or read-only, or a process was killed.
     """
     job = _Job(groups, template, max_length, truncate=on_long_row == "truncate")
-    job.take_fast_path()
+    job.use_fast_path()
     count = len(groups.conversations)
     # A shard contains whole groups.
     size = max(_SMALLEST_SHARD, -(-count // MOST_SHARDS)) * groups.size
@@ -167,7 +167,7 @@ class _Job:
         self._enough = characters_for(self.max_length)
         self._needed = Needed(self._enough, first_characters(self.max_length))
 
-    def take_fast_path(self) -> None:
+    def use_fast_path(self) -> None:
         """Use the fast path if both ways of rendering agree on the first conversations of each shape."""
         if not self._renderer.usable:
             return

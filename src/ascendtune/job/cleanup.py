@@ -16,7 +16,7 @@ from pathlib import Path
 from ascendtune.core import process_tree, procfs
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of
-from ascendtune.job.members import MarkedProcess, handle, mark_of, marked_processes, still_there
+from ascendtune.job.members import MarkedProcess, handle, mark_of, marked_processes, still_running
 from ascendtune.job.record import is_alive, state_of
 from ascendtune.machine.inventory import Accelerator, pid_here
 
@@ -72,11 +72,11 @@ def end(chosen: Sequence[Leftover]) -> list[procfs.Stat]:
 
     Processes of other users are not signalled.
     """
-    left = still_there([each.stat for each in chosen if each.may_be_ended])
+    left = still_running([each.stat for each in chosen if each.may_be_ended])
     for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
         process_tree.send([found for stat in left if (found := handle(stat))], number)
         deadline = time.monotonic() + seconds
-        while (left := still_there(left)) and time.monotonic() < deadline:
+        while (left := still_running(left)) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_SECONDS)
     return left
 

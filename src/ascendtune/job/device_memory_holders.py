@@ -37,19 +37,19 @@ def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int,
     return found
 
 
-def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[DeviceMemoryHolder, ...]:
+def holders_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[DeviceMemoryHolder, ...]:
     """The device memory that ended processes of a job still use; waits up to 10 s for the driver to release it."""
     if not vendor_of(job.kind).is_accelerator:
         return ()
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
-        holders = _held(job, [stat.pid for stat in ended], take_snapshot().devices)
+        holders = _holders_of(job, [stat.pid for stat in ended], take_snapshot().devices)
         if not holders or time.monotonic() > deadline:
             return holders
         time.sleep(look_every_seconds)
 
 
-def _held(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[DeviceMemoryHolder, ...]:
+def _holders_of(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[DeviceMemoryHolder, ...]:
     named = [holder for each in devices_of(pids, devices).values() for holder in each]
     ours = [
         device for device in devices if device.kind == job.kind and str(device.logical_id) in (job.device_ids or ())

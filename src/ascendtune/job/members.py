@@ -82,10 +82,10 @@ def handle(stat: procfs.Stat) -> psutil.Process | None:
     except psutil.NoSuchProcess:
         return None
     # Checked after psutil opened it: the process found now is not older than psutil's.
-    return process if still_there([stat]) else None
+    return process if still_running([stat]) else None
 
 
-def still_there(stats: Iterable[procfs.Stat]) -> list[procfs.Stat]:
+def still_running(stats: Iterable[procfs.Stat]) -> list[procfs.Stat]:
     """The processes that have not ended, with their current state."""
     now = ((stat, procfs.stat_of(stat.pid)) for stat in stats)
     return [current for stat, current in now if current is not None and current.start_ticks == stat.start_ticks]

@@ -74,7 +74,7 @@ class LauncherExit:
     """torchrun's, or the program's own if it ran without torchrun; negative for a signal."""
     launcher_log: Path | None
     """None if the program ran without torchrun."""
-    said_before: int = 0
+    log_size_before: int = 0
     """Length of `launcher_log` before this attempt, in bytes."""
     host: str | None = None
     """The host, if there are several."""
@@ -111,7 +111,7 @@ def job_result(
     has_torchrun_died = ending.launcher_log is not None and ending.exit_code < 0
     is_echo = cause and cause["exit_code"] > 128 and (ending.host or has_torchrun_died) and not stop_signal
     if cause and not is_echo:
-        return _told(run_dir, cause, _identity(record or {}, cause))
+        return _result_of_cause(run_dir, cause, _identity(record or {}, cause))
     if record and record != before and record.get("state") == "stopped" and not is_echo:
         return JobResult(128 + (stop_signal or signal.SIGTERM))
     if stop_signal:
@@ -128,7 +128,7 @@ def _identity(record: dict[str, Any], cause: dict[str, Any]) -> tuple[Any, ...]:
     return (*(cause.get(key) for key in ("kind", "code", "exception")), attempts[-1].get("step"))
 
 
-def _told(run_dir: Path, cause: dict[str, Any], recorded: tuple[Any, ...]) -> JobResult:
+def _result_of_cause(run_dir: Path, cause: dict[str, Any], recorded: tuple[Any, ...]) -> JobResult:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
     # Another node's launcher has recorded it.
     was_seen = cause.get("kind") in _SEEN
@@ -154,7 +154,7 @@ def _seen(ending: LauncherExit, logs: Path) -> SeenFailure:
         return SeenFailure("lost_host", ending.lost, ending.lost.exit_code, host=ending.host)
     if ending.launcher_log is None:
         return _death("the worker", ending.exit_code, logs, rank=0)
-    output = _said(ending.launcher_log, ending.said_before)
+    output = _output_of(ending.launcher_log, ending.log_size_before)
     first = _first_failure(output)
     if first is None and ending.exit_code < 0:
         return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log, host=ending.host)
@@ -223,9 +223,9 @@ def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: s
     return SeenFailure("signal" if name else "exit", error, shell_exit_code(code), rank, host, name, ending)
 
 
-def _said(launcher_log: Path, said_before: int) -> str:
+def _output_of(launcher_log: Path, log_size_before: int) -> str:
     with launcher_log.open("rb") as file:
-        file.seek(said_before)
+        file.seek(log_size_before)
         return file.read().decode(errors="replace")
 
 

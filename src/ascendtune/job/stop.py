@@ -22,8 +22,8 @@ from ascendtune.core.files import read_record
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
-from ascendtune.job.device_memory_holders import DeviceMemoryHolder, held_after
-from ascendtune.job.members import driver_of, handle, members_of, still_there
+from ascendtune.job.device_memory_holders import DeviceMemoryHolder, holders_after
+from ascendtune.job.members import driver_of, handle, members_of, still_running
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.result import close as close_run
 
@@ -56,24 +56,24 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
         MachineError: a process of the job belongs to another user.
         CheckFailed: another command is stopping it.
     """
-    require_ours(job)
+    require_stoppable(job)
     with _alone(job) as was_asked:
         seen = members_of(job)
         if driver := driver_of(job):
             if was_asked:
                 say("it was asked to stop before; a second SIGINT would end it without a checkpoint")
             else:
-                _ask(job, driver, grace_seconds, say)
+                _request_stop(job, driver, grace_seconds, say)
             _wait(job, seen, grace_seconds, "for a checkpoint", show)
         was_killed = _end(job, seen, say, show)
         survivors = _members(job, seen)
         if not survivors:
             _note_the_end(job, was_killed)
-        held = held_after(job, seen, _LOOK_EVERY_SECONDS)
+        held = holders_after(job, seen, _LOOK_EVERY_SECONDS)
     return StopResult(tuple(survivors), held, was_killed)
 
 
-def require_ours(job: Job) -> None:
+def require_stoppable(job: Job) -> None:
     """Raise unless this user may stop the job, from here; see `stop`."""
     if state_of(job) == "unknown":
         raise InputError(
@@ -93,12 +93,12 @@ def require_ours(job: Job) -> None:
             )
 
 
-def _ask(job: Job, driver: procfs.Stat, grace_seconds: float, say: Callable[[str], None]) -> None:
+def _request_stop(job: Job, driver: procfs.Stat, grace_seconds: float, say: Callable[[str], None]) -> None:
     say(f"SIGINT to pid {driver.pid}: it may write a checkpoint, for at most {grace_seconds:.0f} s")
     _send([driver], signal.SIGINT)
     # A job that was paused by Ctrl-Z handles no signal before it is continued.
     _send([driver], signal.SIGCONT)
-    _note(job, was_asked=True)
+    _record_stop(job, was_asked=True)
 
 
 def _end(job: Job, seen: list[procfs.Stat], say: Callable[[str], None], show: Show) -> bool:
@@ -123,7 +123,7 @@ def _members(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
     """The running processes of the job, including those that have lost their parents since they were seen."""
     known = {(stat.pid, stat.start_ticks) for stat in seen}
     seen += [stat for stat in members_of(job) if (stat.pid, stat.start_ticks) not in known]
-    return still_there(seen)
+    return still_running(seen)
 
 
 def _workers(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
@@ -135,7 +135,7 @@ def _workers(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
 
 def _wait(job: Job, seen: list[procfs.Stat], seconds: float, what: str, show: Show) -> None:
     began = time.monotonic()
-    while (still_there(seen) or _members(job, seen)) and (waited := time.monotonic() - began) < seconds:
+    while (still_running(seen) or _members(job, seen)) and (waited := time.monotonic() - began) < seconds:
         show(what, waited, seconds)
         time.sleep(_LOOK_EVERY_SECONDS)
 
@@ -170,11 +170,11 @@ def _alone(job: Job) -> Iterator[bool]:
                 remedy=f"wait for it; `ascendtune jobs show {job.id}` says what is left",
             )
         was_asked = bool(note.get("was_asked"))
-        _note(job, was_asked)
+        _record_stop(job, was_asked)
         yield was_asked
 
 
-def _note(job: Job, was_asked: bool) -> None:
+def _record_stop(job: Job, was_asked: bool) -> None:
     """Write a note for the next command that stops it. Written in place, as the file is the lock; skipped if it
     fails."""
     note = {"pid": os.getpid(), "since": time.time(), "was_asked": was_asked}

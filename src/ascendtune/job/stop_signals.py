@@ -19,7 +19,7 @@ class StopSignals:
     """
 
     def __init__(self, *, keeps_checkpoints: bool, can_pause: bool) -> None:
-        self._how = "stopping after a checkpoint" if keeps_checkpoints else "stopping"
+        self._announcement = "stopping after a checkpoint" if keeps_checkpoints else "stopping"
         self._can_pause = can_pause
         self.first: signal.Signals | None = None
         self.again = False
@@ -43,7 +43,7 @@ class StopSignals:
             return
         # A terminal that closes is treated as a scheduler that ends the job.
         self.first = signal.Signals(number) if number != signal.SIGHUP else signal.SIGTERM
-        say_in_handler(f"{self._how}; once more stops now")
+        say_in_handler(f"{self._announcement}; once more stops now")
 
     def _note_pause(self, number: int, frame: FrameType | None) -> None:
         if self._can_pause:

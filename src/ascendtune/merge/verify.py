@@ -92,7 +92,7 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
             progress(_DOING, 0, 2)
             adapted, base = _logits_with_adapter(plan, ids, in_one_batch=_can_share_a_batch(plan))
             progress(_DOING, 1, 2)
-            exact, rounded = _ask_merged(plan, merged, ids)
+            exact, rounded = _logits_of_merged(plan, merged, ids)
     except NotInFp32 as error:
         raise CannotVerify(str(error)) from error
     # New tokens are the adapter's own: the base has no logits for them.
@@ -235,7 +235,7 @@ def _can_share_a_batch(plan: MergePlan) -> bool:
     return adds_only and not others and first.weight == 1 and not _has_experts(plan.base) and not is_mpt
 
 
-def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _logits_of_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of the merged weights before they were rounded, and as they are written."""
     files = MappedFiles(read_weight_headers(merged).values())
     model = _load(plan, merged, files)

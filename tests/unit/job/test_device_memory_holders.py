@@ -40,14 +40,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Job:
 
 def test_memory_of_ended_processes_and_unexplained_memory_are_reported(job: registry.Job) -> None:
     named, unexplained = DeviceMemoryHolder("NPU 0", 4711, 29000 * MIB), DeviceMemoryHolder("NPU 1", None, 20000 * MIB)
-    assert held.held_after(job, ENDED, 0) == (named, unexplained)
-    assert held.held_after(replace(job, device_ids=None), ENDED, 0) == (named,)
-    assert held.held_after(replace(job, device_ids=("0",)), [], 0) == ()
-    assert held.held_after(replace(job, kind="cpu"), ENDED, 0) == ()
+    assert held.holders_after(job, ENDED, 0) == (named, unexplained)
+    assert held.holders_after(replace(job, device_ids=None), ENDED, 0) == (named,)
+    assert held.holders_after(replace(job, device_ids=("0",)), [], 0) == ()
+    assert held.holders_after(replace(job, kind="cpu"), ENDED, 0) == ()
 
 
 def test_the_share_that_the_driver_always_holds_is_no_trouble(
     job: registry.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", Node().lay_out(tmp_path / "idle")["PATH"])
-    assert held.held_after(job, ENDED, 0) == ()
+    assert held.holders_after(job, ENDED, 0) == ()

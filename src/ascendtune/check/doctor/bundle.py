@@ -77,7 +77,7 @@ def _contents(verdict: str, examination: Examination, outside: Outside, mask: Ma
     yield "doctor.json", mask.text(as_json(verdict, examination.findings, **further))
     yield "versions.json", mask.text(json.dumps(_versions(outside), indent=2))
     yield "environment.txt", mask.environment(outside.env)
-    yield "npu-smi.txt", mask.text(outside.ask_npu_smi("info"))
+    yield "npu-smi.txt", mask.text(outside.query_npu_smi("info"))
     for name in _FILES:
         if text := outside.text(name):
             yield f"files{name}", mask.text(text)

@@ -73,7 +73,7 @@ def examine(
         limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
     # A check that hangs in the kernel must not keep the process from exiting.
     with programs_end_with_us():
-        answers = {check.code: run_in_daemon_thread(partial(_made, check, outside)) for check in checks}
+        answers = {check.code: run_in_daemon_thread(partial(_run, check, outside)) for check in checks}
         deadline = time.monotonic() + limit_seconds
         answered, missing = set[Future[list[Finding]]](), set(answers.values())
         while missing and (left := deadline - time.monotonic()) > 0:
@@ -92,7 +92,7 @@ def get_check(code: str) -> Check:
     return check
 
 
-def _made(check: Check, outside: Outside) -> list[Finding]:
+def _run(check: Check, outside: Outside) -> list[Finding]:
     try:
         return list(check.look(outside))
     except Exception as error:  # noqa: BLE001  # a check that fails must not hide the others

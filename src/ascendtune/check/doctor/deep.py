@@ -20,7 +20,7 @@ from ascendtune.machine.visible import VisibleDevices
 _PROBE = ("-m", "ascendtune.check.doctor.probe")
 
 
-def _why_not_asked(outside: Outside, code: str) -> Finding | None:
+def _missing_requirement(outside: Outside, code: str) -> Finding | None:
     """The finding if torch or devices are missing, so that no program is started."""
     if outside.package("torch") is None:
         return unknown(code, say("torch is not installed"), remedy=say("pip install 'ascendtune[train]'"))
@@ -67,7 +67,7 @@ bits: 5e-4); rounding results to bf16 and fp16 adds at most 2^-9 and 2^-12."""
 
 
 def _look_at_compute(outside: Outside) -> Iterator[Finding]:
-    if nothing := _why_not_asked(outside, COMPUTE):
+    if nothing := _missing_requirement(outside, COMPUTE):
         yield nothing
         return
     visible = outside.visible
@@ -199,7 +199,7 @@ _ENDED_BY_THE_OTHER = ("Connection closed by peer", "Connection reset by peer", 
 
 
 def _look_at_all_reduce(outside: Outside) -> Iterator[Finding]:
-    if nothing := _why_not_asked(outside, ALL_REDUCE):
+    if nothing := _missing_requirement(outside, ALL_REDUCE):
         yield nothing
         return
     # NCCL and HCCL do not allow two ranks on one device.

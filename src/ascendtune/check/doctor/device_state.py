@@ -164,7 +164,7 @@ def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
 
 def _details(device: Accelerator, outside: Outside) -> dict[str, object]:
     chip = ["-c", str(device.chip_id)] if device.chip_id is not None else []
-    blocks = read_facts(outside.ask_npu_smi("info", "-t", "health", "-i", str(device.npu_id), *chip))
+    blocks = read_facts(outside.query_npu_smi("info", "-t", "health", "-i", str(device.npu_id), *chip))
     return {name: blocks[0].facts.get(name) for name in ("error_code", "error_information")} if blocks else {}
 
 
@@ -202,9 +202,9 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         if device not in (*in_use, *silent) and (not device.processes_known or device.memory_used_bytes is None)
     ]
     if in_use:
-        yield _held(in_use, outside)
+        yield _in_use(in_use, outside)
     if silent:
-        yield _silent(silent, outside)
+        yield _without_processes(silent, outside)
     if untold:
         labels = ", ".join(device.label for device in untold)
         yield unknown(DEVICE_MEMORY, say("the processes or the used memory of {labels} are unknown", labels=labels))
@@ -251,7 +251,7 @@ def _is_used(device: Accelerator) -> bool:
     return used is not None and bool(total) and used > IDLE_RATIO * (total or 0)
 
 
-def _held(devices: list[Accelerator], outside: Outside) -> Finding:
+def _in_use(devices: list[Accelerator], outside: Outside) -> Finding:
     lines = [
         f"{device.label}: {process.name or say('a process')}, pid {process.pid}, "
         f"{format_bytes(process.memory_used_bytes)}"
@@ -281,7 +281,7 @@ def _held(devices: list[Accelerator], outside: Outside) -> Finding:
     )
 
 
-def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
+def _without_processes(devices: list[Accelerator], outside: Outside) -> Finding:
     lines = [
         say(
             "{label}: {used} of {total} used",

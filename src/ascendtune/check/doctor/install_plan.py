@@ -80,7 +80,7 @@ def make_install_plan(outside: Outside) -> InstallPlan:
         if outside.package("numpy") is None and needs_numpy_1("2", release) and is_old_python:
             bounds_of["numpy"] = f"=={NUMPY_1}"
     packages = tuple(
-        PlannedPackage(name, bounds, outside.package(name), _why(name, bounds, release, outside))
+        PlannedPackage(name, bounds, outside.package(name), _reason_for(name, bounds, release, outside))
         for name, bounds in bounds_of.items()
     )
     return InstallPlan(
@@ -115,7 +115,7 @@ def _before(outside: Outside, advice: RequiredVersions) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _why(name: str, bounds: str, cann: str | None, outside: Outside) -> str:
+def _reason_for(name: str, bounds: str, cann: str | None, outside: Outside) -> str:
     have = outside.package(name)
     if name == "torch-npu" and (wheel := find_wheel(bounds.lstrip("="))):
         return say(

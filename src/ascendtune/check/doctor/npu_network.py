@@ -80,11 +80,11 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     alone = Lock()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ports = list(pool.map(lambda device: _ask(outside, tool, device, alone), devices))
+        ports = list(pool.map(lambda device: _query_port(outside, tool, device, alone), devices))
     yield from _judge(ports)
 
 
-def _ask(outside: Outside, tool: str, device: int, alone: Lock) -> Port:
+def _query_port(outside: Outside, tool: str, device: int, alone: Lock) -> Port:
     """`alone`: lock for repeated queries, so that these do not keep the tool busy for each other."""
 
     def asked(question: str) -> Finished:

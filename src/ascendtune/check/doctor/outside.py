@@ -244,11 +244,11 @@ class Outside:
 
         def ask() -> tuple[NpuSmiInfo, tuple[Trouble, ...], bool]:
             info = self._smi.info()
-            return info, tuple(self._smi.troubles), self._smi.is_there
+            return info, tuple(self._smi.troubles), self._smi.is_available
 
         return self.once("npu-smi", ask)
 
-    def ask_npu_smi(self, *words: str) -> str:
+    def query_npu_smi(self, *words: str) -> str:
         """The output of another npu-smi command; empty if `npu-smi info` failed."""
         return self._smi.ask(*words) if self.npu_smi[2] else ""
 

@@ -77,7 +77,7 @@ class _HostExam:
         clock = self._clock()
         self.reply = {**self._question(look=look), "clock": clock}
 
-    def ask_mtu(self, address: str | None) -> None:
+    def query_mtu(self, address: str | None) -> None:
         if mtu := self._question(towards=address)["mtu"]:
             self.reply["facts"]["MTU"] = mtu
 
@@ -138,14 +138,14 @@ def _mtu_questions(exams: Sequence[_HostExam]) -> Callable[[_HostExam], None]:
     """Query each host about its route to the first one; the first about its route to the second."""
     reached = [(exam, exam.reply.get("address")) for exam in exams if exam.reply]
 
-    def ask_one(exam: _HostExam) -> None:
+    def query_one(exam: _HostExam) -> None:
         for other, address in reached:
             if other is not exam:
                 # A host without an address was not reached by ssh: it is this machine.
-                exam.ask_mtu(address)
+                exam.query_mtu(address)
                 return
 
-    return ask_one
+    return query_one
 
 
 def _other_version(host: TargetHost) -> MachineError:

@@ -66,7 +66,7 @@ def quickstart(
     print(f"{recipe}:\n\n{textwrap.indent(recipe.read_text('utf-8'), '    ')}")
 
     _headline("Before training")
-    before = _ask(base, skill.questions)
+    before = _answers_of(base, skill.questions)
 
     words = ["train", str(recipe), "--devices", "1", *(overrides or [])]
     _headline(f"Training: ascendtune {shlex.join(words)}")
@@ -76,7 +76,7 @@ def quickstart(
     run = _newest(runs)
 
     _headline("After training")
-    after = _ask(run, skill.questions)
+    after = _answers_of(run, skill.questions)
     _show_samples(skill.questions, before, after)
     _show_next(run)
     if count_right(skill.questions, after) < _ENOUGH * len(skill.questions):
@@ -107,7 +107,7 @@ def _write(files: Mapping[Path, bytes]) -> None:
         write_atomically(path, files[path])
 
 
-def _ask(weights: Path, words: Sequence[str]) -> list[str]:
+def _answers_of(weights: Path, words: Sequence[str]) -> list[str]:
     from ascendtune.infer.engine import load
 
     print(f"asking {weights} {len(words)} questions ...", flush=True)

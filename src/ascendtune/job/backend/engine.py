@@ -92,7 +92,7 @@ def _output_of(done: process.Finished) -> str:
     return " ".join((done.error or done.output).split())
 
 
-def _here(submission: Submission) -> int:
+def _on_this_machine(submission: Submission) -> int:
     return len(attached(submission.vendor))
 
 
@@ -123,7 +123,7 @@ ENGINES = {
         probe=("docker", "version"),
         suffix="docker.sh",
         submit=("bash", "{}"),
-        largest_node=_here,
+        largest_node=_on_this_machine,
         is_this_machine=True,
     ),
     "compose": JobEngine(
@@ -131,7 +131,7 @@ ENGINES = {
         probe=("docker", "compose", "version"),
         suffix="compose.yaml",
         submit=("docker", "compose", "--file", "{}", "up", "--detach"),
-        largest_node=_here,
+        largest_node=_on_this_machine,
         is_this_machine=True,
     ),
     "slurm": JobEngine(

@@ -86,13 +86,13 @@ def _attempt(
 
 
 def _until_the_end(launcher: Launcher, stop_signals: StopSignals, others: OtherNodes | None, watcher: Watcher) -> int:
-    has_asked = False
+    has_signalled = False
     while (exit_code := launcher.wait()) is None:
         if stop_signals.again or (others and others.have_failed()):
             launcher.kill()
-        elif stop_signals.first and not has_asked:
+        elif stop_signals.first and not has_signalled:
             launcher.ask(stop_signals.first)
-            has_asked = True
+            has_signalled = True
         if stop_signals.pause:
             stop_signals.pause = False
             launcher.pause()

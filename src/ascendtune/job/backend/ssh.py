@@ -116,7 +116,7 @@ class _Run:
         self._run_dir = spec.run_dir
         places = [spec.launcher_log(NodePlace(node_rank=rank)) for rank in range(len(self._nodes))]
         self._logs = dict(zip(self._nodes, places, strict=True))
-        self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
+        self._log_sizes_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
         self._failure: LauncherExit | None = None
         self._failed_at = 0.0
         self._hang: dict[str, Any] | None = None
@@ -151,7 +151,7 @@ class _Run:
             node.exit_code = message["ended"]
             self._note_hang(message["hang"])
             if node.exit_code:
-                self._fail(LauncherExit(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
+                self._fail(LauncherExit(node.exit_code, self._logs[node], self._log_sizes_before[node], node.host.name))
         elif "asked" in message:
             # As a signal to this process; but only once, however many hosts report it: a second one would stop at once.
             if self._asked.first is None:

@@ -82,7 +82,7 @@ class Watcher:
         self._awake_since = -math.inf
         self._ranks_here: list[int] = []
         self._list_at = -math.inf
-        self._told_since: float | None = None
+        self._reported_since: float | None = None
         self._ending: list[tuple[float, Callable[[], None]]] = []
         self._odd: tuple[int, ...] = ()
         self._error: CheckFailed | None = None
@@ -98,16 +98,16 @@ class Watcher:
         if now - self._looked > _ASLEEP_SECONDS:
             self._awake_since = now
         self._looked = now
-        beats = self._beats_here(now)
+        beats = self._own_beats(now)
         hang = self._judge.look(beats, now)
         if hang and now - self._awake_since < self._limits.least_seconds:
             return
-        if hang and self._told_since is None:
-            self._told_since = now - hang.silent_seconds
+        if hang and self._reported_since is None:
+            self._reported_since = now - hang.silent_seconds
             self._act(hang, now)
-        elif beats and not hang and self._told_since is not None:
-            say(f"the run continues, after {format_duration(now - self._told_since)} without a heartbeat")
-            self._told_since = None
+        elif beats and not hang and self._reported_since is not None:
+            say(f"the run continues, after {format_duration(now - self._reported_since)} without a heartbeat")
+            self._reported_since = None
 
     def close(self) -> None:
         """Record the hang, if there was one, in run.json. Call it when the workers have ended."""
@@ -126,7 +126,7 @@ class Watcher:
             return None
         return {**exit_cause("hang", self._error), "odd_ranks": list(self._odd)}
 
-    def _beats_here(self, now: float) -> list[Beat]:
+    def _own_beats(self, now: float) -> list[Beat]:
         """Heartbeats of this machine. Those of others, perhaps hundreds on a shared disk, are read rarely."""
         if not self._run.heartbeats.is_dir():
             return []

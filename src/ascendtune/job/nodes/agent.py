@@ -63,7 +63,7 @@ class Node:
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._last_received = time.monotonic()
         self._silence_seconds = float("inf")
-        self._is_left = False
+        self._is_abandoned = False
         threading.Thread(target=self._listen, args=(received,), daemon=True).start()
         threading.Thread(target=self._live, daemon=True).start()
 
@@ -71,7 +71,7 @@ class Node:
         """Process messages until the part is over or the starting host is gone."""
         self._outbox.put(None, BEGIN.decode())
         self._answer()
-        self._outbox.finish(self.is_left)
+        self._outbox.finish(self.is_abandoned)
 
     def _answer(self) -> None:
         job: dict[str, Any] = {}
@@ -92,7 +92,7 @@ class Node:
 
     def _next(self) -> dict[str, Any] | None:
         """The next message; None if there will be none."""
-        while not self.is_left():
+        while not self.is_abandoned():
             with suppress(queue.Empty):
                 return self._messages.get(timeout=ALIVE_EVERY_SECONDS)
         return None
@@ -138,7 +138,7 @@ class Node:
             log_streams.look()
         launcher.end_descendants(watch.look)
         watcher.close()
-        log_streams.finish(lambda: watch.look() or self.is_left())
+        log_streams.finish(lambda: watch.look() or self.is_abandoned())
         self._send(ended=exit_code, hang=watcher.cause)
         return exit_code
 
@@ -154,9 +154,9 @@ class Node:
                 found.append(message)
         return found
 
-    def is_left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether the starting host is gone, or out of reach."""
-        return self._is_left or time.monotonic() - self._last_received > self._silence_seconds
+        return self._is_abandoned or time.monotonic() - self._last_received > self._silence_seconds
 
     def _send(self, **message: Any) -> None:
         self._outbox.put(None, encode(message).decode())
@@ -166,7 +166,7 @@ class Node:
             self._sent.write(encode(message_of(source, what)) if source else str(what).encode())
             self._sent.flush()
         except (OSError, ValueError):
-            self._is_left = True
+            self._is_abandoned = True
 
     def _listen(self, received: IO[bytes]) -> None:
         for line in received:
@@ -174,7 +174,7 @@ class Node:
             message = decode(line)
             if message is not None and message != ALIVE:
                 self._messages.put(message)
-        self._is_left = True
+        self._is_abandoned = True
         self._messages.put(None)
 
     def _live(self) -> None:
@@ -200,7 +200,7 @@ class _Watch:
                 self._launcher.kill()
                 return True
         if self._left_since is None:
-            if self._node.is_left():
+            if self._node.is_abandoned():
                 self._left_since = time.monotonic()
                 self._launcher.ask(signal.SIGTERM)
         elif time.monotonic() - self._left_since > _LAST_CHECKPOINT_SECONDS:

@@ -67,11 +67,11 @@ def handshake(
             troubles[received.node] = error_on(received.node.host.name, received.message["refused"])
     for node in nodes:
         if node not in hellos and node not in troubles:
-            troubles[node] = _silent(node)
+            troubles[node] = _no_answer(node)
     return hellos, troubles
 
 
-def _silent(node: RemoteNode) -> MachineError:
+def _no_answer(node: RemoteNode) -> MachineError:
     name = node.host.name
     return MachineError(
         f"{name} does not answer within {ANSWER_SECONDS:.0f} s",

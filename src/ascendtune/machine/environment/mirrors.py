@@ -200,7 +200,7 @@ def changes_for(
         text = read_user_file(path)
         found.append(FileChange(path, text, with_channels(text, conda_settings(path), mirror.conda)))
     if "huggingface" in tools:
-        path = _noted_file()
+        path = _record_file()
         noted = {key: value for key, value in shell_variables().items() if key != "HF_ENDPOINT"}
         noted |= {"HF_ENDPOINT": mirror.huggingface} if mirror.huggingface else {}
         text = read_user_file(path)
@@ -216,14 +216,14 @@ def shell_variables() -> dict[str, str]:
     Raises:
         MachineError: the record is damaged, or belongs to another user.
     """
-    path = _noted_file()
+    path = _record_file()
     if not path.exists():
         return {}
     record = parsed_record(read_record(path, own=True), path)
     return {name: value for name, value in record.items() if name == "HF_ENDPOINT" and isinstance(value, str)}
 
 
-def _noted_file() -> Path:
+def _record_file() -> Path:
     return state_directory() / "mirrors.json"
 
 

@@ -99,15 +99,15 @@ class _Reader:
             self.tool, self.driver = versions["tool"], versions["driver"]
         elif table.is_border(line) or table.is_elision(line):
             self._end_foreign_lines()
-            self._take_border(line)
+            self._read_border(line)
         elif row := table.read_row(line):
             self._end_foreign_lines()
             if header := table.read_header(row):
-                self._take_header(header)
+                self._read_header(header)
             elif self.process:
-                self._take_process(row, self.process)
+                self._read_process(row, self.process)
             else:
-                self._take_line_of_chip(row)
+                self._read_line_of_chip(row)
         elif line.strip() and not self._is_complete:
             if line.lstrip().startswith("|"):
                 # A line of the table whose other borders were cut off or overwritten.
@@ -119,7 +119,7 @@ class _Reader:
         self.damaged |= self.foreign and self.process is not None
         self.foreign = False
 
-    def _take_border(self, line: str) -> None:
+    def _read_border(self, line: str) -> None:
         self._end_chip()
         if table.is_border(line):
             length = len(line.strip())
@@ -133,7 +133,7 @@ class _Reader:
         self.damaged |= self.open is not None
         self.open = None
 
-    def _take_header(self, header: Header) -> None:
+    def _read_header(self, header: Header) -> None:
         found = table.names(header)
         self._end_chip()
         self.closed = False
@@ -145,7 +145,7 @@ class _Reader:
         elif "bus" in found:
             self.lower = header
 
-    def _take_line_of_chip(self, row: TableRow) -> None:
+    def _read_line_of_chip(self, row: TableRow) -> None:
         if first := _first_line(row, self.upper):
             self._end_chip()
             self.open = _Card(first)
@@ -161,7 +161,7 @@ class _Reader:
             # A line of this table that cannot be read; the next one may belong to another chip.
             self.open, self.damaged = None, True
 
-    def _take_process(self, row: TableRow, header: Header) -> None:
+    def _read_process(self, row: TableRow, header: Header) -> None:
         if len(row.cells) == 1 and (none := _NO_PROCESS.fullmatch(row.cells[0])):
             self.told.add(int(none["npu"]))
             self.closed = False

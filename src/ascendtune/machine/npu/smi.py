@@ -84,7 +84,7 @@ class NpuSmi:
         self.troubles: list[Trouble] = []
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """False once npu-smi was found to be missing, or to hang."""
         return self._program is not None
 
@@ -94,7 +94,7 @@ class NpuSmi:
         answer = self.ask("info")
         info = read_info(answer)
         self.troubles.extend(info.troubles)
-        if self.is_there and not info.devices and not info.troubles:
+        if self.is_available and not info.devices and not info.troubles:
             self.troubles.append(_no_table(answer))
         # Before the ids: a chip without a number in the table (950) must not be queried by a number.
         completed = replace(info, devices=tuple(self._completed(device) for device in info.devices))
@@ -146,14 +146,14 @@ class NpuSmi:
 
     def _completed(self, device: Accelerator) -> Accelerator:
         if device.utilization_ratio is None or device.memory_total_bytes is None:
-            device = _with_usages(device, read_facts(self._ask_about(device, "usages")))
+            device = _with_usages(device, read_facts(self._query_device(device, "usages")))
         if len(device.processes) >= _PROCESSES_SHOWN:
             known = {process.pid for process in device.processes}
-            further = [each for each in read_processes(self._ask_about(device, "proc-mem")) if each.pid not in known]
+            further = [each for each in read_processes(self._query_device(device, "proc-mem")) if each.pid not in known]
             device = replace(device, processes=(*device.processes, *_once(further)))
         return device
 
-    def _ask_about(self, device: Accelerator, subject: str) -> str:
+    def _query_device(self, device: Accelerator, subject: str) -> str:
         chip = ("-c", str(device.chip_id)) if device.chip_id is not None else ()
         return self.ask("info", "-t", subject, "-i", str(device.npu_id), *chip)
 

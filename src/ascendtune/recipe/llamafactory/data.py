@@ -180,7 +180,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not recipe.given("template"):
         if not recipe["enable_thinking"]:
             native.note_ignored("enable_thinking", "without `template` the model's own chat template decides it")
-        _say_thoughts_are_kept(recipe, native)
+        _note_thoughts_are_kept(recipe, native)
         return
     name = recipe["template"]
     found = template_of(name)
@@ -207,11 +207,11 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
                 "remove it: only the last answer then keeps its reasoning",
             )
     else:
-        _say_thoughts_are_kept(recipe, native)
+        _note_thoughts_are_kept(recipe, native)
     native.put("data.template", found, recipe.place("template"))
 
 
-def _say_thoughts_are_kept(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+def _note_thoughts_are_kept(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if recipe["preserve_thinking"]:
         native.note_ignored(
             "preserve_thinking", "earlier answers keep their thoughts (LLaMA-Factory without mask_history)"

@@ -108,7 +108,7 @@ class DatasetInfoEntry:
         self._require_types()
         if not self.errors:
             self._require_a_source(modelscope)
-            self._require_what_is_here()
+            self._require_supported()
             self._require_columns()
         return not self.errors
 
@@ -173,7 +173,7 @@ class DatasetInfoEntry:
                 (), f"{name}: neither file_name nor hf_hub_url is given", "add one of them", code="recipe-key-missing"
             )
 
-    def _require_what_is_here(self) -> None:
+    def _require_supported(self) -> None:
         values, name = self.values, self.name
         for word in _MEDIA:
             if self.columns[word]:
