@@ -90,7 +90,7 @@ def _bisected(
         raise NoVerdict(
             f"{sentence}; nothing can be swapped: {'; '.join(f'{each.name}: {each.obstacle}' for each in swaps)}",
             code="nothing-to-swap",
-            remedy="compare data, weights and machines: `ascendtune align` names what differs",
+            remedy="compare data, weights and machines: `ascendtune align` shows the differences",
         )
     with _place(directory, one, other) as place:
         trainer = _Trainer(one, other, recipes, step, _dumped(one, other, step), place)
@@ -99,7 +99,7 @@ def _bisected(
             raise typer.Abort
         if trainer.agrees(()) is not False:
             raise NoVerdict(
-                f"trained again without a swap, the runs do not part: {trainer.trials[0].said}",
+                f"trained again without a swap, the runs do not diverge: {trainer.trials[0].said}",
                 code="not-reproduced",
                 remedy="use the same kind and number of devices as the candidate; a device that errs shows up in "
                 "`ascendtune doctor --deep`",
@@ -211,7 +211,7 @@ def _require_trainable(reference: TrainingRecord, candidate: TrainingRecord) -> 
     for side in (reference, candidate):
         if side.is_foreign:
             raise InputError(
-                f"{side.name} ({side.kind}) has no recipe of which an ingredient could be swapped",
+                f"{side.name} ({side.kind}) has no recipe with an ingredient that could be swapped",
                 code="not-a-run-directory",
                 remedy="give two directories that `ascendtune train` made",
                 where=side.path,
@@ -248,7 +248,7 @@ def _place(directory: Path | None, *sides: TrainingRecord) -> Iterator[Path]:
     place = directory.resolve()
     if any(place.is_relative_to(side.path.resolve()) for side in sides):
         raise InputError(
-            "this directory lies in one of the runs, which must not change",
+            "this directory is inside one of the runs, which must not change",
             code="output-overwrites-input",
             remedy="give another directory with --to",
             where=directory,

@@ -79,7 +79,7 @@ def require_failed(run: RunDir) -> None:
     cause = record.get("exit_cause") or {}
     if record.get("state") == "finished":
         raise NoVerdict(
-            "the run has finished, and no dump of it holds a NaN or an infinity",
+            "the run has finished, and no dump of it contains a NaN or an infinity",
             code="run-finished",
             remedy="to trace steps that `on_nan: skip` left out, train again with on_nan=dump",
             where=run.path,

@@ -83,7 +83,7 @@ class Bench:
             kept = _read(place)
             if kept and kept.get("identity") != identity:
                 raise InputError(
-                    "this directory holds another benchmark: of another recipe, device, number of steps or version",
+                    "this directory contains another benchmark: of another recipe, device, number of steps or version",
                     code="bench-differs",
                     remedy="give another --output, or remove the directory",
                     where=place,
@@ -127,7 +127,7 @@ def measure(bench: Bench, cells: Sequence[Cell], visible: VisibleDevices) -> lis
                 _train(bench, result, number, visible)
                 bench.write()
     except KeyboardInterrupt:
-        log.say(f"stopped: what is measured is in {bench.directory / _FILE}; the same command goes on from there")
+        log.say(f"stopped: the measurements are in {bench.directory / _FILE}; the same command continues from there")
         raise
     return results
 

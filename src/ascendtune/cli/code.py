@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ascendtune.machine.environment.checkout import GitCheckout, MergeConflicts, MergeResult
 
 Checkout = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The checkout.")]
-Abort = Annotated[bool, typer.Option("--abort", help="Give up the merge that has conflicts, and go back.")]
+Abort = Annotated[bool, typer.Option("--abort", help="Abort the merge that has conflicts, and return.")]
 _SHOWN_LINES = 8
 
 
@@ -56,7 +56,7 @@ def clone(
     origin = "" if address == url else f"; origin is {without_secrets(url)}"
     print(f"{target}: cloned from {without_secrets(address)}{origin}")
     if is_same is None:
-        warn("the repository itself does not answer: what the proxy sent was not compared with it")
+        warn("the repository itself does not answer: the proxy's content was not compared with it")
     elif not is_same:
         raise CheckFailed(
             "the proxy sent another commit than the repository names as HEAD",
@@ -157,7 +157,7 @@ def _conflict_lines(error: MergeConflicts) -> list[str]:
     for conflict in error.conflicts:
         lines.append(f"{conflict.path}: {conflict.kind}")
         if conflict.kind.startswith("both") and not conflict.hunks:
-            lines.append("  has no conflict markers (any more): git add it when it is as it should be")
+            lines.append("  has no conflict markers (any more): git add it when it is correct")
         for hunk in conflict.hunks:
             lines.append(f"  line {hunk.line}")
             for mark, side in (("-", hunk.ours), ("+", hunk.theirs)):

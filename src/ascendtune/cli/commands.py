@@ -67,7 +67,7 @@ COMMANDS = {
     "env conda": CommandEntry("ascendtune.cli.env:conda", "Clone or rename a conda environment, and compare it."),
     "env caches": CommandEntry("ascendtune.cli.env_machine:caches", "List and remove caches of compilers and hubs."),
     "env mount": CommandEntry("ascendtune.cli.env_machine:mount", "Check the mounts of directories, and measure them."),
-    "env permissions": CommandEntry("ascendtune.cli.env_machine:permissions", "Check and repair who may open what."),
+    "env permissions": CommandEntry("ascendtune.cli.env_machine:permissions", "Check and repair permissions."),
     "code clone": CommandEntry("ascendtune.cli.code:clone", "Clone a repository, through proxies where needed."),
     "code sync-upstream": CommandEntry(
         "ascendtune.cli.code:sync_upstream", "Merge the official repository into your fork."

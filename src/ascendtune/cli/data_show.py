@@ -150,10 +150,10 @@ def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> li
     if not recipe.may_pack:
         why = "data.packing is false" if packing is False else f"rows of stage {recipe.method.stage} do not share one"
         raise InputError(
-            f"no sequence holds several rows: {why}", code="not-packed", remedy="leave out --packed to see the rows"
+            f"no sequence has several rows: {why}", code="not-packed", remedy="leave out --packed to see the rows"
         )
     if packing == "auto":
-        say("data.packing: auto: where the model does not keep packed rows apart, training pads them instead")
+        say("data.packing: auto: if the model does not keep packed rows apart, training pads them instead")
     dataset = TokenDataset.open(prepared_data(recipe).train)
     return packs(
         dataset, inspection.tokenizer, capacity=recipe.data.max_length, seed=recipe.seed, first=first, count=count

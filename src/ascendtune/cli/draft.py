@@ -252,7 +252,7 @@ def _dataset(data: DataFacts) -> list[str]:
             f"    - path: {_scalar(data.path)}  # columns: {found}",
             *reading,
             f"      format: {data.format}",
-            f"      columns: {_scalar(columns)}  # {TODO}: which column holds what{likely}",
+            f"      columns: {_scalar(columns)}  # {TODO}: the columns' meanings{likely}",
         ]
     lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {found}", *reading]
     if data.needs_format:

@@ -87,7 +87,7 @@ def mirrors(
 
     if action != "use" and (name or only or github_proxy):
         raise InputError(
-            f"`mirrors {action}` takes neither a mirror nor --only nor --github-proxy",
+            f"`mirrors {action}` does not take a mirror, --only or --github-proxy",
             code="conflicting-options",
             remedy="they belong to: ascendtune env mirrors use NAME",
         )

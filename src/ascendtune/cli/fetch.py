@@ -132,7 +132,7 @@ def _requests(
         )
     if to is not None and len(names) > 1:
         raise InputError(
-            "--to takes one repository, and several are named",
+            "--to takes a single repository, and several are named",
             code="conflicting-options",
             remedy="give one ID, or a list with -f",
         )

@@ -180,7 +180,7 @@ def _warn_of_long_rows(recipe: Recipe, quoted: str, longest: int, limit: int) ->
     what = "rows are cut there, and those without an answer before it are left out"
     what += f", as all of the first {count_of(len(rows), 'row')} are" if loses_all else ""
     warn(
-        f"the longest of the first rows has {longest:,} tokens, the model takes {limit:,}: {what}; "
+        f"the longest of the first rows has {longest:,} tokens, the model's limit is {limit:,}: {what}; "
         f"`ascendtune data show {quoted} --stats` counts them"
     )
     return loses_all

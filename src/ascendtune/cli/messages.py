@@ -119,7 +119,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         raise InputError(
             "nothing was changed: this needs a confirmation, and stdin is not a terminal",
             code="confirmation-needed",
-            remedy="look at what is listed above, then add --yes",
+            remedy="check the list above, then add --yes",
         )
     return typer.confirm(question, err=True)
 

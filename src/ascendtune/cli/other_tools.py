@@ -60,7 +60,7 @@ _COMMANDS = {
     "stop": "ascendtune jobs stop JOB",
     "list": "ascendtune runs list",
     "show": "ascendtune runs show RUN",
-    "resume": "give the same ascendtune train RECIPE again: it goes on from the newest checkpoint",
+    "resume": "repeat the same ascendtune train RECIPE: it resumes from the newest checkpoint",
     "preprocess": "ascendtune train recipe.yaml --prepare",
 }
 """Other commands -> the equivalent here."""
@@ -216,7 +216,7 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     if name in ("config", "config_file"):
         return "give the recipe without an option: ascendtune train RECIPE"
     if name in ("resume", "resume_from_checkpoint"):
-        return "the same command goes on from the newest checkpoint; another one: checkpoint.resume=PATH"
+        return "the same command resumes from the newest checkpoint; for another one: checkpoint.resume=PATH"
     if name in ("push_to_hub", "hub_model_id", "push_to_hub_model_id"):
         named = next((each for each in (values.get("hub_model_id"), values.get(name)) if each and "/" in each), None)
         return f"after the training: {shlex.join(['ascendtune', 'push', 'RUN', named or 'OWNER/NAME'])}"

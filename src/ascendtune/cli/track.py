@@ -170,7 +170,7 @@ def import_events(
         raise CheckFailed(
             f"{damaged} event files are damaged",
             code="record-damaged",
-            remedy="copy these files again from where they were written, and import again",
+            remedy="copy these files again from their source, and import again",
         )
     suggest_next(f"ascendtune runs list {to}")
 
@@ -195,7 +195,7 @@ def _run_names(directories: list[Path], log_directory: Path) -> list[str]:
 
 def _warn_of(found: ImportedRun) -> None:
     for name, offset in found.damaged.items():
-        warn(f"{found.source / name} is damaged at byte {offset:,}; what comes before was imported")
+        warn(f"{found.source / name} is damaged at byte {offset:,}; events before it were imported")
     for name in found.unfinished:
         notice(f"{found.source / name} ends within a record: it is still being written, or its writer was killed")
 
@@ -324,6 +324,6 @@ def login(
 
 def _no_directory(path: Path) -> InputError:
     if path.exists():
-        return InputError("not a directory", code="path-missing", remedy="give the directory that holds it", where=path)
+        return InputError("not a directory", code="path-missing", remedy="give its directory", where=path)
     usual = "check the path"
     return InputError("no such directory", code="path-missing", remedy=path_suggestion(path, usual), where=path)

@@ -141,7 +141,7 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
             return _Complaint(where, what, remedy, _UNKNOWN_KEY)
         if valid := keys_of(model, path[:-1]):
             return _Complaint(where, what, f"valid keys: {', '.join(valid)}", _UNKNOWN_KEY, listed_key=dotted)
-        return _Complaint(where, what, "nothing can stand below this key", _UNKNOWN_KEY)
+        return _Complaint(where, what, "this key cannot have keys below it", _UNKNOWN_KEY)
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
         remedy = f"add it under '{dotted}'" if dotted else "add it"

@@ -148,7 +148,7 @@ def _text_of(path: Path, what: str) -> str:
             raise RecipeError(
                 f"larger than {_MOST_BYTES // 1024} KiB",
                 code="document-too-large",
-                remedy=f"give a {what}; a file of this size is something else",
+                remedy=f"give a {what}; a file of this size is not one",
                 where=path,
             )
         return content.decode("utf-8")
@@ -299,7 +299,7 @@ class _PlainValues:
         if isinstance(node, yaml.ScalarNode) and node.style is None and key != key.strip():
             odd = key[0] if key[0].isspace() else key[-1]
             raise RecipeError(
-                f"the character U+{ord(odd):04X} stands beside the key '{_short(key.strip())}': it looks like a space, "
+                f"the character U+{ord(odd):04X} is next to the key '{_short(key.strip())}': it looks like a space, "
                 "but YAML reads it as a letter",
                 code="key-beside-odd-space",
                 remedy="delete it, and indent with ordinary spaces",
@@ -366,7 +366,7 @@ def require_no_secrets(document: Document, remedy: str) -> None:
         if (named and value is not None) or (isinstance(value, str) and contains_secret(value)):
             dotted = ".".join(map(str, path))
             raise RecipeError(
-                f"'{dotted}' holds a password or a token",
+                f"'{dotted}' contains a password or a token",
                 code="secret-in-recipe",
                 remedy=remedy,
                 where=document.place(path),

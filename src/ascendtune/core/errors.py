@@ -193,7 +193,7 @@ _WRITE_FAULTS = {
     errno.ENAMETOOLONG: ("name-too-long", "the name of a file is too long", "choose a shorter name or path"),
     errno.ELOOP: (
         "symbolic-link-loop",
-        "a symbolic link stands there that is not followed, or leads to itself",
+        "the path is a symbolic link that is not followed, or refers to itself",
         "remove the link, or choose another path",
     ),
     errno.EMFILE: ("too-many-open-files", "too many files are open", "raise the limit: ulimit -n 65536"),
@@ -278,7 +278,7 @@ def _lost_working_directory(error: OSError) -> InputError | None:
         return InputError(
             "the working directory does not exist any more",
             code="working-directory-missing",
-            remedy="go to a directory that exists: cd; where it was made again: cd .",
+            remedy="change to a directory that exists: cd; if it was created again: cd .",
         )
     return None
 
@@ -290,7 +290,7 @@ def out_of_host_memory(error: MemoryError) -> MachineError:
     return MachineError(
         f"out of host memory: {words}" if words else "out of host memory",
         code="out-of-memory",
-        remedy="`free -h`, `ulimit -v` and the container's limit show what this host gives: raise the limit, end other "
+        remedy="`free -h`, `ulimit -v` and the container's limit show the host's limits: raise the limit, end other "
         "programs, or read less at once (fewer workers, smaller files)",
     )
 

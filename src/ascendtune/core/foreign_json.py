@@ -139,7 +139,7 @@ def remedy_for_damaged(path: Path, otherwise: str = "copy or download it again")
     """The remedy for a file with wrong content. Hugging Face's cache links to stored contents, so a new download would
     link to the same content again."""
     if path.is_symlink() and path.parent.parent.name == "snapshots":
-        return f"remove {path.resolve()}, and give the same command again: it is then downloaded anew"
+        return f"remove {path.resolve()}, and repeat the command: it is then downloaded again"
     return otherwise
 
 

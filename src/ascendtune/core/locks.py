@@ -56,7 +56,7 @@ def try_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
         raise MachineError(
-            f"the file system has no locks: {error.strerror}",
+            f"the file system does not support locks: {error.strerror}",
             code="file-locks-unsupported",
             remedy="mount it with locks (NFS 4; Lustre with -o flock), or use a directory on another file system",
             where=path,

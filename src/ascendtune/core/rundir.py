@@ -71,7 +71,7 @@ def _fault_of(record: dict[str, Any]) -> str | None:
     """The fault in the content of a run.json; None if it is valid."""
     state, attempts = record.get("state"), record.get("attempts") or []
     if not isinstance(state, str) or len(state) > _LONGEST_STATE:
-        return "it has no state"
+        return "its state is missing"
     if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
         return "its attempts are not a list of objects"
     wrong = (key for key, kind in _KINDS.items() if not isinstance(record.get(key), kind | None))

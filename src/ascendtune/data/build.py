@@ -106,7 +106,7 @@ def _facts_of(template: ChatTemplate) -> dict[str, Any]:
 
 
 def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
-    warning = "the tokenizer has no EOS token: texts have no end, and the model cannot learn to end one"
+    warning = "the tokenizer has no EOS token: texts would have no end, and the model could not learn to end them"
     return {
         "stop_ids": tokenizer.eos_ids,
         "chat_template": tokenizer.chat_templates.get("default", ""),

@@ -246,7 +246,7 @@ def _one_object(path: Path, failed_line: int, encoding: Encoding) -> DataError |
     except (ValueError, RecursionError):
         return None
     if isinstance(content, dict) and content and all(isinstance(value, dict) for value in content.values()):
-        return _not_a_list(path, f"take its values: jq '[.[]]' {shlex.quote(path.name)} > rows.json")
+        return _not_a_list(path, f"extract its values: jq '[.[]]' {shlex.quote(path.name)} > rows.json")
     lists = [key for key, value in content.items() if isinstance(value, list)] if isinstance(content, dict) else []
     remedy = "write a list of objects, [{…}, {…}]"
     if lists:

@@ -74,7 +74,7 @@ class Meter:
     def spend(self, characters: int) -> None:
         self._characters -= characters
         if self._characters < 0:
-            raise LimitExceeded("it writes more text than it is given many times over")
+            raise LimitExceeded("it writes many times more text than its input has")
 
     def weigh(self, value: Any) -> None:
         """Spend the size of `value` as it is written out; nested lists may contain the same list many times."""
@@ -98,7 +98,7 @@ class Meter:
 
     def _look(self) -> None:
         if self._steps < 0:
-            raise LimitExceeded("its loops and calls do not come to an end")
+            raise LimitExceeded("its loops and calls do not end")
         now = time.thread_time()
         if self._until is None:
             self._until = now + self._seconds
@@ -335,7 +335,7 @@ def _require_bits(bits: int) -> None:
 
 def _require_narrow(values: Iterable[Any]) -> None:
     if any(isinstance(each, int) and abs(each) > _WIDEST for each in values):
-        raise LimitExceeded("it asks for a width that no conversation needs")
+        raise LimitExceeded("it uses a width that no conversation needs")
 
 
 def _texts_in(values: list[Any]) -> Iterator[str]:

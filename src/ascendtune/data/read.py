@@ -66,7 +66,7 @@ def _suffix_by_content(path: Path) -> str:
     if not text:
         raise _no_rows(path)
     raise DataError(
-        "neither the name nor the content tells the format of this file",
+        "neither the name nor the content determines the format of this file",
         code="data-format-unknown",
         remedy=f"name it after its format: {', '.join(SUFFIXES)} (or .gz)",
         where=path,

@@ -63,7 +63,7 @@ class TokenDataset:
         """
         files = sorted(Path(path).glob("*.arrow"))
         if not files:
-            raise _damaged(path, "it holds no .arrow file")
+            raise _damaged(path, "it contains no .arrow file")
         shards, batches, group_size = [], [], 1
         for file in files:
             try:

@@ -117,7 +117,7 @@ def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
         raise DataError(
             f"the header has a duplicate name: '{twice[0]}'" if twice else "the header has no name",
             code="invalid-csv-header",
-            remedy="name every column in the first line, each differently; where it is a row, set header: false",
+            remedy="name every column in the first line, each differently; if that line is a row, set header: false",
             where=f"{path}:{line}",
         )
     return names
@@ -208,7 +208,7 @@ def _parquet_batches(file: IO[bytes], path: Path) -> Iterator[Any]:
     if values > max(_MOST_VALUES, _MOST_TIMES * path.stat().st_size):
         # One row may contain them all.
         raise DataError(
-            f"the Parquet file holds {values:,} values in {path.stat().st_size:,} bytes",
+            f"the Parquet file contains {values:,} values in {path.stat().st_size:,} bytes",
             code="parquet-too-large",
             remedy="check what it holds; write large data as JSON lines, one row per line",
             where=path,

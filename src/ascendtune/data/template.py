@@ -187,7 +187,7 @@ class ChatTemplate:
         except LimitExceeded as error:
             raise TemplateTooCostly(f"{self._title} was stopped: {error}") from error
         except (RecursionError, MemoryError) as error:
-            raise TemplateTooCostly(f"{self._title} was stopped: its calls do not come to an end") from error
+            raise TemplateTooCostly(f"{self._title} was stopped: its calls do not end") from error
         except _TEMPLATE_FAULTS as error:
             raise TemplateRefusedRow(str(error)[:_LONGEST_REASON] or type(error).__name__) from error
         return split_generation_marks(text)

@@ -64,7 +64,7 @@ def _mismatch(report: Mapping[str, Any], config: Any, left_out: Collection[str])
             f"{name} is {list(stored)} in the files and {list(built)} in the model"
             for name, stored, built in mismatched[:_SHOWN_SHAPES]
         )
-        return f"{len(mismatched)} weights have another shape than config.json says: {shown}"
+        return f"{len(mismatched)} weights have other shapes than in config.json: {shown}"
     without_place = set(report["unexpected_keys"]) - set(left_out) - prediction_weights(report, config)
     if unexpected := [name for name in without_place if not _HARMLESS.search(name)]:
         return (

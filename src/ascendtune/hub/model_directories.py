@@ -25,7 +25,7 @@ def weights_of_run(run: RunDir) -> Path:
     again = f"`{command}` once more; it resumes from the last checkpoint, if there is one"
     if record["state"] == "running":
         what = "this run has no final weights: it is still training, or its process was killed"
-        remedy = f"wait for its end; if it was killed, give {again}"
+        remedy = f"wait for its end; if it was killed, use {again}"
     else:
         what = f"this run has no final weights: its state is {record['state']}"
         remedy = f"give {again}"

@@ -134,7 +134,7 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
     return None
 
 
-_AGAIN = "give the same command again: files that arrived are not sent again"
+_AGAIN = "repeat the command: files that arrived are not sent again"
 
 
 def access_denied(hub: str, name: str, *, token: str, log_in: str) -> InputError:

@@ -60,7 +60,7 @@ def files_of_model(
         raise InputError(
             "there are no weights in safetensors files here",
             code="weights-missing",
-            remedy="give a run whose training has ended",
+            remedy="use a run whose training has ended",
             where=directory,
         )
     files = [UploadFile(each.name, _public(each, base, revision) if each.name in _JSON else each) for each in included]

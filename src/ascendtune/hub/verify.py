@@ -43,7 +43,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
         raise RecipeError(
             "a model is a directory, this is a file",
             code="not-a-directory",
-            remedy="give the directory that holds config.json",
+            remedy="give the directory that contains config.json",
             where=path,
         )
     config_path = path / "config.json"
@@ -54,7 +54,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
     config = read_model_config(config_path)
     if (path / "adapter_config.json").exists():
         raise RecipeError(
-            "this folder holds a model and an adapter, which transformers would add to it silently",
+            "this directory contains a model and an adapter, which transformers would add to it silently",
             code="model-and-adapter",
             remedy="keep the adapter's files in a folder of their own",
             where=path,

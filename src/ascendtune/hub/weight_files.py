@@ -135,7 +135,7 @@ def _require_files(directory: Path, names: list[str]) -> None:
         raise RecipeError(
             f"{INDEX} does not name {shown_names(unlisted)}",
             code="weight-files-unlisted",
-            remedy="the folder holds parts of two models: remove the files that do not belong to this one",
+            remedy="the directory contains parts of two models: remove the files that do not belong to this one",
             where=directory,
         )
 

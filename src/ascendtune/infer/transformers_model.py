@@ -191,7 +191,7 @@ class TransformersModel:
             return max_new_tokens
         if length >= self.context:
             raise InputError(
-                f"the conversation has {length:,} tokens, the model's context holds {self.context:,}",
+                f"the conversation has {length:,} tokens, the model's context has {self.context:,}",
                 code="prompt-too-long",
                 remedy="shorten it; /clear begins a new conversation in `ascendtune chat`",
             )

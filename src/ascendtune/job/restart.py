@@ -47,7 +47,7 @@ def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], stop_si
             break
         failure = (result.recorded, _newest_step(spec))
         if result.recorded is not None and failure == previous:
-            warn("the same failure came again without a checkpoint in between: no further restart")
+            warn("the same failure recurred without a checkpoint in between: no further restart")
             break
         previous = failure
         what = f" ({result.error.what})" if result.error else ""

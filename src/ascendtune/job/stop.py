@@ -61,7 +61,7 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
         seen = members_of(job)
         if driver := driver_of(job):
             if was_asked:
-                say("it was asked to stop before; a second SIGINT would end it without a checkpoint")
+                say("it has already been asked to stop; a second SIGINT would end it without a checkpoint")
             else:
                 _request_stop(job, driver, grace_seconds, say)
             _wait(job, seen, grace_seconds, "for a checkpoint", show)

@@ -42,7 +42,7 @@ def require_finite(adapters: list[Adapter]) -> None:
                 raise InputError(
                     f"the adapter is damaged: {name} has numbers that are not finite",
                     code="weights-not-finite",
-                    remedy="take an earlier checkpoint, and train with on_nan: stop",
+                    remedy="use an earlier checkpoint, and train with on_nan: stop",
                     where=adapter.file.path,
                 )
 

@@ -121,7 +121,7 @@ class Layout:
             expected = tuple(whole[piece.name].shape)
             if len(pieces) != len(whole) or self._shape_in_files(piece.name) != expected:
                 raise InputError(
-                    f"the base's files do not hold {parameter} as transformers writes it: {piece.name} is missing or "
+                    f"the base's files lack {parameter} as transformers writes it: {piece.name} is missing or "
                     "of another shape",
                     code="adapter-base-mismatch",
                     remedy="with --onto, give the base that the adapter was trained on",

@@ -124,4 +124,4 @@ def _too_fine(types: str, lost: float) -> str:
     advice = "keep it separate, or merge onto a copy of the base in fp32"
     if lost > 0.9:
         return f"almost nothing of the adapter is left: its changes are below the rounding of {types}; {advice}"
-    return f"rounding to {types} loses {lost:.0%} of what the adapter changes, which is small for it; {advice}"
+    return f"rounding to {types} loses {lost:.0%} of the adapter's change, which is small beside the rounding; {advice}"

@@ -144,7 +144,7 @@ class _Comparison:
                 self._add_error(section, what, "remove it", "not-in-this-version")
         for key, (value, reason) in REQUIRED.items():
             if (found := self._find(key)) not in (None, AUTO, value):
-                what = f"'{key}' is {json.dumps(found)}, which would change what is trained: {reason}"
+                what = f"'{key}' is {json.dumps(found)}, which would change the training: {reason}"
                 self._add_error(key, what, f"remove it, or write {json.dumps(value)}", "conflicting-keys")
         self._same("train_micro_batch_size_per_gpu", batch.micro_batch, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")

@@ -42,11 +42,11 @@ UNSUPPORTED = {
 
 REQUIRED: dict[str, tuple[Any, str]] = {
     "gradient_allreduce_op": ("mean", "the loss is divided for a mean over the devices"),
-    "managed_gradient_accumulation": (True, "the loop says which micro-batch is the last"),
+    "managed_gradient_accumulation": (True, "the loop determines the last micro-batch"),
     "zero_optimization.compute_grad_norm": (True, "each step records the norm of its gradients"),
     "optimizer.params.adam_w_mode": (True, "weights decay as in AdamW"),
     "optimizer.params.bias_correction": (True, "AdamW corrects its means of the first steps"),
-    "optimizer.params.amsgrad": (False, "there is no AMSGrad"),
+    "optimizer.params.amsgrad": (False, "AMSGrad is not supported"),
     "optimizer.params.momentum": (0, "sgd has no momentum"),
     "optimizer.params.dampening": (0, "sgd has no momentum"),
     "optimizer.params.nesterov": (False, "sgd has no momentum"),

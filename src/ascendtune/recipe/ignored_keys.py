@@ -85,7 +85,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             "stage pretrain splits long texts",
         ),
         ("parallel.fsdp.", strategy not in ("fsdp", "auto"), f"strategy is {strategy}"),
-        ("parallel.deepspeed.", strategy == "auto", "strategy: auto takes ddp or fsdp"),
+        ("parallel.deepspeed.", strategy == "auto", "strategy: auto uses ddp or fsdp"),
         ("parallel.deepspeed.", strategy in ("ddp", "fsdp"), f"strategy is {strategy}"),
         (
             "parallel.deepspeed.nvme_path",

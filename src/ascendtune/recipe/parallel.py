@@ -56,7 +56,7 @@ class FsdpSection(Section):
             )
         if copies == ranks > 1:
             raise RecipeError(
-                f"parallel.fsdp.replicas is {copies}: each of the {ranks} ranks would hold a whole copy of the model",
+                f"parallel.fsdp.replicas is {copies}: each of the {ranks} ranks would have a whole copy of the model",
                 code="replicas-not-sharded",
                 remedy="use parallel.strategy: ddp, or fewer replicas",
             )
@@ -118,7 +118,7 @@ def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: 
     if offload_param != "none" and stage != 3:
         return fault(
             "offload_param",
-            " needs stage 3: before that every rank holds all weights",
+            " needs stage 3: below it every rank has all weights",
             f"set {keys}.stage: 3, or offload_optimizer alone",
         )
     if offload_optimizer != "none" and stage == 0:

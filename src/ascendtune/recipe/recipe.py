@@ -245,7 +245,7 @@ class Recipe(Section):
     def needs_whole_weights(self) -> str | None:
         """The reason why each rank needs every trained weight unsharded, as a sentence; None if shards suffice."""
         if self.method.stage == "sft" and self.method.sft.loss == "asft":
-            return "the loss asft puts the weights from before training back for a forward pass"
+            return "the loss asft restores the weights from before training for a forward pass"
         if self.method.tuner == "oft" and self.method.oft.coft:
             return "constrained OFT changes weights in the forward pass, as no shard of them can"
         return NEEDS_WHOLE_MATRICES.get(self.optim.optimizer)

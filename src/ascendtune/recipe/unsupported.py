@@ -77,7 +77,7 @@ def _starts_as_pissa(recipe: Recipe) -> bool:
 REFUSALS = (
     Refusal(
         lambda recipe: recipe.model.quantization is not None and recipe.method.adapter is None,
-        "model.quantization holds weights in four bits, which cannot be trained: training moves them by less than the "
+        "model.quantization stores weights in four bits, which cannot be trained: training moves them by less than the "
         "distance between two levels",
         "use method.tuner: lora or oft, or remove model.quantization",
         ("model", "quantization"),
@@ -160,7 +160,7 @@ REFUSALS = (
     ),
     Refusal(
         lambda recipe: _is_sharded(recipe) and recipe.method.tuner == "oft" and recipe.method.oft.coft,
-        "method.oft.coft changes weights in the forward pass, and a rank that holds a shard or a copy of them cannot",
+        "method.oft.coft changes weights in the forward pass, and a rank with a shard or a copy of them cannot",
         "set method.oft.coft: false, or parallel.strategy: ddp",
         ("method", "oft", "coft"),
     ),
@@ -168,7 +168,7 @@ REFUSALS = (
         Refusal(
             # The default argument binds the name of this iteration.
             lambda recipe, name=name: _is_sharded(recipe) and recipe.optim.optimizer == name,  # type: ignore[misc]
-            f"{reason}, and a rank that holds a shard of it cannot",
+            f"{reason}, and a rank with a shard of it cannot",
             "use optim.optimizer: adamw, or parallel.strategy: ddp",
             ("optim", "optimizer"),
         )
@@ -176,14 +176,14 @@ REFUSALS = (
     ),
     Refusal(
         lambda recipe: _is_sharded(recipe) and recipe.method.stage == "sft" and recipe.method.sft.loss == "asft",
-        "method.sft.loss: asft puts the weights from before training back for a forward pass, and a rank that holds "
+        "method.sft.loss: asft restores the weights from before training for a forward pass, and a rank that holds "
         "shards of them cannot",
         "use method.sft.loss: dft, or parallel.strategy: ddp",
         ("method", "sft", "loss"),
     ),
     Refusal(
         lambda recipe: recipe.method.adapter is not None and recipe.optim.optimizer == "muon",
-        "optim.optimizer: muon is for the matrices of a model; every adapter would take AdamW",
+        "optim.optimizer: muon is for the matrices of a model; every adapter would use AdamW",
         "use optim.optimizer: adamw, or method.tuner: full or freeze",
         ("optim", "optimizer"),
     ),

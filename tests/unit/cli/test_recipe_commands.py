@@ -241,7 +241,7 @@ def test_init_says_that_none_of_the_first_rows_keeps_an_answer(
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = ascendtune("init", "--model", "short", "--data", "rows.jsonl", "-y")
     said = " ".join(made.stderr.split())
-    assert f"the model takes {positions}: rows are cut there" in said
+    assert f"the model's limit is {positions}: rows are cut there" in said
     assert ("as all of the first 3 rows are" in said) == (positions == 8)
     assert ("next: choose a model for longer texts or shorten the rows, then: " in made.stdout) == (positions == 8)
     assert "ascendtune train recipe.yaml" in made.stdout

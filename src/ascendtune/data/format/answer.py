@@ -42,7 +42,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation:
     question = _turns_that_ask(turns) or _turns(turns, "human", "prompt")
     if isinstance(answer, list) and role_of(answer[0]) not in (None, "assistant"):
         if not _repeats(answer, question):
-            raise BadRow("prompts that differ", f"{name} is a whole conversation, but not about this prompt")
+            raise BadRow("prompts that differ", f"{name} is a whole conversation that does not contain this prompt")
         return conversation(row, answer)
     return conversation(row, [*question, *_turns(answer, "gpt", name)])
 

@@ -223,7 +223,7 @@ def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]
         if not (directory / file.path).exists():
             wrong.append(f"{file.path} is missing")
         elif not holds(directory / file.path, file):
-            wrong.append(f"{file.path} does not hold what was fetched")
+            wrong.append(f"{file.path} differs from the fetched files")
         done += file.size
     return wrong
 

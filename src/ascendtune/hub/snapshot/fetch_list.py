@@ -91,7 +91,7 @@ class LockFile:
         self.path = fetch_list.with_name(f"{fetch_list.stem}.lock.json")
         try:
             self._entries = parsed_record(
-                read_record(self.path), self.path, remedy="bring it back, or remove it: then the newest is fetched"
+                read_record(self.path), self.path, remedy="restore it, or remove it: then the newest is fetched"
             )
         except FileNotFoundError:
             self._entries = {}

@@ -150,7 +150,7 @@ def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[Hu
             raise InputError(
                 "--from modelscope cannot be combined with other hubs: its repositories differ from Hugging Face's",
                 code="conflicting-options",
-                remedy="use --from modelscope alone",
+                remedy="use only --from modelscope",
             )
         named = modelscope.endpoint(environment).rstrip("/")
         remedy = "give the address of ModelScope, such as https://www.modelscope.cn, or unset it"
@@ -171,9 +171,9 @@ def _require_hub(address: str, source: str, remedy: str) -> None:
     if "@" in address:
         # Endpoints are printed and recorded.
         raise InputError(
-            f"the address of a hub holds a user name or a password: {without_secrets(address)}",
+            f"the address of a hub contains a user name or a password: {without_secrets(address)}",
             code="invalid-option-value",
-            remedy="give the address without them; HF_TOKEN (MODELSCOPE_API_TOKEN) holds the key",
+            remedy="give the address without them; HF_TOKEN (MODELSCOPE_API_TOKEN) contains the key",
         )
     if not _is_http_url(address):
         raise InputError(f"{source} {address} is not a hub", code="invalid-option-value", remedy=remedy)
@@ -233,7 +233,7 @@ def _entry_of_modelscope(entry: dict[str, Any]) -> RemoteFile:
 def _checked(files: Iterator[RemoteFile]) -> Iterator[RemoteFile]:
     for file in files:
         if not isinstance(file.path, str) or not is_safe_path(file.path):
-            raise Fault(f"the repository holds a file that may not be written: {str(file.path)[:100]!r}")
+            raise Fault(f"the repository contains a file that must not be written: {str(file.path)[:100]!r}")
         if not isinstance(file.size, int) or isinstance(file.size, bool) or file.size < 0:
             raise Fault(f"the answer has no size of {file.path}")
         for name, length in _HASHES.items():

@@ -77,7 +77,7 @@ class JobEngine:
             raise MachineError(
                 f"{self.program} refuses: {_output_of(done)}",
                 code="engine-refused",
-                remedy="correct what it names, and submit again",
+                remedy="correct the reported fault, and submit again",
                 where=file,
             )
         return done.output.strip()

@@ -96,7 +96,7 @@ def require_compatible_hosts(answers: Answers) -> None:
     remedies = dict.fromkeys(compared, "install the same versions on every node")
     compared["devices"] = {host.name: answer["kind"] for host, answer in answers.items()}
     notes = [answer["note"] for answer in answers.values() if answer["note"]]
-    remedies["devices"] = notes[0] if notes else "`ascendtune doctor` on each of them says more"
+    remedies["devices"] = notes[0] if notes else "`ascendtune doctor` on each of them shows details"
     errors = []
     for name, values in compared.items():
         if differ(values):

@@ -305,7 +305,7 @@ class GitCheckout:
             raise InputError(
                 f"another merge is in progress on {self._place()}",
                 code="tree-not-clean",
-                remedy="finish it with git commit, or give it up with git merge --abort",
+                remedy="complete it with git commit, or abort it with git merge --abort",
                 where=self.directory,
             )
         return True

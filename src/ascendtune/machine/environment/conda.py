@@ -133,7 +133,7 @@ class Conda:
         """
         source = self.prefix_of(old)
         done = self._run(self.commands(old, new, then_remove=False)[0][1:], _CLONE_SECONDS)
-        _require_success(done, "clone", remedy=f"nothing was removed; look for what the clone has left as {new}")
+        _require_success(done, "clone", remedy=f"nothing was removed; the incomplete clone may exist as {new}")
         copy = _find(self.environments(), new)
         if copy is None:
             raise MachineError(
@@ -192,7 +192,7 @@ class Conda:
             return json.loads(done.output)
         except (ValueError, RecursionError) as error:
             raise MachineError(
-                f"conda {words[0]} printed something else than JSON",
+                f"conda {words[0]} did not print JSON",
                 code="invalid-json",
                 remedy="run it by hand; a shell start-up file may print, too",
             ) from error

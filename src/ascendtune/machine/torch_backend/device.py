@@ -263,5 +263,5 @@ def require_index(index: int, count: int, kind: Kind) -> None:
         raise MachineError(
             f"{kind} device {index} does not exist: torch sees {count}",
             code="unknown-device",
-            remedy="ask for fewer devices with --devices, or check the visible-devices variable",
+            remedy="use fewer devices, with --devices, or check the visible-devices variable",
         )

@@ -32,7 +32,7 @@ class CpuVendor(Vendor):
         return [set() for _ in ids]
 
     def link_peak(self, ids: Sequence[str]) -> Peak:
-        return Peak(None, "between processes of one host there is no link with a published speed")
+        return Peak(None, "links between processes of one host have no published speed")
 
     def label(self, device: Accelerator) -> str:
         return "the CPU"

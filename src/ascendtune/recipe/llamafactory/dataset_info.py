@@ -161,7 +161,7 @@ class DatasetInfoEntry:
             if not values.get(needed):
                 key = next(key for key in _HUBS if values.get(key))
                 switch = {"ms_hub_url": "set USE_MODELSCOPE_HUB=1", "hf_hub_url": "unset USE_MODELSCOPE_HUB"}.get(key)
-                what = f"{name}: it is on another hub than the selected one, and {needed} is not given"
+                what = f"{name}: it is not on the selected hub, and {needed} is not given"
                 self._add_error((key,), what, f"{switch or instead}, or give {needed}", code="recipe-key-missing")
             return
         for key in ("script_url", "cloud_file_name"):

@@ -55,8 +55,8 @@ def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
     keys = set(values)
     if any(key.startswith("top.") for key in keys):
         return (
-            "this is what the page of LLaMA Board holds (llamaboard_config.yaml); it is not a recipe",
-            "give training_args.yaml beside it, which is one",
+            "this is the state of a LLaMA Board page (llamaboard_config.yaml), not a recipe",
+            "use training_args.yaml beside it, which is a recipe",
         )
     if "distributed_type" in keys:
         return (

@@ -9,12 +9,12 @@ WHY_NO_TRACKER = "runs are sent to wandb, swanlab, mlflow and trackio; every num
 _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "an unfinished run of this name is resumed, a finished one is kept and the new one gets a number; "
-        "checkpoint.resume=never starts anew",
+        "checkpoint.resume=never starts a new one",
         {"overwrite_output_dir": False},
     ),
     ("a picture of loss and learning rate is drawn in every run", {"plot_loss": False}),
     (
-        "tokens are cached by what they were made from",
+        "tokens are cached by a hash of their inputs",
         {
             "overwrite_cache": False, "tokenized_path": None, "data_shared_file_system": False,
             "preprocessing_batch_size": 1000, "buffer_size": 16384, "cache_path": None,
@@ -40,11 +40,11 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "mp_parameters": "",
         },
     ),
-    ("a checkpoint always holds all that a resume needs", {"save_only_model": False}),
+    ("a checkpoint always contains everything that a resume needs", {"save_only_model": False}),
     ("weights are always saved as safetensors", {"save_safetensors": True}),
     ("a longer row is cut at its end", {"reserved_label_len": 1}),
     (
-        "checkpoints are written on one node, at the steps that save_steps says",
+        "checkpoints are written on one node, at the steps of save_steps",
         {
             "save_on_each_node": False, "enable_jit_checkpoint": False,
             "restore_callback_states_from_checkpoint": False, "ignore_data_skip": False,
@@ -60,7 +60,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "recomputing is on unless disable_gradient_checkpointing says otherwise, and never re-entrant",
+        "recomputing is on unless disable_gradient_checkpointing is set, and never re-entrant",
         {
             "gradient_checkpointing": None, "gradient_checkpointing_kwargs": None, "use_reentrant_gc": True,
             "activation_checkpointing": None, "activation_checkpointing_kwargs": None,
@@ -72,9 +72,9 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"half_precision_backend": "auto", "fp16_backend": "auto", "fp16_opt_level": "O1", "lora_bf16_mode": False},
     ),
     ("weights are loaded without a second copy", {"low_cpu_mem_usage": True, "offload_folder": "offload"}),
-    ("evaluation takes as many sequences at once as training", {"per_device_eval_batch_size": 8}),
+    ("evaluation uses the same number of sequences at a time as training", {"per_device_eval_batch_size": 8}),
     (
-        "the evaluation loss is computed at the steps that eval_steps says, and nothing else",
+        "only the evaluation loss is computed, at the steps of eval_steps",
         {
             "do_eval": False, "eval_delay": 0, "eval_on_start": False, "eval_accumulation_steps": None,
             "eval_do_concat_batches": True, "eval_use_gather_object": False, "prediction_loss_only": False,
@@ -84,7 +84,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "what is recorded is the same in every run: metrics.jsonl has a line every logging_steps",
+        "the records are the same in every run: metrics.jsonl has a line every logging_steps",
         {
             "logging_strategy": "steps", "logging_first_step": False, "logging_nan_inf_filter": True,
             "log_on_each_node": True, "log_level": "passive", "log_level_replica": "warning", "disable_tqdm": None,
@@ -97,10 +97,10 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("`seed` decides the order of rows too", {"data_seed": None}),
     ("principal parts are found in 16 iterations, in small weights exactly", {"pissa_iter": 16}),
-    ("what is saved is an ordinary adapter for the base as it is on disk", {"pissa_convert": False}),
+    ("the saved adapter is an ordinary one for the base as it is on disk", {"pissa_convert": False}),
     ("a text model has no vision tower", {"freeze_vision_tower": True, "freeze_multi_modal_projector": True}),
     (
-        "the number of devices is said at the start: --devices N",
+        "the number of devices is set at the start: --devices N",
         {"ray_num_workers": 1, "ray_init_kwargs": None, "ray_run_name": None, "ray_storage_path": None,
          "ray_storage_filesystem": None, "resources_per_worker": None, "placement_strategy": None},
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe
 
-_LESS_MEMORY = "remove it: lora beside a frozen bf16 base (bf16: true) needs no quantisation"
+_LESS_MEMORY = "remove it: lora with a frozen bf16 base (bf16: true) needs no quantisation"
 
 
 def put_quantisation(

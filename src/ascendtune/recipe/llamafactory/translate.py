@@ -62,7 +62,7 @@ def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         attention = recipe["flash_attn"]
         native.put("model.attention", _ATTENTION[attention], recipe.place("flash_attn"))
         if attention in ("fa2", "fa3"):
-            native.note(f"flash_attn: {attention}: the device's own fused attention is used; run.json says which")
+            native.note(f"flash_attn: {attention}: the device's own fused attention is used; run.json shows which")
     if tokens := [*(recipe["add_tokens"] or ()), *(recipe["add_special_tokens"] or ())]:
         name = "add_tokens" if recipe.given("add_tokens") else "add_special_tokens"
         native.put("model.new_tokens", tokens, recipe.place(name))
@@ -252,7 +252,7 @@ def _put_evaluation(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         if _require_whole_steps(recipe, name):
             native.put("eval.every_steps", int(recipe[name]), recipe.place(name))
     elif strategy == "no" and evaluates:
-        native.note("eval_strategy is no: the evaluation loss is computed all the same, after each epoch")
+        native.note("eval_strategy is no: the evaluation loss is computed nevertheless, after each epoch")
 
 
 def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:

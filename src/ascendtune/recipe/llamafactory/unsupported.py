@@ -46,7 +46,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"use_badam": False},
     ),
     (
-        "Adam-mini is not supported in this version: adam-mini knows CUDA and the CPU only, and counts ranks by CUDA "
+        "Adam-mini is not supported in this version: adam-mini knows only CUDA and the CPU, and counts ranks by CUDA "
         "devices",
         _LESS_MEMORY,
         {"use_adam_mini": False},
@@ -127,7 +127,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"split": "train"},
     ),
     (
-        "training on the last answer alone is not supported in this version",
+        "training only on the last answer is not supported in this version",
         "mark earlier turns in the data instead: messages with \"loss_weight\": 0",
         {"mask_history": False},
     ),
@@ -198,7 +198,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"use_cpu": False, "no_cuda": False, "use_mps_device": False},
     ),
     (
-        "which steps are profiled is said in other words here",
+        "the profiled steps are chosen in another way here",
         "remove it; `ascendtune profile` profiles the steps that --steps names, and so does profile.steps, such as 5-8",
         {"enable_torch_profiler": False, "profile_modules": None},
     ),

@@ -146,7 +146,7 @@ def _put_training(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         attention = recipe["flash_attn"]
         native.put("model.attention", ATTENTION[attention], recipe.place("flash_attn"))
         if attention == "flash_attention_2":
-            native.note("flash_attn: flash_attention_2: the device's own fused attention is used; run.json says which")
+            native.note("flash_attn: flash_attention_2: the device's own fused attention is used; run.json shows which")
 
 
 def _put_optimizer(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -225,7 +225,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "a budget of cutoff_len × micro_batch_size tokens"
         )
     elif strategy == "padding_free":
-        native.note_ignored("batching_strategy", "no padding is computed where the model keeps rows apart")
+        native.note_ignored("batching_strategy", "no padding is computed if the model keeps rows apart")
 
 
 def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

@@ -87,7 +87,7 @@ IGNORED: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("cp_mode", "dist_config.cp_mode"), ("ulysses", "cp_size is 1")),
     "mp_shard_size": (None, _FIXED),
     "dp_size": (None, _FIXED),
-    "save_ckpt_as_hf": (False, "a checkpoint always holds all that a resume needs"),
+    "save_ckpt_as_hf": (False, "a checkpoint always contains everything that a resume needs"),
     "peft_config.cast_trainable_params_to_fp32": (True, "trained weights are kept in fp32"),
     "peft_config.export_size": (5, _MERGING),
     "peft_config.infer_dtype": ("auto", _MERGING),
