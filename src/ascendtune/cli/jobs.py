@@ -364,7 +364,7 @@ def _print_outcome(job: Job, result: StopResult) -> int:
         warn(f"pid {stat.pid} did not end ({procfs.command_of(stat.pid)}){hangs if stat.state == 'D' else ''}")
     for holder in result.held:
         whose = f"by pid {holder.pid}, which has ended" if holder.pid else "by a process that is not visible here"
-        warn(f"{holder.device}: {format_bytes(holder.memory_used_bytes)} still in use,  {whose}")
+        warn(f"{holder.device}: {format_bytes(holder.memory_used_bytes)} still in use, {whose}")
     if result.survivors or result.held:
         return 1
     freed = ", the memory of its devices is free" if vendor_of(job.kind).is_accelerator else ""

@@ -117,7 +117,7 @@ class OftSection(Section):
     def _one_size(self) -> OftSection:
         if self.block_size is not None and self.rank is not None:
             raise Contradiction(
-                "method.oft.block_size and method.oft.rank both set the size of a block:  their product is the number "
+                "method.oft.block_size and method.oft.rank both set the size of a block: their product is the number "
                 "of inputs of a module",
                 code="conflicting-keys",
                 remedy="keep one of them",
