@@ -79,7 +79,7 @@ def merge(
 
 
 def _named(source: str) -> str:
-    """A run by its name, with the weight behind it."""
+    """A run by its name, followed by the weight."""
     name, equals, weight = source.partition("=")
     return f"{weights_named(name)}{equals}{weight}"
 

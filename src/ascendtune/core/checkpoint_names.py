@@ -29,7 +29,7 @@ def named_checkpoint(run: RunDir, which: str) -> Path:
         which: a step, `best` (the lowest evaluation loss) or `last`.
 
     Raises:
-        InputError: the run has no such checkpoint; the remedy lists those that it has.
+        InputError: the run has no such checkpoint; the remedy lists the existing ones.
     """
     steps = run.checkpoint_steps()
     step = _step(run, which, steps)

@@ -27,7 +27,7 @@ _DEFAULT = "default"
 _MOST_DEEP = 2
 """Most `**` in a pattern: each multiplies the time that the match of a path may take."""
 _ANY = ""
-"""Stands for the split where a card names a directory only."""
+"""In place of the split's name, if a card names only a directory."""
 
 
 @dataclass(frozen=True)

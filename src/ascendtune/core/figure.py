@@ -63,7 +63,7 @@ def fonts_for(text: str) -> list[str]:
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure to `path`, as its suffix says: .png or .svg.
+    """Write a matplotlib figure to `path`, in the format of its suffix: .png or .svg.
 
     Raises:
         MachineError: the file cannot be written.

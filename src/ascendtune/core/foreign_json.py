@@ -88,10 +88,10 @@ def read_json_file(path: Path, most_bytes: int = _MOST_BYTES) -> Any:
 
 
 def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
-    """`read_json_file` for a file that holds an object.
+    """`read_json_file` for a file that contains an object.
 
     Raises:
-        RecipeError: as `read_json_file`, or the file holds something else.
+        RecipeError: as `read_json_file`, or the content is not an object.
         MachineError: permission is denied, or the disk fails.
     """
     content = read_json_file(path, most_bytes)

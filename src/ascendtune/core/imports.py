@@ -36,14 +36,13 @@ def scan_models_once() -> None:
 
     By default it scans them for itself and again for `transformers.models`, each time a quarter of a second of CPU
     time: it caches 128 directories, and there are 549 (`create_import_structure_from_path`, 5.23). Half of that time
-    goes into the
-    lines above `__all__` (`fetch__all__`).
+    goes into the lines above `__all__` (`fetch__all__`).
     """
-    if _SCANNER not in sys.modules and not any(isinstance(each, _MendsScanner) for each in sys.meta_path):
-        sys.meta_path.insert(0, _MendsScanner())
+    if _SCANNER not in sys.modules and not any(isinstance(each, _ScannerPatcher) for each in sys.meta_path):
+        sys.meta_path.insert(0, _ScannerPatcher())
 
 
-class _MendsScanner:
+class _ScannerPatcher:
     """A finder for `sys.meta_path`; not an `importlib.abc.MetaPathFinder`, whose import takes 3 ms of each start."""
 
     def find_spec(

@@ -95,7 +95,7 @@ _HOOK = re.compile(
     r"|[\w.-]{1,80}webhook\.office\.com|api\.telegram\.org|api\.day\.app|sc(?:tapi)?\.ftqq\.com"
     r"|[\w.-]{1,80}(?:/[\w.-]{1,40}){0,4}/(?:web)?hooks?)/)[^\s\"'<>*][^\s\"'<>]*"
 )
-"""Webhooks: whoever has such a link may write to the group's chat."""
+"""Webhooks: everyone with such a link may write to the group's chat."""
 _NAMED_HEX = re.compile(
     r"(?i)(\b(?:wandb|swanlab|login|api)\b(?:(?!commit|sha|hash|rev|git|snapshots|blob|\b[0-9a-f]{40}\b)[^\n]){0,40})"
     r"(?<![0-9a-f])[0-9a-f]{40}\b"
@@ -106,7 +106,7 @@ _IN_URL = re.compile(r"""(://)[^/\s:@]*(?::[^/\s"'<>]*)?@""")
 _IN_PATH = re.compile(r"(://[^/\s]+/t/)[^/\s]+(?=/)")
 """The token of a conda channel."""
 _IN_QUERY = re.compile(r"""(?i)([?&](?:[\w-]*sig(?:nature)?|key|code)=)[^&\s"'<>]+""")
-"""Parameters of a link that give access to anybody who has it."""
+"""Parameters of a link that give access to everyone who has it."""
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*")
 _KEY = re.compile(
     r"\b(?:(?:hf_(?![a-z]+_[a-z_]+(?![\w-]))|sk-|gh[oprsu]_|github_pat_|glpat-|A[KS]IA|AIza|nvapi-|xox[bp]-|ms-(?=[0-9a-f]{8}-))"

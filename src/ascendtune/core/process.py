@@ -127,7 +127,7 @@ def _code(process: subprocess.Popen[bytes], seconds: float | None) -> int | None
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     # Not poll(): until the leader is waited for, its process id names this group and no other.
     if process.returncode is None:
-        # Beyond the group: `timeout` in a script starts the program in a group of its own, `setsid` in a session.
+        # Beyond the group: `timeout` in a script starts the program in its own group, `setsid` in its own session.
         others = _started_by(process.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -199,7 +199,7 @@ class RunDir:
         write_json(self.run_json, {"schema_version": SCHEMA_VERSION, "state": "created", "attempts": [], **facts})
 
     def rewrite_recipe(self, recipe_yaml: str, origins: dict[str, str]) -> None:
-        """Replace recipe.yaml and origins.json: what the next attempt trains with."""
+        """Replace recipe.yaml and origins.json, which the next attempt uses."""
         write_atomically(self.recipe, recipe_yaml)
         write_json(self.origins, origins)
 

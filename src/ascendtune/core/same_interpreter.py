@@ -1,4 +1,4 @@
-"""Becoming another program of this Python without a new interpreter: what both import is imported once."""
+"""Runs another program of this Python without a new interpreter: modules that both import are imported once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READ_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
 def become_module(argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Run `python -m MODULE ARGUMENT…` in this process to its end, which is this process's end.
 
-    Returns at once where only a new interpreter would see what `env` changes.
+    Returns at once if a new interpreter is needed for a change in `env` to take effect.
 
     Raises:
         SystemExit: the module has ended.

@@ -1,4 +1,4 @@
-"""A word or path that does not exist: the one function that asks "did you mean", and the error that does."""
+"""Suggestions for a word or path that does not exist: "did you mean …", and the error with it."""
 
 from __future__ import annotations
 

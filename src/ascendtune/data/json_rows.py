@@ -229,7 +229,7 @@ def _fault(error: Exception, number: int = 0, line: str = "") -> str:
     """
     if not isinstance(error, json.JSONDecodeError):
         return "not readable JSON: " + ("nested too deeply" if isinstance(error, RecursionError) else str(error))
-    # An error at the line's end is reported behind the last character.
+    # An error at the line's end is reported after its last character.
     return _described(error.msg, number, min(error.pos, len(line.rstrip())) + 1)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ascendtune.machine.torch_backend.device import Device
 
 _NO_CHARACTER = "\ufffd"
-"""Written by tokenizers for bytes that are no character, or only a part of one."""
+"""Written by tokenizers for bytes that are not a character, or only a part of one."""
 
 
 def load(
@@ -182,7 +182,7 @@ class Engine:
             if token in self.template.stop_ids:
                 return
             tokens.append(token)
-            # tokenizers' DecodeStream raises if the bytes of several tokens are no character.
+            # tokenizers' DecodeStream raises if the bytes of several tokens are not a character.
             text = self._decoded(tokens)
             if not text.endswith(_NO_CHARACTER):
                 show(self._parts(self._without_end(text), is_whole=False))

@@ -1,4 +1,4 @@
-"""Run a job in the background: in a session of its own, with a log in place of the terminal."""
+"""Runs a job in the background: in its own session, with a log instead of the terminal."""
 
 from __future__ import annotations
 

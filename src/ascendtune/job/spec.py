@@ -41,8 +41,8 @@ class JobSpec:
     holds_interrupts: bool = False
     """Whether it starts with SIGINT blocked and unblocks it when it can handle it, as only our training does."""
     shares_interpreter: bool = False
-    """Whether a single process runs its module, `python -m MODULE`, in the interpreter that starts it: that one has no
-    threads or memory to keep, and the job's mark is not searched for in the process itself."""
+    """Whether a single process runs its module, `python -m MODULE`, in the interpreter that starts it: nothing has left
+    threads or memory in that one, and the job's mark is not searched for in the process itself."""
     id: str = ""
     """Id of the job, the same on every node; made from the run directory's name if none is given."""
 

@@ -193,7 +193,7 @@ def _with_adapters(model: Any, adapters: list[Adapter]) -> Any:
         tuned = PeftModel.from_pretrained(model, first.directory, adapter_name=_peft_name(0))
         for number, adapter in enumerate(others, 1):
             tuned.load_adapter(adapter.directory, _peft_name(number))
-    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
+    except Exception as error:  # PEFT raises any exception on invalid values
         raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
     for number, adapter in enumerate(others, 1):
         _require_loaded(tuned, _peft_name(number), adapter)
@@ -314,7 +314,7 @@ def _load(plan: MergePlan, directory: Path, files: MappedFiles) -> Any:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
-    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
+    except Exception as error:  # transformers raises any exception on invalid values
         raise CannotVerify(first_line(error)) from error
     finally:
         logging.set_verbosity(verbosity)
