@@ -262,14 +262,14 @@ def preview(facts: DataFacts) -> list[str]:
         more = ", …" if len(ignored) > _COLUMNS_NAMED else ""
         lines.append(f"  not read: {', '.join(ignored[:_COLUMNS_NAMED])}{more}")
         likely = filter(_THOUGHT.search, ignored if "reasoning_content" in known else ())
-        if thought := next((column for column in likely if _holds_long_text(facts.raw, column)), None):
+        if thought := next((column for column in likely if _has_long_text(facts.raw, column)), None):
             lines.append(
                 f"  if {thought} is the thought before the answer, add reasoning_content: {thought} to `columns`"
             )
     return lines
 
 
-def _holds_long_text(rows: Sequence[RawRow], column: str) -> bool:
+def _has_long_text(rows: Sequence[RawRow], column: str) -> bool:
     values = [row.values.get(column) for row in rows]
     return any(isinstance(value, str) and len(value) > _LONGEST_WORDS for value in values)
 

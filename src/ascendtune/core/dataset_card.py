@@ -43,7 +43,7 @@ class ChosenFiles:
     is_guess: bool
     """Whether neither the caller nor the card chose one of several subsets: then it is the first."""
 
-    def hold(self, path: str) -> bool:
+    def includes(self, path: str) -> bool:
         """Whether the file at `path`, relative to the directory, belongs to this subset and split."""
         return self._expression.fullmatch(path) is not None
 

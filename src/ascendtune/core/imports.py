@@ -55,15 +55,15 @@ class _ScannerPatcher:
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_mend(module: ModuleType) -> None:
+            def execute_and_patch(module: ModuleType) -> None:
                 execute(module)
-                _mend(vars(module))
+                _patch(vars(module))
 
-            vars(spec.loader)["exec_module"] = execute_and_mend
+            vars(spec.loader)["exec_module"] = execute_and_patch
         return spec
 
 
-def _mend(scanner: dict[str, Any]) -> None:
+def _patch(scanner: dict[str, Any]) -> None:
     scan = getattr(scanner.get("create_import_structure_from_path"), "__wrapped__", None)
     names_in = scanner.get("fetch__all__")
     if scan is not None and callable(names_in):

@@ -258,7 +258,7 @@ def _require_file(path: Path) -> None:
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
     files = _data_below(folder)
     chosen, split = choose_files(folder, spec.subset, spec.split), None
-    of_card = [file for file in files if chosen and chosen.hold(file.relative_to(folder).as_posix())]
+    of_card = [file for file in files if chosen and chosen.includes(file.relative_to(folder).as_posix())]
     if chosen and of_card:
         _log_chosen_files(chosen, of_card, files, folder, spec)
         files, split = of_card, chosen.split

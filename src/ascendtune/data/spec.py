@@ -120,7 +120,7 @@ class DataSection(Section):
 
     @field_validator("template")
     @classmethod
-    def _a_name_is_known(cls, template: str) -> str:
+    def _require_known_name(cls, template: str) -> str:
         # A path is checked when it is read: the run may be in another directory by then.
         if is_name(template) and template not in ("auto", *NAMED) and not Path(template).exists():
             what, remedy = unknown(template)

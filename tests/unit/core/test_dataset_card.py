@@ -24,7 +24,7 @@ def test_each_pattern_of_a_card_is_translated_once_for_all_files(
     )
     chosen = choose_files(tmp_path, None, None)
     assert chosen is not None
-    assert all(map(chosen.hold, files)) and not chosen.hold("data/train-600.parquet")
+    assert all(map(chosen.includes, files)) and not chosen.includes("data/train-600.parquet")
     assert translated == files
 
 
@@ -68,7 +68,7 @@ def test_a_name_that_is_a_tree_of_aliases_is_not_written_out(named: str, tmp_pat
 def test_patterns_are_those_of_a_shell(tmp_path: Path, pattern: str, path: str, is_held: bool) -> None:
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- data_files: '{pattern}'\n---\n")
     chosen = choose_files(tmp_path, None, None)
-    assert chosen is not None and chosen.hold(path) is is_held
+    assert chosen is not None and chosen.includes(path) is is_held
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 60, "**/" * 30 + "x"])
@@ -76,7 +76,7 @@ def test_a_hostile_pattern_takes_no_time(tmp_path: Path, pattern: str) -> None:
     """Tried with all divisions of the name it would take longer than anybody waits."""
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- data_files: '{pattern}'\n---\n")
     chosen = choose_files(tmp_path, None, None)
-    assert chosen is None or not chosen.hold("a/" + "a" * 250 + "b")
+    assert chosen is None or not chosen.includes("a/" + "a" * 250 + "b")
 
 
 _FILES = "configs:\n- {config_name: %s, data_files: a.jsonl}\n"

@@ -27,7 +27,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
     proxy = _proxy(env)
-    addresses = {name: address_to_ask(name, env) for name in hubs}
+    addresses = {name: address_to_test(name, env) for name in hubs}
     answers = reachable(set(addresses.values()))
     yield from _contradictions(env)
     if proxy and proxy in addresses.values() and not answers[proxy]:
@@ -75,7 +75,7 @@ def _proxy(env: Mapping[str, str]) -> str | None:
     return _value(env, "https_proxy") or _value(env, "all_proxy")
 
 
-def address_to_ask(address: str, env: Mapping[str, str]) -> str:
+def address_to_test(address: str, env: Mapping[str, str]) -> str:
     """`address`, or the proxy for connections to it."""
     proxy = _proxy(env)
     return proxy if proxy and not _bypasses(urlsplit(address).hostname or "", _value(env, "no_proxy")) else address

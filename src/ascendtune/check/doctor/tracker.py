@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.network import address_to_ask, reachable, without_password
+from ascendtune.check.doctor.network import address_to_test, reachable, without_password
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.errors import MachineError
@@ -48,7 +48,7 @@ _SERVICES = (
 def _look(outside: Outside) -> Iterator[Finding]:
     used = [service for service in _SERVICES if _is_used(outside, service)]
     hosts = {service: outside.env.get(service.host_variable) or service.host for service in used}
-    addresses = {service: address_to_ask(host, outside.env) for service, host in hosts.items()}
+    addresses = {service: address_to_test(host, outside.env) for service, host in hosts.items()}
     answers = reachable(set(addresses.values()))
     for service in used:
         if not answers[addresses[service]]:

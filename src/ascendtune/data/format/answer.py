@@ -39,7 +39,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation:
         return conversation(row, turns)
     # A prompt that is a text is not parsed, even if it looks like JSON.
     turns = prompt if row.get("prompt") is not None else listed(prompt)
-    question = _turns_that_ask(turns) or _turns(turns, "human", "prompt")
+    question = _turns_before_answer(turns) or _turns(turns, "human", "prompt")
     if isinstance(answer, list) and role_of(answer[0]) not in (None, "assistant"):
         if not _repeats(answer, question):
             raise BadRow("prompts that differ", f"{name} is a whole conversation that does not contain this prompt")
@@ -94,7 +94,7 @@ def _turns_of_transcript(text: Any) -> list[dict[str, str]]:
     ]
 
 
-def _turns_that_ask(prompt: Any) -> list[dict[str, str]]:
+def _turns_before_answer(prompt: Any) -> list[dict[str, str]]:
     """The turns of a transcript that ends with the assistant's turn; an empty list for other prompts."""
     *turns, last = _turns_of_transcript(prompt) or [{}]
     return turns if last == {"from": "gpt", "value": ""} else []

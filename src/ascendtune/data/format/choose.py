@@ -130,11 +130,11 @@ def _refusing_media(convert: Convert) -> Convert:
 def _with_template_options(convert: Convert) -> Convert:
     """`convert`, with the row's `chat_template_kwargs` as variables of the template."""
 
-    def with_them(row: Mapping[str, Any]) -> Any:
+    def with_options_of_row(row: Mapping[str, Any]) -> Any:
         result, options = convert(row), template_options(row)
         return result if options is None else with_options(result, options)
 
-    return with_them
+    return with_options_of_row
 
 
 def main_task_of(name: str) -> Task:

@@ -64,7 +64,7 @@ _MOST_WORDS = 4
 _MOST = 0.8
 _QUESTION_MARKS = ("?", "？", "؟")
 _NAMED = 3.0
-_ASKS = 1.0
+_QUESTIONS = 1.0
 _LONG = 0.5
 _CERTAIN = 2.0
 _PARTIAL = 1.5
@@ -118,18 +118,18 @@ class _Column:
         texts = self.texts
         return sum(map(_is_prose, texts)) > 0.5 * len(texts)
 
-    def holds_turns(self) -> bool:
+    def contains_turns(self) -> bool:
         """Whether its values are lists of messages."""
         are_turns = [isinstance(value, list) and _are_turns(value, "role", "content") for value in self.values]
         return bool(are_turns) and all(are_turns)
 
-    def holds_objects(self) -> bool:
+    def contains_objects(self) -> bool:
         return any(isinstance(value, list | dict) for value in self.values)
 
     def is_truth(self) -> bool:
         return bool(self.values) and all(_is_truth(value) for value in self.values)
 
-    def share_asking(self) -> float:
+    def share_of_questions(self) -> float:
         texts = self.texts
         return sum(text.endswith(_QUESTION_MARKS) for text in texts) / max(1, len(texts))
 
@@ -179,7 +179,7 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     prose = [each for each in columns if each.is_prose() or (each.is_named("answer") and each.is_mostly_filled())]
     if pair := _two_answers(prose):
         return pair
-    if len(prose) == 1 and not any(each.is_named("question") and each.holds_turns() for each in columns):
+    if len(prose) == 1 and not any(each.is_named("question") and each.contains_turns() for each in columns):
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
 
@@ -236,7 +236,7 @@ def _inside(columns: Sequence[_Column]) -> Guess | None:
         if question and column.is_named("answer") and values and all(map(is_scored, values)):
             found = {"prompt": question, "completions": column}
             return _guess("pairs", "scored", found, certain=question.is_named("question"))
-        if question and column.is_named("answer") and values and all(map(_holds_texts, values)):
+        if question and column.is_named("answer") and values and all(map(_contains_texts, values)):
             # SQuAD's: several variants of one answer, with their positions in the context.
             context = [each for each in columns if each.is_named("context") and each.is_prose_where_filled()]
             words = {"instruction": question.name, "output": f"{column.name}.text.0"}
@@ -248,7 +248,7 @@ def _inside(columns: Sequence[_Column]) -> Guess | None:
     return None
 
 
-def _holds_texts(value: Any) -> bool:
+def _contains_texts(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("text"), list) and all(map(is_text, value["text"]))
 
 
@@ -327,7 +327,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         # `a` is an answer beside `q`; beside `b` it is the first letter.
         answers = [each for each in answers if not each.words & _WORDS["answer"] <= {"a"}]
     named = max(answers, key=_answer_score, default=None)
-    turns = [each for each in columns if each.is_named("question") and each.holds_turns()]
+    turns = [each for each in columns if each.is_named("question") and each.contains_turns()]
     question = turns[0] if turns else _best_question(prose, used=(named,) if named else ())
     if question is None:
         return None
@@ -342,7 +342,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         and not question.is_named("system")
         and not _has_rival(named, prose)
         # No format adds lists of passages to a prompt.
-        and not any(each.is_named("context") and each.holds_objects() for each in columns)
+        and not any(each.is_named("context") and each.contains_objects() for each in columns)
     )
     labels = [each for each in columns if each.is_named("label") and each.is_truth()]
     if labels:
@@ -378,7 +378,7 @@ def _question_score(column: _Column) -> float:
     return (
         _NAMED * column.is_named("question")
         - _NAMED * other * (not column.is_named("question"))
-        + _ASKS * column.share_asking()
+        + _QUESTIONS * column.share_of_questions()
         - _CERTAIN * (column.distinct() < _FEW_VALUES)
         - _PARTIAL * (column.words <= _PARTS_OF_A_QUESTION or not column.words.isdisjoint(_EARLIER))
     )
@@ -391,7 +391,7 @@ def _answer_score(column: _Column) -> float:
         _NAMED * column.is_named("answer")
         + _LONG * length
         + column.distinct()
-        - _ASKS * column.share_asking()
+        - _QUESTIONS * column.share_of_questions()
         - _PARTIAL * (not column.words.isdisjoint(_EARLIER))
     )
 

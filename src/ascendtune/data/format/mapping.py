@@ -49,13 +49,13 @@ def translated(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
     """`convert` for rows with the column names of the file."""
     columns = spec.columns
 
-    def in_our_words(row: Mapping[str, Any]) -> Made:
+    def convert_renamed(row: Mapping[str, Any]) -> Made:
         mentioned = _mentioned(spec, row)
         kept = {column: value for column, value in row.items() if column not in mentioned}
         mapped = {word: value_at(row, column) for word, column in columns.items() if column is not None}
         return convert(kept | mapped)
 
-    renamed = in_our_words if columns else convert
+    renamed = convert_renamed if columns else convert
     return _with_tags(renamed, spec) if spec.tags else renamed
 
 
@@ -78,7 +78,7 @@ def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
         turns = found if isinstance(found, list) else [found]
         return found if any(isinstance(each, dict) and speaker in each for each in turns) else content
 
-    def in_our_words(row: Mapping[str, Any]) -> Made:
+    def convert_renamed(row: Mapping[str, Any]) -> Made:
         values = {column: turns_of(content) if column in _OF_TURNS else content for column, content in row.items()}
         return convert(
             {
@@ -87,7 +87,7 @@ def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
             }
         )
 
-    return in_our_words
+    return convert_renamed
 
 
 _OF_TURNS = ("conversations", "messages", "prompt", "completion", "chosen", "rejected")

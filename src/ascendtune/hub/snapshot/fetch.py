@@ -23,7 +23,7 @@ from ascendtune.hub.download import MODEL_COPIES
 from ascendtune.hub.modelscope import RepoType, input_error, noun
 from ascendtune.hub.snapshot.hub_client import HubClient, Listing, RemoteFile
 from ascendtune.hub.snapshot.manifest import Manifest
-from ascendtune.hub.snapshot.transfer import STATE, Cancelled, TooSlow, WrongContent, holds, part_of, transfer
+from ascendtune.hub.snapshot.transfer import STATE, Cancelled, TooSlow, WrongContent, is_verified, part_of, transfer
 
 AT_ONCE = 4
 _TRIES = 5
@@ -222,7 +222,7 @@ def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]
         progress(f"MiB of {file.path}", done >> 20, total, "")
         if not (directory / file.path).exists():
             wrong.append(f"{file.path} is missing")
-        elif not holds(directory / file.path, file):
+        elif not is_verified(directory / file.path, file):
             wrong.append(f"{file.path} differs from the fetched files")
         done += file.size
     return wrong
@@ -261,7 +261,7 @@ def _missing(request: SnapshotRequest, selected: Sequence[RemoteFile]) -> list[R
         path = request.directory / file.path
         if not path.exists() and not path.is_symlink():
             missing.append(file)
-        elif not holds(path, file):
+        elif not is_verified(path, file):
             differing.append(file.path)
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""

@@ -76,7 +76,7 @@ def listed_hash(file: RemoteFile) -> str | None:
     return file.sha256 or file.git_sha1
 
 
-def holds(path: Path, file: RemoteFile) -> bool:
+def is_verified(path: Path, file: RemoteFile) -> bool:
     """Whether the file on the disk has the listed size and hash."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False

@@ -142,7 +142,7 @@ class Watcher:
         return own_beats
 
     def _act(self, hang: Hang, now: float) -> None:
-        verdict = self._look_closely()
+        verdict = self._examine()
         sentence = f"the run hangs: no heartbeat for {format_duration(hang.silent_seconds)}{_pace(hang)}"
         warn("\n  ".join([sentence, *verdict.lines()]))
         if self._ways is None:
@@ -165,7 +165,7 @@ class Watcher:
             (now + 2 * patience, kill),
         ]
 
-    def _look_closely(self) -> HangReport:
+    def _examine(self) -> HangReport:
         beats = tuple(beats_of(self._run.path, self._workers))
         try:
             directory, stacks = collect(self._run.path, beats)

@@ -71,7 +71,7 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
     directory = _directory(runs, place)
     answered: dict[str, str] = {}
 
-    def all_know() -> bool:
+    def all_confirmed() -> bool:
         nonlocal answered
         questions = {str(rank): _read(directory / f"node_{rank}.json") for rank in range(1, place.nnodes)}
         nonces = {rank: question["nonce"] for rank, question in questions.items() if "nonce" in question}
@@ -84,7 +84,7 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
         # A node that has already asked asks again.
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        _wait(all_know, lambda: f"for {_missing(place, directory)}", directory)
+        _wait(all_confirmed, lambda: f"for {_missing(place, directory)}", directory)
         shutil.rmtree(directory, ignore_errors=True)
 
 
