@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import dropwhile, islice, takewhile
 
 from ascendtune.check.explain.log.frame import (
     COMPILED,
@@ -318,19 +319,18 @@ class Trace:
             self._read_marks(below)
         if listed := code_of.listed_in(self.message, below):
             self.add(f"{self.message} {listed}", listed)
-        at = next((index for index, line in enumerate(below) if _REASON.match(line)), len(below))
-        reason = below[at].strip() if at < len(below) else ""
-        if reason and reason not in self.message and not any(HEADER in line for line in below[:at]):
+        before = list(takewhile(lambda line: not _REASON.match(line), below))
+        reason = below[len(before)].strip() if len(before) < len(below) else ""
+        if reason and reason not in self.message and not any(HEADER in line for line in before):
             self.add(f"{self.message.rstrip('. ')} {reason}", reason)
         places = (match for match in map(_OF_GRAPH.match, below) if match is not None)
         own = next((match for match in places if is_own(match["file"])), None)
-        if own is not None and not self.type.startswith("an exception"):
+        if own is not None and not self.type.startswith(_UNNAMED):
             self.graph_place = own["file"], int(own["line"]), ""
-        heading = next((index for index, line in enumerate(below) if _SECTION.match(line)), len(below))
-        said = next((line for line in below[heading + 1 :] if not _RULE.match(line)), "")
+        section = dropwhile(lambda line: not _SECTION.match(line), below)
+        said = next((line.strip() for line in islice(section, 1, None) if not _RULE.match(line)), "")
         if said:
-            reason = _SECTION_LEVEL.sub("", said.strip())
-            self.add(f"{self.message.rstrip('. ')}: {reason}", said.strip())
+            self.add(f"{self.message.rstrip('. ')}: {_SECTION_LEVEL.sub('', said)}", said)
 
     def unite(self) -> None:
         """Where two ranks wrote the same exception into one line, by pieces ("KeyErrorKeyError: : 'x'"): it is one."""
