@@ -23,8 +23,9 @@ def _write(directory: Path, attempts: list[str]) -> None:
             (folder / "stdout.log").write_text(_STEPS + (last if rank == 0 else ""))
 
 
-def test_failure_after_which_a_later_attempt_finished_is_told_as_such(tmp_path: Path) -> None:
-    _write(tmp_path, [_FULL, "Training completed.\n"])
+@pytest.mark.parametrize("last", ["Training completed.\n", "{'train_runtime': 777.0, 'train_loss': 1.6}\n"])
+def test_failure_after_which_a_later_attempt_finished_is_told_as_such(tmp_path: Path, last: str) -> None:
+    _write(tmp_path, [_FULL, last])
 
     explanation = explain([str(tmp_path)])
 

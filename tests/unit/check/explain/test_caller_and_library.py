@@ -147,6 +147,14 @@ def test_caller_and_library_of_a_call_that_does_not_fit(
     assert remedy in explanation.remedies()[0]
 
 
+def test_class_that_vllm_takes_from_its_plugin_is_of_vllm_ascend(explained: Explained) -> None:
+    error = "AttributeError: 'AscendTide' object has no attribute 'moon_tide'"
+
+    headline = explained(written_trace(error, (f"{PACKAGES}/vllm/v1/tide.py", "tide.moon_tide"))).headline()
+
+    assert headline.endswith("(of vllm-ascend) has no moon_tide (asked for by vllm): vllm-ascend is older than vllm")
+
+
 @pytest.mark.parametrize(
     ("versions", "mismatch"),
     [

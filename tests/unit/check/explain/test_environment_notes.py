@@ -35,6 +35,15 @@ def test_packages_of_the_user_that_hide_those_of_an_environment_are_told(
     assert unset in remedies[1]
 
 
+def test_packages_of_the_user_are_told_of_an_import_that_nothing_is_known_about(explained: Explained) -> None:
+    log = _NO_MODULE.format(own="/x/train.py", package="/home/me/.local/lib/python3.11/site-packages/moon/tide.py")
+    error = "ModuleNotFoundError: No module named 'torch._six'"
+
+    explanation = explained(log.replace(error, "ImportError: the tide is not for this moon"))
+
+    assert any("python -s -m pip show moon" in remedy for remedy in explanation.remedies())
+
+
 @pytest.mark.parametrize("package", ["/v/lib/python3.11/site-packages/moon/tide.py", r"E:\v\site-packages\moon\t.py"])
 def test_packages_of_an_environment_are_not_taken_for_the_user_s(explained: Explained, package: str) -> None:
     remedies = explained(_NO_MODULE.format(own="/x/train.py", package=package)).remedies()

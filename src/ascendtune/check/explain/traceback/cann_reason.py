@@ -67,7 +67,7 @@ def is_of_runtime(reason: str) -> bool:
 def reason_in(lines: Sequence[str]) -> str:
     """The first reason in the lines below a call; else that of a call of the runtime; empty if they have none."""
     of_runtime = ""
-    for index, line in enumerate(lines):
+    for line in lines:
         said = line.strip()
         if _ENDS_BLOCK.match(said):
             break
@@ -81,8 +81,7 @@ def reason_in(lines: Sequence[str]) -> str:
         words = _PLACES_BEHIND.sub("", words)
         is_reason = bool(prefix and prefix["code"]) or has_place or _REFUSES.search(words)
         if is_reason and len(words.split()) >= _LEAST_WORDS:
-            below = lines[index + 1].strip() if index + 1 < len(lines) else ""
-            return shortened(f"{words} {below}" if words.endswith(",") and below else words)
+            return shortened(words)
     return of_runtime
 
 
