@@ -108,8 +108,9 @@ def _save(file: Path, text: str) -> None:
     from ascendtune.core.files import write_atomically
     from ascendtune.job.backend.submission import HEADER
 
-    if file.is_dir():
-        raise InputError("--output names a directory", code="not-a-file", remedy="give a file in it", where=file)
+    if file.exists() and not file.is_file():
+        what = "--output names a directory" if file.is_dir() else "--output names a device or a pipe"
+        raise InputError(what, code="not-a-file", remedy="give the name of a file; without it the text is printed")
     with translated_disk_errors(file, "writing the file"):
         if file.exists() and HEADER not in file.read_text(encoding="utf-8", errors="replace")[:500]:
             raise InputError(

@@ -104,12 +104,16 @@ def abandoned(directory: Path) -> Iterator[Path]:
                 yield building
 
 
-def remove_abandoned(building: Path) -> bool:
-    """Remove a directory that `abandoned` returned; False if another process has begun to build it since."""
+def remove_abandoned(building: Path) -> None:
+    """Remove a directory that `abandoned` returned, unless another process has begun to build it since.
+
+    Raises:
+        MachineError: it cannot be removed.
+    """
     with file_lock(_lock_for(building), wait=False) as is_free:
-        if is_free:
-            shutil.rmtree(building, ignore_errors=True)
-        return is_free
+        if is_free and building.exists():
+            with translated_disk_errors(building, "removing half-built data"):
+                shutil.rmtree(building)
 
 
 def _lock_for(building: Path) -> Path:

@@ -185,11 +185,17 @@ def require_place_for(file: Path) -> None:
     """Raise unless a file can be written as `file`, in a directory that exists. Leaves no file behind.
 
     Raises:
-        MachineError: the directory does not exist, is read-only or not permitted, or `file` is a directory.
+        MachineError: the directory does not exist, is read-only or not permitted, or `file` is a directory, a device
+            or a pipe.
     """
     with translated_disk_errors(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+        if file.exists() and not file.is_file():
+            # It would be replaced by a file: /dev/null for everyone, where root writes it.
+            raise NotRegular(
+                f"{file} is a device or a pipe", code="not-a-regular-file", remedy="give the name of a file", where=file
+            )
         if not file.parent.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     require_writable(file.parent)

@@ -156,6 +156,9 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
     assert (tmp_path / "mine.sh").read_text() == "echo mine\n"
     done = submit("slurm", "-o", ".")
     assert (done.returncode, "--output names a directory" in done.stderr) == (2, True)
+    os.mkfifo(tmp_path / "pipe")
+    done = submit("slurm", "-o", "pipe")
+    assert (done.returncode, "--output names a device or a pipe" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, ask_disk, is_endless, parsed_record, walk, write_json
+from ascendtune.core.files import LineWriter, ask_disk, is_endless, parsed_record, require_place_for, walk, write_json
 from ascendtune.core.locks import file_lock
 
 
@@ -151,3 +151,12 @@ def test_record_with_a_number_that_no_float_holds_is_damaged(digits: int) -> Non
 def test_record_keeps_long_texts_of_digits_and_64_bits() -> None:
     record = {"seed": 2**64 - 1, "text": "7" * 5000, "loss": 1e300}
     assert parsed_record(json.dumps(record), "run.json") == record
+
+
+def test_report_is_not_put_in_the_place_of_a_device_or_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/null"), tmp_path / "pipe"):
+        with pytest.raises(MachineError) as caught:
+            require_place_for(path)
+        assert caught.value.code == "not-a-regular-file"
+    require_place_for(tmp_path / "report.html")

@@ -7,10 +7,12 @@ import json
 import os
 import platform
 import re
+import stat
 import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from importlib.metadata import distributions
@@ -21,8 +23,8 @@ from ascendtune import __version__
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
-from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import open_regular, walk
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import open_regular, walk, write_atomically
 from ascendtune.core.mask import Mask
 
 _LOGS, _LOG_BYTES = 8, 200_000
@@ -64,12 +66,14 @@ def write_bundle(path: Path, files: dict[str, str]) -> None:
     Raises:
         MachineError: `path` cannot be written.
     """
-    with translated_disk_errors(path, "writing the bundle"), tarfile.open(path, "w:gz") as bundle:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as bundle:
         for name, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(f"{path.name.partition('.')[0]}/{name}")
             entry.size, entry.mtime = len(data), int(time.time())
             bundle.addfile(entry, io.BytesIO(data))
+    write_atomically(path, content.getvalue())
 
 
 def _contents(verdict: str, examination: Examination, outside: Outside, mask: Mask) -> Iterator[tuple[str, str]]:
@@ -88,20 +92,28 @@ def _contents(verdict: str, examination: Examination, outside: Outside, mask: Ma
 
 
 def _versions(outside: Outside) -> dict[str, object]:
+    # Of a package whose removal was interrupted there may be a directory without a name.
+    packages = {name: each.version for each in distributions() if (name := each.metadata["Name"])}
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "ascend": asdict(outside.versions),
-        "packages": dict(sorted((each.metadata["Name"], each.version) for each in distributions())),
+        "packages": dict(sorted(packages.items())),
     }
 
 
 def _newest_logs(outside: Outside) -> list[Path]:
     # In a directory that other users may write a link could lead to any file of this user.
     names = (directory / name for directory, _, others in walk(outside.cann_logs) for name in others)
-    found = (path for path in names if fnmatchcase(path.name, "plog-*.log") and not path.is_symlink())
-    logs = [(path.stat().st_mtime, path) for path in islice(found, _MOST_LOGS) if path.is_file()]
+    found = (path for path in names if fnmatchcase(path.name, "plog-*.log"))
+    logs = []
+    for path in islice(found, _MOST_LOGS):
+        # CANN removes old ones meanwhile, and those of others may not be looked at.
+        with suppress(OSError):
+            facts = path.lstat()
+            if stat.S_ISREG(facts.st_mode):
+                logs.append((facts.st_mtime, path))
     return [path for _, path in sorted(logs, reverse=True)[:_LOGS]]
 
 

@@ -10,12 +10,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.language import say
@@ -23,7 +22,8 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
 from ascendtune.core.directories import abandoned, remove_abandoned
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import unfinished_files
+from ascendtune.core.files import unfinished_files, walk
+from ascendtune.core.procfs import stat_of
 from ascendtune.core.units import format_bytes
 
 _STATEMENT = r"(?:export \w+=[\w:,./-]+|unset \w+(?: \w+)*)"
@@ -77,7 +77,7 @@ def _missing_directories(outside: Outside) -> Iterator[FixAction]:
 
 def _may_be_made(directory: Path) -> bool:
     """Whether the parent exists: a directory must not be created in place of a disk that is not mounted."""
-    parent = directory.parent if directory.parent.is_dir() else directory.parent.parent
+    parent = directory.parent if directory.parent.exists() else directory.parent.parent
     return parent.is_dir() and os.access(parent, os.W_OK) and parent != Path("/")
 
 
@@ -87,22 +87,31 @@ def _make(directory: Path) -> None:
 
 
 def _half_built(outside: Outside) -> Iterator[FixAction]:
-    try:
+    found: list[Path] = []
+    # What this user may not look at, such as a cache of another one, is not repaired.
+    with suppress(MachineError, OSError):
         found = list(abandoned(outside.cache / "tokens"))
-    except MachineError:
-        return
     for building in found:
-        size = format_bytes(sum(path.stat().st_size for path in building.rglob("*") if path.is_file()))
+        size = format_bytes(sum(_size(path / name) for path, _, names in walk(building) for name in names))
         what = say("remove {path} ({size}): data that a killed process was preparing", path=building, size=size)
         yield FixAction(what, partial(remove_abandoned, building))
 
 
+def _size(path: Path) -> int:
+    """In bytes; 0 where it was removed meanwhile."""
+    with suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
 def _half_written(outside: Outside) -> Iterator[FixAction]:
     for directory in dict.fromkeys((outside.cache, outside.cache / "tokens", outside.state / "jobs")):
-        for path in unfinished_files(directory):
-            if _is_abandoned(path):
-                what = say("remove {path}: a killed process was writing it", path=path)
-                yield FixAction(what, partial(_remove, path))
+        unfinished: list[Path] = []
+        with suppress(OSError):
+            unfinished = unfinished_files(directory)
+        for path in filter(_is_abandoned, unfinished):
+            what = say("remove {path}: a killed process was writing it", path=path)
+            yield FixAction(what, partial(_remove, path))
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -110,7 +119,7 @@ def _is_abandoned(path: Path) -> bool:
         old = time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
     except OSError:
         return False
-    return old and not psutil.pid_exists(int(path.name.rpartition(".")[2]))
+    return old and stat_of(int(path.name.rpartition(".")[2])) is None
 
 
 def _remove(path: Path) -> None:

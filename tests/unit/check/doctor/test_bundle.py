@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,28 @@ def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside]
     assert "HF_TOKEN=***" in files["report/environment.txt"] and "MASTER_ADDR=<ip-1>" in files["report/environment.txt"]
     everything = "".join(files.values())
     assert not [word for word in ("wanglei", "10.20.0.11", "hf_abc") if word in everything]
+
+
+def test_packages_without_a_name_are_left_out(
+    lay: Callable[..., Outside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packages" / "~orch-2.9.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    outside = lay("healthy-910b4")
+    assert '"pytest"' in collect("", examine(outside, ["limits"]), outside)["versions.json"]
+
+
+def test_bundle_on_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.tar.gz"
+    write_bundle(path, {"a": "text"})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(MachineError):
+        write_bundle(path, {"a": "another"})
+    assert _read(path) == {"report/a": "text"} and list(tmp_path.iterdir()) == [path]
 
 
 def test_bundle_that_cannot_be_written_raises(lay: Callable[..., Outside], tmp_path: Path) -> None:

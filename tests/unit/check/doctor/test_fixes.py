@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from ascend_node.scenarios import SCENARIOS
+from ascendtune.check.doctor import fixes
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.fixes import FixPlan, plan_fixes
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.cli.doctor import carry_out
 from ascendtune.core.directories import building_of, lock_of
 from ascendtune.core.locks import file_lock
 
@@ -99,6 +102,41 @@ def test_unfinished_files_go_when_old_and_their_process_is_dead(lay: Lay) -> Non
     os.utime(fresh)
     _carry_out(_planned(outside))
     assert sorted(jobs.iterdir()) == sorted([fresh, lives, other])
+
+
+def test_number_that_no_process_can_have_is_of_none(lay: Lay) -> None:
+    outside = lay("healthy-910b4")
+    path = outside.cache / f".a.json.{10**12}"
+    path.write_text("")
+    os.utime(path, (0, 0))
+    _carry_out(_planned(outside))
+    assert not path.exists()
+
+
+def test_cache_that_may_not_be_looked_at_is_left_alone(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(directory: Path) -> list[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(directory))
+
+    monkeypatch.setattr(fixes, "abandoned", forbidden)
+    monkeypatch.setattr(fixes, "unfinished_files", forbidden)
+    assert _planned(lay("healthy-910b4")).actions == ()
+
+
+def test_what_cannot_be_removed_is_not_told_as_done(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = lay("healthy-910b4")
+    building_of(outside.cache / "tokens", "dead").mkdir(parents=True)
+    planned = _planned(outside)
+
+    def forbidden(*anything: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("os.rmdir", forbidden)
+    assert carry_out(planned) == []
+
+
+def test_directory_below_a_file_is_not_offered(lay: Lay, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert _planned(lay("healthy-910b4", HF_HOME=str(tmp_path / "file" / "hub"))).actions == ()
 
 
 def _doctor(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
