@@ -110,7 +110,7 @@ class Report:
         _print(pictures, sentence, findings, as_json=self.is_json, **about, **further)
 
     def _warn_of_limited_sizes(self, last: BandwidthRow, last_bytes: int) -> None:
-        if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < last_bytes:
+        if self.ran.is_whole and self.ran.notes[0].last("most_bytes") < last_bytes:
             largest = f"the largest size was {format_bytes(last.bytes)}"
             warn(f"{largest}, limited by half of the free memory")
 

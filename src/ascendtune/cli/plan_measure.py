@@ -48,7 +48,7 @@ def measure(
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.device_table import known_name
     from ascendtune.train.plan.estimator import cached_dataset, run_estimator
-    from ascendtune.train.plan.history import word
+    from ascendtune.train.plan.history import safe_name
     from ascendtune.train.plan.measured import as_past_run, keys_of_measurement, read_measured, write_full_rows
     from ascendtune.train.plan.time_estimate import expected_step_seconds
 
@@ -69,7 +69,7 @@ def measure(
         answer = run_estimator(measured_recipe, target, dataset=cached_dataset(measured_recipe), search=False)
     seconds = expected_step_seconds(answer, target, history)
     found = read_measured(RunDir(run), answer, seconds, target)
-    return found, as_past_run(found, answer, target, word(known_name(target.name)))
+    return found, as_past_run(found, answer, target, safe_name(known_name(target.name)))
 
 
 def measured_lines(found: MeasuredRun) -> list[str]:

@@ -64,7 +64,7 @@ class PatientBarrier:
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return cls(dist.PrefixStore(f"patient_barrier_{start}", store), rank, ranks, phases)
 
-    def beside(self, name: str) -> PatientBarrier:
+    def for_thread(self, name: str) -> PatientBarrier:
         """Another barrier, for a thread that works while the training goes on; the process group exists already.
 
         If the store is lost, because the torchrun that holds it was killed, its ranks do not wait for each other: their
@@ -83,7 +83,7 @@ class PatientBarrier:
         Raises:
             MachineError: a rank has stopped sending heartbeats.
             RuntimeError: the store cannot be reached: the node of the main rank is lost. Not raised by a barrier that
-                `beside` returned.
+                `for_thread` returned.
         """
         if self._store is None:
             yield

@@ -91,8 +91,8 @@ def test_store_that_is_gone_ends_the_training_and_not_its_last_checkpoint() -> N
 
 def test_thread_beside_the_training_waits_by_itself() -> None:
     ranks = barriers(dist.HashStore(), 2)
-    with ThreadPoolExecutor(2) as pool, ranks[1].beside("checkpoint").work("writes a checkpoint"):
-        writing = pool.submit(meet, ranks[0].beside("checkpoint"))
+    with ThreadPoolExecutor(2) as pool, ranks[1].for_thread("checkpoint").work("writes a checkpoint"):
+        writing = pool.submit(meet, ranks[0].for_thread("checkpoint"))
         for future in [pool.submit(meet, ranks[0])]:
             meet(ranks[1])
             future.result(5)

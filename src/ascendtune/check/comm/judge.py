@@ -26,9 +26,9 @@ def judge(ran: RankResults, collectives: Sequence[str], timeout_seconds: float) 
     for name in collectives:
         cells = table.get(name, {})
         if name == BARRIER and cells:
-            findings.append(_barrier(ran.ranks, next(iter(cells.values()))))
+            findings.append(_barrier_finding(ran.ranks, next(iter(cells.values()))))
         elif cells:
-            findings.append(_carrying(ran, name, cells))
+            findings.append(_collective_finding(ran, name, cells))
         else:
             findings.append(unknown(name, "not run"))
     return findings
@@ -75,7 +75,7 @@ def _by_collective(ran: RankResults) -> dict[str, dict[str, Cells]]:
     return {name: dict(dtypes) for name, dtypes in whole.items() if dtypes}
 
 
-def _carrying(ran: RankResults, name: str, dtypes: Mapping[str, Cells]) -> Finding:
+def _collective_finding(ran: RankResults, name: str, dtypes: Mapping[str, Cells]) -> Finding:
     tried = {dtype: cells for dtype, cells in dtypes.items() if all("parts" in cell for cell in cells.values())}
     faults = {dtype: text for dtype, cells in tried.items() if (text := describe_wrong_values(cells, ran.ranks.labels))}
     left_out = _reasons(f"{ran.backend} refuses", "refused", dtypes) + _reasons("not tried:", "untried", dtypes)
@@ -125,7 +125,7 @@ def _first_wrong(ranks: RankGroup, dtypes: Mapping[str, Cells]) -> list[str]:
     return lines if more <= 0 else [*lines[:_SHOWN], f"and {more} more; --json prints all"]
 
 
-def _barrier(ranks: RankGroup, dtypes: Cells) -> Finding:
+def _barrier_finding(ranks: RankGroup, dtypes: Cells) -> Finding:
     early = {rank: cell["missed"] for rank, cell in dtypes.items() if cell["missed"]}
     if not early:
         return ok(BARRIER, "no rank leaves before the last one has arrived")
@@ -151,7 +151,7 @@ def describe_wrong_values(cells: Mapping[int, Mapping[str, Any]], label: Label) 
     if not wrong:
         return None
     if any(source is None for source, _ in wrong):
-        return _of_sums({rank for _, rank in wrong}, cells, label)
+        return _wrong_sums({rank for _, rank in wrong}, cells, label)
     senders = _always_wrong(all_links, wrong, lambda way: way[0])
     receivers = _always_wrong(all_links, wrong, lambda way: way[1])
     if wrong == all_links and len(all_links) > 1:
@@ -170,7 +170,7 @@ def _always_wrong(all_links: Iterable[Any], wrong_links: Iterable[Any], end: Cal
     return sorted(rank for rank in set(wrong_ends) if wrong_ends.count(rank) == ends.count(rank) > 1)
 
 
-def _of_sums(wrong: set[int], cells: Mapping[int, Mapping[str, Any]], label: Label) -> str:
+def _wrong_sums(wrong: set[int], cells: Mapping[int, Mapping[str, Any]], label: Label) -> str:
     if wrong != set(cells):
         return f"{label(sorted(wrong))} has wrong sums, the other ranks have right ones"
     groups = [(set(each["group"]), each["wrong"] > 0) for each in next(iter(cells.values())).get("isolated", ())]
@@ -195,25 +195,25 @@ def unfinished_finding(ran: RankResults, timeout_seconds: float) -> Finding:
     for; a rank that exited, or was killed, without an error message. Ranks that only lost a connection are not
     reported.
     """
-    failed = [each for each in ran.notes if each.one("error") and not each.is_echo]
+    failed = [each for each in ran.notes if each.last("error") and not each.is_echo]
     if failed:
-        return _trouble_with(ran, failed, f"failed at {failed[0].one('at')}: {failed[0].one('error')}")
-    absent = sorted({rank for each in ran.notes for rank in each.one("absent") or ()})
+        return _rank_failure(ran, failed, f"failed at {failed[0].last('at')}: {failed[0].last('error')}")
+    absent = sorted({rank for each in ran.notes for rank in each.last("absent") or ()})
     if absent:
-        waiting = next(each for each in ran.notes if each.one("absent"))
-        at, last = waiting.one("at"), ran.notes[absent[0]].one("at")
+        waiting = next(each for each in ran.notes if each.last("absent"))
+        at, last = waiting.last("at"), ran.notes[absent[0]].last("at")
         waited = f"{at}: {ran.ranks.label(waiting.rank)} waited {timeout_seconds:g} s"
         before = f"it was last at {last}" if last else "it wrote no notes"
         event = f"did not return from {waited}" if last == at else f"never reached {waited}; {before}"
-        return _trouble_with(ran, [ran.notes[rank] for rank in absent], event)
-    silent = [each for each in ran.notes if not each.is_done and not each.one("error")]
+        return _rank_failure(ran, [ran.notes[rank] for rank in absent], event)
+    silent = [each for each in ran.notes if not each.is_done and not each.last("error")]
     if silent:
-        return _silent(ran, silent)
-    lost = next(each for each in ran.notes if each.one("error"))
+        return _silent_finding(ran, silent)
+    lost = next(each for each in ran.notes if each.last("error"))
     everyone = ran.ranks.labels(range(ran.ranks.count))
     return failure(
         RANKS,
-        f"{everyone} lost the connections to each other at {lost.one('at')}: {lost.one('error')}",
+        f"{everyone} lost the connections to each other at {lost.last('at')}: {lost.last('error')}",
         expected="every rank can connect to every other",
         remedy="check the link and the interface that the backend uses: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME "
         "or HCCL_SOCKET_IFNAME",
@@ -221,7 +221,7 @@ def unfinished_finding(ran: RankResults, timeout_seconds: float) -> Finding:
     )
 
 
-def _silent(ran: RankResults, silent: Sequence[RankNotes]) -> Finding:
+def _silent_finding(ran: RankResults, silent: Sequence[RankNotes]) -> Finding:
     furthest_behind = min(len(each.notes) for each in silent)
     ranks = [each for each in silent if len(each.notes) == furthest_behind]
     failure = ran.outcome.failure
@@ -229,11 +229,11 @@ def _silent(ran: RankResults, silent: Sequence[RankNotes]) -> Finding:
     # the first to exit is not the one that is behind.
     dead = [each for each in ranks if failure is not None and failure.ending and each.rank == failure.rank]
     if failure is not None and dead:
-        return _trouble_with(ran, dead, f"{failure.ending} at {dead[0].one('at') or 'its start'}")
-    return _trouble_with(ran, ranks, f"did not return from {ranks[0].one('at') or 'its start'}")
+        return _rank_failure(ran, dead, f"{failure.ending} at {dead[0].last('at') or 'its start'}")
+    return _rank_failure(ran, ranks, f"did not return from {ranks[0].last('at') or 'its start'}")
 
 
-def _trouble_with(ran: RankResults, faulty: Sequence[RankNotes], event: str) -> Finding:
+def _rank_failure(ran: RankResults, faulty: Sequence[RankNotes], event: str) -> Finding:
     log = ran.log(faulty[0].rank)
     if log is None:
         look = "see the messages above, which are those of rank 0"

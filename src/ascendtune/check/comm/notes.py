@@ -43,18 +43,18 @@ class RankNotes:
         """The contents of all notes {kind: content}, in order."""
         return (note[kind] for note in self.notes if kind in note)
 
-    def one(self, kind: str) -> Any:
+    def last(self, kind: str) -> Any:
         """The content of the last note {kind: content}, or None."""
         return next((note[kind] for note in reversed(self.notes) if kind in note), None)
 
     @property
     def is_done(self) -> bool:
-        return bool(self.one("done"))
+        return bool(self.last("done"))
 
     @property
     def is_echo(self) -> bool:
         """Whether this rank only reports that another one is gone or does not answer."""
-        return bool(self.one("absent")) or is_echo(self.one("error") or "")
+        return bool(self.last("absent")) or is_echo(self.last("error") or "")
 
 
 def read_notes(directory: Path, ranks: int) -> tuple[RankNotes, ...]:

@@ -61,7 +61,7 @@ class RankResults:
     @property
     def backend(self) -> str:
         """The collective backend recorded by rank 0; "no backend" if it failed before that."""
-        return self.notes[0].one("backend") or "no backend"
+        return self.notes[0].last("backend") or "no backend"
 
     def log(self, rank: int) -> Path | None:
         """The output file of a rank; None for rank 0, whose output goes to the terminal."""

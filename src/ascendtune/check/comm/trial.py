@@ -30,7 +30,7 @@ def try_all(world: World, work: dict[str, Any]) -> None:
     for name in work["collectives"]:
         if name == BARRIER:
             world.begin(BARRIER)
-            world.notes.write({"cell": {"collective": BARRIER, "dtype": None, "missed": _missed(world)}})
+            world.notes.write({"cell": {"collective": BARRIER, "dtype": None, "missed": _ranks_not_awaited(world)}})
             continue
         for dtype in work["dtypes"]:
             world.notes.write({"cell": {"collective": name, "dtype": dtype, **_cell(world, name, dtype)}})
@@ -95,7 +95,7 @@ def _isolated(world: World, name: str, dtype: str, value_count: int, members: tu
     return {"group": list(members), "wrong": sum(map(int, wrongs))}
 
 
-def _missed(world: World) -> list[int]:
+def _ranks_not_awaited(world: World) -> list[int]:
     """The ranks that a barrier did not wait for: each arrives late once, and sets a key in the store on arrival."""
     missed: list[int] = []
     for late in range(world.size):

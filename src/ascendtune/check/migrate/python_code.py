@@ -53,7 +53,7 @@ class _Finder(ast.NodeVisitor):
         self._guards = 0
 
     def visit_Try(self, node: ast.Try) -> None:
-        caught = {name for handler in node.handlers for name in _caught(handler)}
+        caught = {name for handler in node.handlers for name in _exception_names(handler)}
         is_guard = bool(caught & _CATCHES_IMPORTS)
         self._guards += is_guard
         for each in node.body:
@@ -188,7 +188,7 @@ def _longest(name: str) -> str | None:
     return next((code for code in codes if code), None)
 
 
-def _caught(handler: ast.ExceptHandler) -> Iterator[str]:
+def _exception_names(handler: ast.ExceptHandler) -> Iterator[str]:
     if handler.type is None:
         yield "BaseException"
         return

@@ -59,7 +59,7 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
     files = [path] if path.is_file() else list(_files(path))
     read = 0
     for done, file in enumerate(files, 1):
-        hits = _look(file)
+        hits = _hits_of(file)
         read += hits is not None
         for hit in hits or ():
             hits_by_code.setdefault(hit.code, []).append((file, hit))
@@ -85,7 +85,7 @@ def _files(directory: Path) -> Iterator[Path]:
         yield from (folder / name for name in sorted(names) if kind_of(folder / name))
 
 
-def _look(file: Path) -> list[Hit] | None:
+def _hits_of(file: Path) -> list[Hit] | None:
     """The hits in a file; None if it is too large, or neither text nor named like Python."""
     kind = kind_of(file) or "script"
     try:

@@ -85,7 +85,7 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
 def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
     calls: dict[str, int] = defaultdict(int)
     for (place, phase), count in split.sync_calls.items():
-        if phase in _PHASES_OF_MODEL and not _asks_for_memory(place):
+        if phase in _PHASES_OF_MODEL and not _is_driver_memory_call(place):
             calls[place] += count
     if calls:
         most = max(calls, key=lambda place: (calls[place], place))
@@ -190,7 +190,7 @@ def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
     """Report an allocator that holds memory which no step needs, or that calls the driver again and again."""
     calls: Counter[str] = Counter()
     for (place, _), count in split.sync_calls.items():
-        if _asks_for_memory(place):
+        if _is_driver_memory_call(place):
             calls[place] += count
     each_step = calls.total() / split.steps
     unused = memory.unused() if memory is not None else 0
@@ -209,7 +209,7 @@ def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
             say("the allocator calls the driver {count} times in each step, most often {name}",
                 count=f"{each_step:.3g}", name=most)
         )  # fmt: skip
-    gain = sum(seconds for place, seconds in split.sync.items() if _asks_for_memory(place)) / split.steps
+    gain = sum(seconds for place, seconds in split.sync.items() if _is_driver_memory_call(place)) / split.steps
     yield Advice(
         "fragmentation",
         say("the memory of the device has gaps, or its use grows: {facts}", facts=say("; ").join(facts)),
@@ -220,7 +220,7 @@ def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-def _asks_for_memory(place: str) -> bool:
+def _is_driver_memory_call(place: str) -> bool:
     """Whether the host waits in this call because the allocator requests memory from the driver, or returns it."""
     return bool(_DRIVER_MEMORY.fullmatch(place))
 

@@ -44,14 +44,14 @@ def small_configs(config: Any, make: Callable[[Any], nn.Module]) -> Iterator[Any
         Exception: after the last config, the class's error about one that it refused.
     """
     values = config.to_dict()
-    _everywhere(values, _cut_vocabulary_and_windows)
+    _apply_to_all(values, _cut_vocabulary_and_windows)
     _cut_layers(config, values, make)
     _cut_towers(config, values, make)
     slow: list[tuple[int, Any]] = []
     refusal: Exception | None = None
     for cut in (None, _cut_widths, _cut_experts, _cut_heads):
         if cut is not None:
-            _everywhere(values, cut)
+            _apply_to_all(values, cut)
         if cut is _cut_heads:
             values = _declared(config, values)
         try:
@@ -88,13 +88,13 @@ def _parameters(make: Callable[[Any], nn.Module], config: Any) -> int:
         return sum(each.numel() for each in make(config).parameters())
 
 
-def _everywhere(values: Values, cut: Callable[[Values], None]) -> None:
+def _apply_to_all(values: Values, cut: Callable[[Values], None]) -> None:
     """Apply `cut` to a config and its sub-configs."""
     cut(values)
     for value in values.values():
         # Not to dicts of label names, whose keys are numbers.
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            _everywhere(value, cut)
+            _apply_to_all(value, cut)
 
 
 def _cut_vocabulary_and_windows(values: Values) -> None:

@@ -76,7 +76,7 @@ def tuner_of(recipe: Recipe) -> str:
     return tuner if recipe.model.quantization is None else f"{tuner} {recipe.model.quantization}"
 
 
-def word(text: str) -> str:
+def safe_name(text: str) -> str:
     """A name from config.json or a driver, with only characters that are safe in the file and on a terminal."""
     return _WORD.sub("", text)[:80]
 
@@ -174,7 +174,7 @@ def errors_of(pairs: Sequence[tuple[float | None, float | None]]) -> PredictionE
 
 def new_run(device: str, kind: str, features: Features, **measured: Any) -> PastRun:
     """A run that ends now."""
-    return PastRun(time.time(), word(device), kind, features, **measured)
+    return PastRun(time.time(), safe_name(device), kind, features, **measured)
 
 
 def _parsed(line: bytes) -> PastRun | None:
@@ -205,7 +205,7 @@ def _checked(kind: Any, values: Any) -> Any:
         value = values[each.name]
         if not isinstance(value, _TYPES[str(each.type)]) or (isinstance(value, bool) and each.type != "bool"):
             raise ValueError(each.name)
-        if isinstance(value, str) and value != word(value):
+        if isinstance(value, str) and value != safe_name(value):
             raise ValueError(each.name)
         if isinstance(value, int | float) and not 0 <= value < _MOST_BYTES:
             raise ValueError(each.name)

@@ -18,8 +18,8 @@ from ascendtune.train.plan.history import (
     new_run,
     past_speed,
     read_history,
+    safe_name,
     tuner_of,
-    word,
 )
 
 _LEAST_RECORDS = 3
@@ -36,7 +36,7 @@ def add_run(loop: Loop) -> None:
     measured = _measured(steps, loop)
     if measured is None:
         return
-    features, name = _features(loop, record["resolved"]), word(known_name(device.name))
+    features, name = _features(loop, record["resolved"]), safe_name(known_name(device.name))
     history = read_history()
     past = past_speed(name, features, history)
     predicted = planned.get("step_seconds")
@@ -83,7 +83,7 @@ def _features(loop: Loop, resolved: dict[str, Any]) -> Features:
     micro_batches = math.ceil(plan.global_batch / at_once) * strategy.world_size
     config: Any = loop.model.config
     return Features(
-        model_type=word(str(getattr(config, "model_type", ""))),
+        model_type=safe_name(str(getattr(config, "model_type", ""))),
         parameters=resolved["parameters"], trainable=resolved["trainable"],
         stage=recipe.method.stage, tuner=tuner_of(recipe), precision=resolved["precision"]["compute"],
         strategy=strategy.name, checkpointing=recipe.memory.gradient_checkpointing,

@@ -17,7 +17,7 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.count import most_checkpoints
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
-from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_of, word
+from ascendtune.train.plan.history import Features, PastRun, past_speed, safe_name, tuner_of
 from ascendtune.train.plan.offload import HIDING_SHARE, LINK_SHARE, offload_seconds
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Transfer, Work
@@ -84,7 +84,7 @@ def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts:
     """The properties by which the run is compared with past runs."""
     micro_batches = recipe.batch.accumulate * target.devices
     return Features(
-        model_type=word(work.model_type),
+        model_type=safe_name(work.model_type),
         parameters=int(str(facts["parameters"])), trainable=int(str(facts["trainable"])),
         stage=recipe.method.stage, tuner=tuner_of(recipe), precision=work.compute, strategy=str(facts["strategy"]),
         checkpointing=recipe.memory.gradient_checkpointing,
@@ -113,7 +113,7 @@ def estimate_time(
     history: Sequence[PastRun] = (),
 ) -> TimeEstimate | str:
     """The time of a run, or the reason why it is unknown."""
-    name = word(known_name(target.name))
+    name = safe_name(known_name(target.name))
     mean = work.flops.per_token(steps.lengths, padding_ratio=steps.padding_ratio)
     computed, useful = (each / target.devices for each in (
         mean.computed_in(steps.tokens, steps.labels), mean.useful_in(steps.tokens, steps.labels)

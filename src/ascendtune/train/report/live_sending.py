@@ -26,7 +26,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.tail import Tail
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.report.callback import Callback, RunFacts
-from ascendtune.train.report.sending import Points, Sending, sending_alone, sent_step
+from ascendtune.train.report.sending import Points, Sending, exclusive_sending, sent_step
 from ascendtune.train.report.trackers import Destination
 
 _EVERY_SECONDS = 5.0
@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> int:
     directory, tracker, project, *host = arguments
     run, destination = RunDir(Path(directory)), Destination(tracker, project, host[0] if host else None)  # type: ignore[arg-type]
     try:
-        with sending_alone(run, destination):
+        with exclusive_sending(run, destination):
             _Follower(run, destination).follow()
     except AscendtuneError as error:
         warn(without_secrets(str(error)))

@@ -52,7 +52,7 @@ def base_on_hub(run: RunDir) -> str | None:
     Raises:
         MachineError: a record of the run is damaged.
     """
-    path = str(_at(_recipe(run), "model.path") or "")
+    path = str(_recipe_value(_recipe(run), "model.path") or "")
     hub, colon, name = path.partition(":")
     if colon and hub in ("hf", "modelscope"):
         return name if _HUB_ID.fullmatch(name) else None
@@ -67,7 +67,7 @@ def revision_of_base(run: RunDir) -> str | None:
     Raises:
         MachineError: a record of the run is damaged.
     """
-    revision = _at(_recipe(run), "model.revision")
+    revision = _recipe_value(_recipe(run), "model.revision")
     return revision if isinstance(revision, str) else None
 
 
@@ -122,7 +122,7 @@ def model_card(
         *_head(run, weights or run.model, recipe, repository, base),
         *("## Data", "", *_data(run)),
         *("## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""),
-        *_course(_with_loss(run.read_metrics(), step), step),
+        *_training_course(_with_loss(run.read_metrics(), step), step),
         *((f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", "") if with_picture else ()),
         *_evaluation(_with_loss(run.comparable_evaluations(), step)),
         *("## Versions", "", *_table(("package", "version"), versions)),
@@ -136,7 +136,7 @@ def _with_loss(records: Iterable[dict[str, Any]], step: int | None) -> list[dict
     return [each for each in with_loss if step is None or (is_number(each.get("step")) and each["step"] <= step)]
 
 
-def _course(records: list[dict[str, Any]], step: int | None) -> Iterator[str]:
+def _training_course(records: list[dict[str, Any]], step: int | None) -> Iterator[str]:
     if step is not None:
         yield from (f"These are the weights of step {step}.", "")
     if records:
@@ -147,14 +147,14 @@ def _course(records: list[dict[str, Any]], step: int | None) -> Iterator[str]:
 def _evaluation(records: list[dict[str, Any]]) -> Iterator[str]:
     if records:
         extras = [name for name in SHOWN_EXTRAS if any(is_number(each.get(name)) for each in records)]
-        rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(records)]
+        rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _selected(records)]
         yield from ("## Evaluation", "", "On rows that were not trained on.", "")
         yield from (*_table(("step", "loss", *extras), rows), "")
 
 
 def _head(run: RunDir, weights: Path, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
     adapter, scores = is_adapter(weights), is_reward_model(weights)
-    stage, tuner = str(_at(recipe, "method.stage")), str(_at(recipe, "method.tuner"))
+    stage, tuner = str(_recipe_value(recipe, "method.stage")), str(_recipe_value(recipe, "method.tuner"))
     hub, name = split_hub(repository)
     data = {
         "library_name": "peft" if adapter else "transformers",
@@ -163,7 +163,7 @@ def _head(run: RunDir, weights: Path, recipe: Mapping[str, Any], repository: str
         **({"datasets": names} if (names := sorted(set(_hub_datasets(run, hub)))) else {}),
         "tags": ["ascendtune", *(each for each in (stage, tuner) if re.fullmatch(r"[a-z]{1,20}", each))],
     }
-    origin = f"[{base}]({_PAGES[str(hub)]}/{base})" if base else _code(_name(_at(recipe, "model.path")))
+    origin = f"[{base}]({_PAGES[str(hub)]}/{base})" if base else _code(_name(_recipe_value(recipe, "model.path")))
     kind = "An adapter of" if adapter else "A model made from"
     yield from ("---", yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip(), "---", "")
     yield from (f"# {name.rpartition('/')[2]}", "")
@@ -200,10 +200,10 @@ def _data(run: RunDir) -> Iterator[str]:
 
 
 def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[list[str]]:
-    keys = [*_SETTINGS, *_OF_STAGE.get(str(_at(recipe, "method.stage")), ())]
-    keys += _OF_TUNER.get(str(_at(recipe, "method.tuner")), ())
+    keys = [*_SETTINGS, *_OF_STAGE.get(str(_recipe_value(recipe, "method.stage")), ())]
+    keys += _OF_TUNER.get(str(_recipe_value(recipe, "method.tuner")), ())
     for key in keys:
-        if (value := _at(recipe, key)) is not None:
+        if (value := _recipe_value(recipe, key)) is not None:
             yield [f"`{key}`", _code(value if isinstance(value, str) else json.dumps(value))]
     resolved = record.get("resolved") or {}
     for name, key in (("rows of a step", "global_batch"), ("steps", "total_steps")):
@@ -219,13 +219,13 @@ def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[
 
 
 def _hub_datasets(run: RunDir, hub: str | None) -> Iterator[str]:
-    for each in _at(_recipe(run), "data.train") or []:
+    for each in _recipe_value(_recipe(run), "data.train") or []:
         named, name = split_hub(str(each.get("path") if isinstance(each, dict) else ""))
         if named is not None and named == hub and _HUB_ID.fullmatch(name):
             yield name
 
 
-def _some(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _selected(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most eight evaluations, evenly distributed, including the first, the best and the last."""
     best = min(range(len(evaluations)), key=lambda number: evaluations[number]["loss"])
     every = max(1, math.ceil(len(evaluations) / (_MOST_EVALUATIONS - 2)))
@@ -237,7 +237,7 @@ def _recipe(run: RunDir) -> Mapping[str, Any]:
     return read_document(run.recipe).values if run.recipe.is_file() else {}
 
 
-def _at(recipe: Mapping[str, Any], key: str) -> Any:
+def _recipe_value(recipe: Mapping[str, Any], key: str) -> Any:
     return value_at(recipe, *key.split("."))
 
 

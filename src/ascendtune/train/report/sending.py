@@ -171,7 +171,7 @@ class Sending:
 
 
 @contextmanager
-def sending_alone(run: RunDir, destination: Destination) -> Iterator[None]:
+def exclusive_sending(run: RunDir, destination: Destination) -> Iterator[None]:
     """Context in which no other process sends the run to the same tracker.
 
     Raises:
@@ -212,7 +212,7 @@ def send_run(run: RunDir, destination: Destination, state: str) -> int:
         raise InputError(
             "this run has no complete step", code="no-training-records", remedy="send it later", where=run.path
         )
-    with sending_alone(run, destination):
+    with exclusive_sending(run, destination):
         if destination.offline and not _may_write_offline(run, destination, points_to_send[-1].step, is_over=is_over):
             return 0
         sending = Sending(run, destination)

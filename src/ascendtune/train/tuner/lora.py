@@ -32,7 +32,7 @@ from ascendtune.train.tuner.frozen_adapters import (
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
 from ascendtune.train.tuner.start_from import (
     continue_adapter,
-    fitting_this_model,
+    errors_as_recipe_errors,
     load_adapter_weights,
     task_type,
 )
@@ -60,7 +60,7 @@ def add_adapter(
         # PEFT searches the patterns of parameters among modules.
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
         tuned = _loaded_adapters(model, section, adapters) if adapters else _new_adapter(model, section, compute)
-    _only_one_trains(tuned)
+    _freeze_other_adapters(tuned)
     fuse_adapters(tuned)
     return tuned
 
@@ -163,7 +163,7 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
     from peft import load_peft_weights
 
     *earlier, last = adapters
-    with fitting_this_model(last, section):
+    with errors_as_recipe_errors(last, section):
         config = read_config(last, model)
     if config.target_parameters and section.lora.dropout:
         raise RecipeError(
@@ -176,19 +176,19 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
     others = []
     for path in earlier:
         # Read all configs before the first adapter changes the model.
-        with fitting_this_model(path, section):
+        with errors_as_recipe_errors(path, section):
             others.append(read_config(path, model))
     with literal_names():
         tuned = continue_adapter(model, section, last, config, lora_dropout=section.lora.dropout)
         for number, (path, other) in enumerate(zip(earlier, others, strict=True), start=1):
-            with fitting_this_model(path, section):
+            with errors_as_recipe_errors(path, section):
                 tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True))
                 load_adapter_weights(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
     tuned.peft_config[TRAINED].task_type = task_type(section)
     return tuned
 
 
-def _only_one_trains(tuned: Any) -> None:
+def _freeze_other_adapters(tuned: Any) -> None:
     frozen = frozen_adapters(tuned)
     if frozen:
         keep_frozen_adapters(tuned)

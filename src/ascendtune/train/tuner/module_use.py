@@ -88,7 +88,7 @@ def _reads(kind: Any) -> dict[str, frozenset[str]]:
         nodes = list(_outside_of_initialisation(tree))
         facts = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in _FACTS}
         for node in nodes:
-            if id(node) not in facts and (child := _child(node)) is not None:
+            if id(node) not in facts and (child := _child_name(node)) is not None:
                 assert isinstance(node, ast.Attribute)
                 names_read.setdefault(child, set()).add(node.attr)
     return {child: frozenset(attributes) for child, attributes in names_read.items()}
@@ -102,7 +102,7 @@ def _outside_of_initialisation(node: ast.AST) -> Iterator[ast.AST]:
         yield from _outside_of_initialisation(each)
 
 
-def _child(node: ast.AST) -> str | None:
+def _child_name(node: ast.AST) -> str | None:
     """`out_proj` for the expression `self.out_proj.weight`."""
     match node:
         case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"), attr=child), ctx=ast.Load()):

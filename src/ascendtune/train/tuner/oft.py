@@ -20,7 +20,7 @@ from ascendtune.core.log import say
 from ascendtune.recipe.method import ALL_LINEAR, MethodSection, OftSection
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.lora import modules_to_save, train_in_fp32
-from ascendtune.train.tuner.start_from import continue_adapter, fitting_this_model, task_type
+from ascendtune.train.tuner.start_from import continue_adapter, errors_as_recipe_errors, task_type
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_targets_beside, short_names
 
 
@@ -82,7 +82,7 @@ def _refuse_inputs_of_images(tuned: Any, *, is_continued: bool) -> None:
 def _loaded_rotations(model: Any, section: MethodSection, adapter: Path) -> Any:
     from peft import OFTConfig
 
-    with fitting_this_model(adapter, section):
+    with errors_as_recipe_errors(adapter, section):
         config = OFTConfig.from_pretrained(adapter)
     tuned = continue_adapter(model, section, adapter, config, module_dropout=section.oft.module_dropout)
     tuned.peft_config[TRAINED].task_type = task_type(section)

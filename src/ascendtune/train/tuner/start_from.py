@@ -45,7 +45,7 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
         inference_mode=False,
         **options,
     )
-    with fitting_this_model(directory, section):
+    with errors_as_recipe_errors(directory, section):
         weights = load_peft_weights(str(directory), device="cpu")
         if scores:
             # An adapter of a language model has no score head: it starts as without an adapter.
@@ -56,7 +56,7 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
 
 
 @contextmanager
-def fitting_this_model(adapter: Path, section: MethodSection) -> Iterator[None]:
+def errors_as_recipe_errors(adapter: Path, section: MethodSection) -> Iterator[None]:
     """Raise PEFT's errors, which have various classes for invalid values, as RecipeError."""
     try:
         yield

@@ -52,7 +52,7 @@ def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool =
     if ALL_LINEAR in names:
         _add_linear(model, mixtures, targets, ask=ask)
         # OFT supports modules only, and most experts and routers are parameters.
-        if sentence := _left_out_of_mixtures(mixtures, names, adaptable=isinstance(section, LoraSection)):
+        if sentence := _note_on_mixtures(mixtures, names, adaptable=isinstance(section, LoraSection)):
             targets.notes.insert(0, f"{targets.key}: {sentence}")
     if ALL_EXPERTS in names:
         if not mixtures:
@@ -187,7 +187,7 @@ def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: b
         )
 
 
-def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str], *, adaptable: bool) -> str:
+def _note_on_mixtures(mixtures: list[Mixture], names: list[str], *, adaptable: bool) -> str:
     """A note on experts and routers that are not adapted; empty if everything is."""
     routers = {router for mixture in mixtures for router in mixture.routers}
     left_out = [router for router in routers if not any(f".{router}".endswith(f".{name}") for name in names)]

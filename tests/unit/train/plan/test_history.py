@@ -20,7 +20,7 @@ from ascendtune.train.plan.history import (
     new_run,
     past_speed,
     read_history,
-    word,
+    safe_name,
 )
 
 _FEATURES = Features("llama", 1_000_000, 1_000_000, "sft", "full", "bf16", "single", False, 1024, 1)
@@ -86,8 +86,8 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_names_lose_what_a_terminal_would_obey() -> None:
-    assert word("\x1b[31mNVIDIA\u202e H200\n") == "[31mNVIDIA H200".replace("[", "")
-    assert len(word("x" * 500)) == 80
+    assert safe_name("\x1b[31mNVIDIA\u202e H200\n") == "[31mNVIDIA H200".replace("[", "")
+    assert len(safe_name("x" * 500)) == 80
 
 
 def test_one_equal_run_gives_its_speed() -> None:

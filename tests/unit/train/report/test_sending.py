@@ -15,7 +15,7 @@ from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report import trackers
 from ascendtune.train.report.event_import import ImportedRun, write_run
-from ascendtune.train.report.sending import Points, identity_of, send_run, sending_alone, sent_step
+from ascendtune.train.report.sending import Points, exclusive_sending, identity_of, send_run, sent_step
 from ascendtune.train.report.trackers import Destination, TrackerName
 
 _BEGAN = 1.7e9
@@ -248,7 +248,7 @@ def test_wrong_use_is_refused(tmp_path: Path, server: Server, monkeypatch: pytes
     assert _code(run, Destination("mlflow", "p", offline=True)) == "invalid-option-value"
     assert _code(run, Destination("wandb", "p", host="file:///etc")) == "invalid-option-value"
     assert _code(run, Destination("wandb", "p", offline=True), "running") == "run-in-use"
-    with sending_alone(run, Destination("wandb", "p")):
+    with exclusive_sending(run, Destination("wandb", "p")):
         assert _code(run, Destination("wandb", "p")) == "run-in-use"
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert _code(run, Destination("wandb", "p")) == "package-missing"
