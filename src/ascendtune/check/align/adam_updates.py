@@ -48,6 +48,7 @@ _TESTED = {
     "max_grad_norm": (None, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     "decay_in_gradient": (1e-4, 1e-3, 1e-2, 0.03, 0.1),
     "corrects_bias": (False,),
+    "has_epsilon_in_root": (True,),
 }
 
 
@@ -58,6 +59,7 @@ class AdamSettings:
     Attributes:
         max_grad_norm: gradients are clipped to it; None where they are not.
         decay_in_gradient: weight decay that is added to the gradient, as torch.optim.Adam does.
+        has_epsilon_in_root: the divisor is sqrt(v + epsilon), not sqrt(v) + epsilon.
     """
 
     beta1: float
@@ -66,6 +68,7 @@ class AdamSettings:
     max_grad_norm: float | None
     decay_in_gradient: float = 0.0
     corrects_bias: bool = True
+    has_epsilon_in_root: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,7 +270,11 @@ class _Updates:
         if settings.corrects_bias:
             mean, square = mean / (1 - settings.beta1**count), square / (1 - settings.beta2**count)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(mean == 0, 0.0, mean / (np.sqrt(square) + settings.epsilon)))
+            if settings.has_epsilon_in_root:
+                divisor = np.sqrt(square + settings.epsilon)
+            else:
+                divisor = np.sqrt(square) + settings.epsilon
+            return np.asarray(np.where(mean == 0, 0.0, mean / divisor))
 
 
 def _compared(one: _Updates, other: _Updates, settings: AdamSettings) -> AdamCheck | None:

@@ -74,6 +74,8 @@ def _difference(other: OtherUpdate) -> str:
             return say("weight decay of {other:g} is added to the gradient (Adam), not to the weight (AdamW)", **named)
         case "corrects_bias":
             return say("the candidate's optimizer does not correct the bias of its means, the reference's does")
+        case "has_epsilon_in_root":
+            return say("the candidate's optimizer adds epsilon to the mean of squares, the reference's to its root")
         case _:
             values = ["none" if each is None else f"{each:g}" for each in (other.expected, other.found)]
             return say("{setting}: {one} and {other}", setting=other.setting, one=values[0], other=values[1])

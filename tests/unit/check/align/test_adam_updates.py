@@ -31,6 +31,22 @@ def _adam(**changes: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
     return lambda model: torch.optim.AdamW(model.parameters(), **settings)
 
 
+class EpsilonInRoot(torch.optim.AdamW):
+    """An update that divides by sqrt(v + epsilon)."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            (one, two), rate = group["betas"], group["lr"]
+            for each in group["params"]:
+                state = self.state[each]
+                state["step"] = count = state.get("step", 0) + 1
+                state["mean"] = one * state.get("mean", 0.0) + (1 - one) * each.grad
+                state["square"] = two * state.get("square", 0.0) + (1 - two) * each.grad**2
+                root = (state["square"] / (1 - two**count) + group["eps"]).sqrt()
+                each.mul_(1 - rate * group["weight_decay"]).sub_(rate * state["mean"] / (1 - one**count) / root)
+
+
 def _dumped(
     directory: Path,
     make: Callable[[nn.Module], torch.optim.Optimizer],
@@ -81,6 +97,11 @@ CLIPPED = AdamSettings(0.9, 0.999, 1e-8, 0.1)
             lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.1),
             1.0,
             ("decay_in_gradient", 0.1),
+        ),
+        (
+            lambda model: EpsilonInRoot(model.parameters(), lr=1e-3, weight_decay=0.1),
+            1.0,
+            ("has_epsilon_in_root", True),
         ),
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
