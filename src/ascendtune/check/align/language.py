@@ -25,3 +25,8 @@ class Sentence:
 
     def __str__(self) -> str:
         return say(self.english, **self.values)
+
+
+def percent(share: float) -> str:
+    """`share` with two decimal places, or the first digit of one that these do not show."""
+    return f"{share:.2%}" if share >= 5e-5 or not share else f"{100 * share:.1g}%"

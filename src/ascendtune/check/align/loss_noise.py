@@ -11,6 +11,10 @@ The loss of a step is a mean over N labelled tokens, of which each has an error 
 sigma / sqrt(N), and by about sigma² because the expected logarithm of a perturbed softmax is shifted. A gradient's norm
 passes the blocks twice, and its elements share their errors.
 
+A gradient is the result of n operations, forward and backward, of which each rounds: it differs by u · sqrt(2 n)
+(`tensor_noise.py`), and so does the update. The update changes the loss, and by that share of this change two trainings
+differ after it. The largest change of the loss so far takes its place.
+
 Losses of preferences that compare sums of log-probabilities under two models (DPO, hinge, KTO) are a mean over P
 groups of f(beta · ratio). The errors of the N labelled tokens of both models add up in the ratios, so that the loss
 differs by |f'| · beta · sigma · sqrt(2 N) / P. That of a reward model is a mean over P pairs of two scores, with an
@@ -28,7 +32,7 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
-from ascendtune.check.align.paired_losses import pair_losses
+from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
 from ascendtune.check.align.tensor_noise import CERTAIN, ExtraNoise
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.core.errors import NoVerdict
@@ -40,6 +44,8 @@ _TOKENS = 100
 """Where the number of labelled tokens is not known: few, so that the tolerance is wide."""
 _SLOPES = {"sigmoid": 0.5, "hinge": 1.0, "kto": 0.5}
 """|f'| of losses of sums where policy and reference agree, as at the start; of KTO that of the ratio and of the KL."""
+_OPERATIONS = 14
+"""Outputs that a block rounds: two norms, seven products, two rotations, the attention's sum, and two in the MLP."""
 _SUM_ROUNDINGS = 8
 """Roundings to fp32 that a recorded loss has gone through beside the model: the sum, the mean, ranks."""
 _OF_DELTA_RULE = 30.0
@@ -65,6 +71,7 @@ class LossNoise:
         bias: the part of `loss` that no mean over steps makes smaller.
         dtype: the coarsest type of matrix products, in which the limits are.
         amplifies: layers make more of a difference of weights with each update.
+        update: the share of an update that rounding decides, and with it of the change that it makes of the loss.
         basis: where the limits come from.
         measured: steps in ascending order, and the largest difference of repeated runs up to each.
     """
@@ -77,6 +84,12 @@ class LossNoise:
     bias: float = 0.0
     dtype: str = "fp32"
     amplifies: bool = False
+    update: float = 0.0
+
+    def limits(self, pair: PairedLosses) -> Floats:
+        """(records,) float64: the band, and what rounding of the updates makes of the changes of the loss so far."""
+        band = self.band(pair.steps)
+        return band if self.measured is not None else band + self.update * _largest_change(pair.reference)
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
         """(records,) float64: the limit of the difference of losses at each of `steps`."""
@@ -134,6 +147,7 @@ def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> Loss
         bias=max(unit, of_gradients) ** 2 * 4 * layers + written,
         dtype=coarsest,
         amplifies=extra.after_update > 1 or extra.has_muon,
+        update=CERTAIN * of_gradients * math.sqrt(2 * 2 * _OPERATIONS * layers),
     )
 
 
@@ -215,6 +229,16 @@ def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord],
         "measured", "one repeated run" if len(repeats) == 1 else "{count} repeated runs", {"count": len(repeats)}
     )
     return replace(expected, basis=basis, measured=measured)
+
+
+def _largest_change(losses: Floats) -> Floats:
+    """(records,) the largest difference of two losses up to each record of `losses`, (records,), in their units."""
+    known = np.isfinite(losses)
+    highest = np.maximum.accumulate(np.where(known, losses, -np.inf))
+    lowest = np.minimum.accumulate(np.where(known, losses, np.inf))
+    with np.errstate(invalid="ignore"):
+        change = (highest - lowest) / np.maximum(np.abs(losses), 1.0)
+    return np.asarray(np.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _first_number(curves: Sequence[Curve]) -> float:

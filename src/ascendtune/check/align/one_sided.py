@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ascendtune.check.align.curve import Curve, Floats
-from ascendtune.check.align.language import say
+from ascendtune.check.align.language import percent, say
 from ascendtune.check.align.loss_noise import LossNoise
 from ascendtune.check.align.paired_losses import PairedLosses
 from ascendtune.check.finding import Finding, failure, warning
@@ -108,13 +108,13 @@ def losses_lie_on_one_side(
     return (failure if is_proof else warning)(
         "later",
         say(
-            "{measured}; each is within rounding, but those of the candidate are {mean:.2%} higher on average"
+            "{measured}; each is within rounding, but those of the candidate are {mean} higher on average"
             if found.mean > 0
-            else "{measured}; each is within rounding, but those of the candidate are {mean:.2%} lower on average",
+            else "{measured}; each is within rounding, but those of the candidate are {mean} lower on average",
             measured=measured,
-            mean=abs(found.mean),
+            mean=percent(abs(found.mean)),
         ),
-        expected=say("at most {limit:.2%} on average: rounding errors have no sign", limit=found.limit),
+        expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(found.limit)),
         remedy=remedy,
         evidence=(
             say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
@@ -128,12 +128,12 @@ def norms_lie_on_one_side(found: OneSided) -> Finding:
     return warning(
         "backward",
         say(
-            "each gradient norm is within rounding, but those of the candidate are {mean:.2%} larger on average"
+            "each gradient norm is within rounding, but those of the candidate are {mean} larger on average"
             if found.mean > 0
-            else "each gradient norm is within rounding, but those of the candidate are {mean:.2%} smaller on average",
-            mean=abs(found.mean),
+            else "each gradient norm is within rounding, but those of the candidate are {mean} smaller on average",
+            mean=percent(abs(found.mean)),
         ),
-        expected=say("at most {limit:.2%} on average: rounding errors have no sign", limit=found.limit),
+        expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(found.limit)),
         remedy=to_tell(),
         evidence=(
             say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
@@ -145,11 +145,11 @@ def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> st
     """A sentence on what a comparison that found nothing cannot tell."""
     told = say("dump the first steps with precision=fp32") if has_dumps else to_tell()
     return say(
-        "{dtype} rounding hides what changes single losses by less than {loss:.2%} and their mean by less than "
-        "{mean:.2%}; to tell more: {told}",
+        "{dtype} rounding hides what changes single losses by less than {loss} and their mean by less than "
+        "{mean}; to tell more: {told}",
         dtype=noise.dtype,
-        loss=noise.loss,
-        mean=noise.bias + (noise.loss - noise.bias) / math.sqrt(records),
+        loss=percent(noise.loss),
+        mean=percent(noise.bias + (noise.loss - noise.bias) / math.sqrt(records)),
         told=told,
     )
 

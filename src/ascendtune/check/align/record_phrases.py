@@ -62,3 +62,23 @@ def records_without_numbers(steps: NDArray[np.int64]) -> str:
 
 def _which(steps: NDArray[np.int64]) -> object:
     return say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]
+
+
+def reduced_products() -> str:
+    """A sentence on differences in fp32 that are no larger than those of TF32 and HF32."""
+    return say(
+        "products whose inputs are rounded to 11 bits (TF32 of GPUs, HF32 of NPUs) make differences of this size: "
+        "compare torch.backends.cuda.matmul.allow_tf32 and torch_npu.npu.matmul.allow_hf32"
+    )
+
+
+def to_record(sides: Sequence[TrainingRecord]) -> str | None:
+    """The remedy where one of `sides` is a log, which has losses alone; None where none is."""
+    if not any(side.is_foreign and not side.run for side in sides):
+        return None
+    return say("record the other trainer: ascendtune align record -- COMMAND")
+
+
+def sides_without_loss(*sides: TrainingRecord) -> list[TrainingRecord]:
+    """Those of `sides` that have recorded no loss."""
+    return [side for side in sides if not len(side.curve.steps)]

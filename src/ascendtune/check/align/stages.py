@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ascendtune.check.align import stage_findings
+from ascendtune.check.align import curve_findings, input_findings, stage_findings
 from ascendtune.check.align.adam_updates import AdamCheck, adam_settings, check_adam
+from ascendtune.check.align.amplified import is_amplified
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference, compare_dumps
+from ascendtune.check.align.language import percent
 from ascendtune.check.align.loss_noise import LossNoise, extra_noise
 from ascendtune.check.align.one_sided import one_sided_losses, one_sided_norms
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
@@ -27,9 +30,6 @@ from ascendtune.recipe.changes import kind_of_loss
 
 _CAUSES = ("question", "data", "start")
 """Stages that look at what went in, not at what came out."""
-_JUMP = 10.0
-"""Growth of a difference from one record to the next that rounding does not show, however unstable the training."""
-_STEEPEST = 3
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,18 @@ def compare_trainings(
     to_ask_the_same = asked.remedy if asked.status == "failure" else None
     from_records: tuple[Finding, ...] = (
         asked,
-        stage_findings.data(reference, candidate),
-        stage_findings.start(reference, candidate),
+        input_findings.data(reference, candidate),
+        input_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
         stage_findings.backward(reference, candidate, noise, norms),
         stage_findings.update(reference, candidate, other_rate, dumps.adam, pair, exceeding),
-        stage_findings.later(reference, candidate, pair, noise, exceeding, one_sided, to_ask_the_same),
+        curve_findings.later(reference, candidate, pair, noise, exceeding, one_sided, to_ask_the_same),
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = with_dump_evidence(from_records, dumps)
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
-        one_way = [code for code, found in (("backward", norms), ("later", one_sided)) if found is not None]
-        hints = tuple(each for each in findings if each.status == "warning" and each.code in one_way)
+        hints = tuple(each for each in findings if each.status == "warning" and each.code in ("backward", "later"))
         return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
     parted = next(each for each in findings if each.status == "failure")
     if place is not None and parted.code not in _CAUSES:
@@ -142,7 +141,7 @@ def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRec
         NoVerdict: the recipe or the data of a repetition differ from the reference's.
     """
     for repeat in repeats:
-        for stage in (question, stage_findings.data):
+        for stage in (question, input_findings.data):
             if (found := stage(reference, repeat)).status == "failure":
                 raise NoVerdict(
                     f"this run does not repeat the reference: {found.measured}",
@@ -189,21 +188,22 @@ def _require_same_kind(reference: TrainingRecord, candidate: TrainingRecord) -> 
 def _exceeding(pair: PairedLosses, noise: LossNoise) -> int | None:
     """The first step whose losses differ by more than rounding explains; a number beside NaN does."""
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
-    beyond = np.flatnonzero((pair.difference > noise.band(pair.steps)) | one_is_nan)
-    if not len(beyond):
-        return _unacceptable(pair) if noise.measured is None else None
-    first = int(beyond[0])
-    if not one_is_nan[first] and noise.measured is None and _is_amplified(pair, noise, first):
+    is_beyond = (pair.difference > noise.limits(pair)) | one_is_nan
+    if not is_beyond.any() and noise.measured is None:
+        is_beyond = _unacceptable(pair)
+    if not is_beyond.any():
+        return None
+    first = int(np.flatnonzero(is_beyond)[0])
+    if not one_is_nan.any() and noise.measured is None and is_amplified(pair, noise, first):
         return None
     return int(pair.steps[first])
 
 
-def _unacceptable(pair: PairedLosses) -> int | None:
-    """The first step beyond the Ascend community's limit if the mean is: in bf16 the band of late steps is wider."""
+def _unacceptable(pair: PairedLosses) -> NDArray[np.bool_]:
+    """(records,) those beyond the Ascend community's limit if the mean is: in bf16 the band of late steps is wider."""
     known = pair.difference[np.isfinite(pair.difference)]
-    if not len(known) or known.mean() < stage_findings.ASCEND_LIMIT:
-        return None
-    return int(pair.steps[np.flatnonzero(pair.difference >= stage_findings.ASCEND_LIMIT)[0]])
+    is_kept = not len(known) or known.mean() < curve_findings.ASCEND_LIMIT
+    return np.asarray((pair.difference >= curve_findings.ASCEND_LIMIT) & (not is_kept))
 
 
 def _without_unlike_means(
@@ -217,32 +217,13 @@ def _without_unlike_means(
     if not dumps.compared:
         mean = float(np.nanmean(pair.relative))
         raise NoVerdict(
-            f"the losses differ by {mean:.2%} on average, but the records may be of different kinds: "
+            f"the losses differ by {percent(mean)} on average, but the records may be of different kinds: "
             + ", ".join(kinds_of_records(pair, reference, candidate)),
             code="records-of-different-kinds",
             remedy="record every step on both sides: track.every_steps: 1, or logging_steps: 1 in the other trainer",
             where=f"{reference.path} and {candidate.path}",
         )
     return pair.without_losses()
-
-
-def _is_amplified(pair: PairedLosses, noise: LossNoise, beyond: int) -> bool:
-    """Whether the difference at record `beyond` is rounding that an unstable training has amplified.
-
-    Such a difference begins at the level of rounding and is multiplied by every step. A fault makes a difference from
-    one step to the next, or one that adds up with the updates: then it grows with a power of the steps, at most the
-    third, for a fault in the optimizer during a linear warm-up. Curves whose mean difference exceeds verl's limit
-    differ, whatever the cause.
-    """
-    difference = np.maximum(np.nan_to_num(pair.difference[: beyond + 1]), noise.loss)
-    so_far = np.maximum.accumulate(difference)
-    factors = so_far[1:] / so_far[:-1]
-    half = len(so_far) // 2
-    grown = so_far[-1] / so_far[half]
-    # One record alone must not make the growth: that is a jump.
-    is_gradual = bool(np.all(factors <= _JUMP) and grown >= 2 * factors[half:].max(initial=1.0))
-    mean = float(np.nanmean(pair.relative))
-    return is_gradual and bool(grown > 2**_STEEPEST) and mean < stage_findings.VERL_LIMIT
 
 
 def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[int, float, float] | None:

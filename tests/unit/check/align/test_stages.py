@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ascendtune.check.align import input_findings
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.dump import PHASES, TensorKey, TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
-from ascendtune.check.align.language import Sentence
+from ascendtune.check.align.language import Sentence, percent
 from ascendtune.check.align.loss_noise import expected_noise
 from ascendtune.check.align.stages import compare_trainings, require_repetitions
 from ascendtune.check.align.tensor_row import TensorRow
@@ -233,3 +234,36 @@ def test_steps_between_those_that_were_dumped_do_not_count_as_compared() -> None
         each for each in compare_trainings(*sides, expected_noise(*sides), dumps).findings if each.code == "forward"
     ]
     assert found.status == "ok" and found.measured.endswith("dumped tensors of 4 steps (1 to 10) agree")
+
+
+@pytest.mark.parametrize(
+    ("tuner", "precisions", "status"),
+    [
+        ("lora", ("fp32", "bf16"), "warning"),
+        ("lora", ("fp32", "fp32"), "failure"),
+        ("full", ("fp32", "bf16"), "failure"),
+    ],
+)
+def test_weights_that_differ_where_the_sides_hold_them_in_other_types_prove_nothing(
+    tuner: str, precisions: tuple[str, str], status: str
+) -> None:
+    one, other = (
+        replace(
+            side(precision, [1e-3] * 4),
+            recipe={"method.stage": "sft", "method.tuner": tuner},
+            precision=precision,
+            start_weights={"parameters": {"layers.0.lora_A": digest}},
+        )
+        for precision, digest in zip(precisions, "ab", strict=True)
+    )
+    found = input_findings.start(one, other)
+    assert found.status == status, found
+    # Losses that part are not put down to rounded weights.
+    other = replace(other, curve=replace(other.curve, losses=other.curve.losses * 2))
+    parted = compare_trainings(one, other, expected_noise(one, other)).parted
+    assert parted is not None and parted.code == ("forward" if status == "warning" else "start")
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0.00%"), (3e-7, "3e-05%"), (0.0123, "1.23%")])
+def test_small_percentages_keep_a_digit(share: float, text: str) -> None:
+    assert percent(share) == text

@@ -1,0 +1,124 @@
+"""Findings on what went into two trainings: the rows of their batches, and the weights that they started from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ascendtune.check.align.language import say
+from ascendtune.check.align.record_phrases import names_of_sides, to_record
+from ascendtune.check.align.training_record import TrainingRecord
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
+
+_SHOWN = 5
+
+
+def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
+    """2: did both see the same rows, step by step?"""
+    by_step = dict(zip(candidate.curve.steps.tolist(), candidate.curve.batch_hashes, strict=True))
+    common = [
+        (step, ours, by_step[step])
+        for step, ours in zip(reference.curve.steps.tolist(), reference.curve.batch_hashes, strict=True)
+        if ours and by_step.get(step)
+    ]
+    if common:
+        parted = [each for each in common if each[1] != each[2]]
+        if not parted:
+            return ok("data", say("the batches of {count:,} steps are the same", count=len(common)))
+        return failure(
+            "data",
+            say("the batch of step {step} holds other rows, other tokens or another order", step=parted[0][0]),
+            remedy=say(
+                "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
+            ),
+            evidence=tuple(
+                say("step {step}: {one} and {other}", step=step, one=ours, other=other)
+                for step, ours, other in parted[:_SHOWN]
+            ),
+        )
+    hashes = [side.run.get("data_hash") for side in (reference, candidate)]
+    if all(hashes) and hashes[0] == hashes[1]:
+        return ok("data", say("the tokens are the same (data_hash); batches were not recorded"))
+    if lacking := [side for side in (reference, candidate) if not any(side.curve.batch_hashes)]:
+        remedy = to_record(lacking)
+        if remedy is None and not all(side.is_foreign for side in lacking):
+            remedy = say("train with align.batch_hash: true on both sides")
+        return unknown("data", say("{names} recorded no batches", names=names_of_sides(lacking)), remedy=remedy)
+    return unknown("data", say("no step has the batches of both sides"))
+
+
+def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
+    """3: did both start from the same weights?"""
+    hashes = [_hashes(side) for side in (reference, candidate)]
+    if all(hashes):
+        common = [name for name in hashes[0] if name in hashes[1]]
+        other = [name for name in common if hashes[0][name] != hashes[1][name]]
+        if not common:
+            return unknown("start", say("the weights of the sides have no name in common"))
+        alone = (*_only_in(reference.name, *hashes), *_only_in(candidate.name, *reversed(hashes)))
+        if not other:
+            said = say("both started from the same weights: {count:,} parameters", count=len(common))
+            return ok("start", said, evidence=alone)
+        counts = {"count": len(other), "total": len(common), "first": other[0]}
+        shown = (
+            say("{key}: {one} and {other}", key=name, one=hashes[0][name], other=hashes[1][name])
+            for name in other[:_SHOWN]
+        )
+        evidence = (*shown, *alone)
+        if _are_held_in_other_types(reference, candidate):
+            said = say(
+                "{count:,} of {total:,} parameters differ before the first step ({first}), as rounding to the types of "
+                "the sides ({one}, {other}) makes them",
+                one=reference.precision,
+                other=candidate.precision,
+                **counts,
+            )
+            remedy = say(
+                "train both sides in one precision, or dump step 1 of both: dumped weights tell rounding from other "
+                "weights"
+            )
+            return warning("start", said, remedy=remedy, evidence=evidence)
+        return failure(
+            "start",
+            say("{count:,} of {total:,} parameters differ before the first step: {first}", **counts),
+            remedy=say(
+                "compare the models' files (sha256), the seed of new weights such as adapters, and what changes "
+                "weights at load"
+            ),
+            evidence=evidence,
+        )
+    first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
+    if first[0] and first == second:
+        return ok("start", say("both started from the same files of weights"))
+    if first[1] != second[1] and first[0] and second[0]:
+        return failure(
+            "start",
+            say("the adapters that training went on from are different files"),
+            remedy=say("give both the same adapters in start_from"),
+        )
+    if lacking := [side for side in (reference, candidate) if not _hashes(side) and not side.run.get("weights_hash")]:
+        said = say("{names} recorded no weights", names=names_of_sides(lacking))
+        return unknown("start", said, remedy=to_record(lacking))
+    return unknown(
+        "start", say("the files of weights have other names, sizes or times, and their content was not recorded")
+    )
+
+
+def _are_held_in_other_types(*sides: TrainingRecord) -> bool:
+    """Whether the sides may have rounded the same weights to different types: ours holds trained matrices in fp32.
+
+    Frozen weights are held in the type of the products, and adapters are drawn in it.
+    """
+    are_all_trained = all((side.recipe or {}).get("method.tuner") == "full" for side in sides)
+    return not are_all_trained and None not in (each := [side.precision for side in sides]) and len(set(each)) > 1
+
+
+def _only_in(name: str, parameters: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
+    """The parameters, of any shape, that the side `name` alone has, in a sentence; empty where there are none."""
+    found = [each for each in parameters if each not in others]
+    listed = ", ".join(found[:_SHOWN])
+    return (say("only in {name} ({count:,}): {first}", name=name, count=len(found), first=listed),) if found else ()
+
+
+def _hashes(side: TrainingRecord) -> dict[str, str]:
+    found = side.start_weights.get("parameters")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
