@@ -179,7 +179,10 @@ class Preloaded:
         if not self._socket:
             ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             argv = [sys.executable, __file__, str(other.fileno())]
+            # The first that needs it may have changed some of them for itself.
+            others = {name: value for name, value in os.environ.items() if not name.startswith(_AT_START)}
             asked = {
+                "env": {**others, **self._variables},
                 "cwd": "/",
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.DEVNULL,

@@ -94,8 +94,11 @@ def _run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]
             command_line.main(words)
         return ended.value.code, "".join(capsys.readouterr())
     argv = [sys.executable, "-m", "ascendtune", *words]
+    # HF_HUB_OFFLINE takes effect while huggingface_hub is imported: with it the process could not be forked.
+    env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    env |= {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SLOW_SECONDS, check=False
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SLOW_SECONDS, check=False, env=env
     )
     return done.returncode, done.stdout + done.stderr
 
