@@ -43,7 +43,8 @@ setup: $(DEV) ## Install everything for development into .venv.
 quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
 	@$(BIN)/ascendtune quickstart
 
-test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
+test: ## Everything that runs without accelerators: lint, types, contracts, all tests.
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types contracts
 	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
 	@$(MAKE) --no-print-directory clients-env || echo 'the tests with the clients of ModelScope and wandb will be skipped'
 	@$(MAKE) --no-print-directory triton-env || echo 'the tests of Triton kernels will be skipped'
