@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.estimator import cached_dataset, run_estimator
+from ascendtune.train.plan.request import Target
+from ascendtune.train.prepare import prepare_data
+
 ROOT = Path(__file__).parents[2]
 PIECES = ("test-operators", "speed-tiny-full-256-ascendtune")
 
@@ -32,33 +37,21 @@ def test_small_form_runs_on_the_cpu_and_says_so(tmp_path: Path) -> None:
     assert "Not run on a GPU yet" in page and "| test-operators | passed |" in page
 
 
-_ASK = """
-import sys
-from pathlib import Path
+@pytest.mark.usefixtures("preloaded")
+@pytest.mark.parametrize("name", ["8b-lora-4k", "1b-full-4k"])
+def test_plan_expects_the_memory_that_was_measured_on_an_h200(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    from hardware import cells, speed
 
-from hardware import cells, speed
-
-from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.estimator import cached_dataset, run_estimator
-from ascendtune.train.plan.request import Target
-from ascendtune.train.prepare import prepare_data
-
-cell = cells.cell_of(sys.argv[1])
-model, rows = speed.write_inputs(Path(sys.argv[2]), cell)
-recipe = Recipe.check(speed.recipe_of(cell, model, rows))
-prepare_data(recipe, model)
-target = Target("cuda", "NVIDIA H200", 150_109_880_320, 1)
-print(run_estimator(recipe, target, dataset=cached_dataset(recipe), search=False).estimate.expected)
-"""
-
-
-@pytest.mark.parametrize("cell", ["8b-lora-4k", "1b-full-4k"])
-def test_plan_expects_the_memory_that_was_measured_on_an_h200(cell: str, tmp_path: Path) -> None:
     results = json.loads((ROOT / "docs/hardware/nvidia-h200/results.json").read_text())
-    measured = results["pieces"][f"speed-{cell}-ascendtune"]["speed"]["memory_peak_bytes"]
-    path = os.pathsep.join(str(ROOT / each) for each in ("benchmarks", "tests"))
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", _ASK, cell, str(tmp_path)]
-    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout.splitlines()[-1]) == pytest.approx(measured, rel=0.01)
+    measured = results["pieces"][f"speed-{name}-ascendtune"]["speed"]["memory_peak_bytes"]
+    cell = cells.cell_of(name)
+    model, rows = speed.write_inputs(tmp_path, cell)
+    recipe = Recipe.check(speed.recipe_of(cell, model, rows))
+    prepare_data(recipe, model)
+    target = Target("cuda", "NVIDIA H200", 150_109_880_320, 1)
+    estimator = run_estimator(recipe, target, dataset=cached_dataset(recipe), search=False)
+    assert estimator.estimate.expected == pytest.approx(measured, rel=0.01)
