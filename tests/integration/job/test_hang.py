@@ -71,7 +71,7 @@ def test_a_hung_run_is_stopped_and_its_cause_names_the_odd_rank(run: RunDir) -> 
 
 def test_rank_that_hangs_at_startup_is_named(run: RunDir) -> None:
     # Rank 0 must be through its imports by then, also on a busy machine.
-    job = _start(run, "import", "stop", before_seconds=20)
+    job = _start(run, "import", "stop", before_seconds=12)
     _, err = job.communicate(timeout=120)
     assert job.returncode == 1, err
     assert "rank 0: rendezvous, before the first step for" in err

@@ -320,11 +320,11 @@ def test_ranks_wait_for_an_export_that_takes_longer_than_a_collective_may(
     export = attempt.export_model
 
     def export_slowly(*arguments: Any, **named: Any) -> None:
-        time.sleep(20)
+        time.sleep(9)
         export(*arguments, **named)
 
     monkeypatch.setattr(attempt, "export_model", export_slowly)
-    monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=12))
+    monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=6))
     monkeypatch.setattr(base, "_GOES_ON_SECONDS", 1.0)
     trained = train_on_ranks(2, optim={"max_steps": 1}, parallel={"strategy": "ddp"})
     assert trained.run.read()["state"] == "finished" and trained.weights()
@@ -340,7 +340,7 @@ def test_time_out_of_a_collective_is_told_and_recorded_as_one(
     update = Loop._update
 
     def late(loop: Loop) -> None:
-        time.sleep(10 if os.environ["RANK"] == "1" and loop.counters.step == 1 else 0)
+        time.sleep(7 if os.environ["RANK"] == "1" and loop.counters.step == 1 else 0)
         update(loop)
 
     monkeypatch.setattr(Loop, "_update", late)

@@ -35,7 +35,7 @@ def test_node_that_prepares_its_data_for_long_does_not_end_the_others(
     open_data = attempt._open_data
 
     def slowly(*arguments: Any) -> Any:
-        time.sleep(8 if os.environ["RANK"] == "1" else 0)
+        time.sleep(6 if os.environ["RANK"] == "1" else 0)
         return open_data(*arguments)
 
     monkeypatch.setattr(attempt, "_open_data", slowly)
@@ -71,7 +71,7 @@ def test_node_with_slow_files_does_not_end_the_others(
     usual = getattr(module, name)
 
     def slowly(*arguments: Any) -> Any:
-        time.sleep(8 if os.environ["RANK"] == "1" else 0)
+        time.sleep(6 if os.environ["RANK"] == "1" else 0)
         return usual(*arguments)
 
     monkeypatch.setattr(module, name, slowly)
