@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import time
@@ -93,6 +92,16 @@ def _all_facts() -> list[Facts]:
     return [*single, *some]
 
 
+_EACH_VALUE_ONCE: list[Facts] = [
+    *(
+        {name: (values[number],) for name, values in _VALUES.items() if number < len(values) and name != "scheduler"}
+        for number in range(5)
+    ),
+    {"scheduler": ("slurm",)},
+]
+"""What changes remedies changes them here, too: each fact takes out or replaces words of its own."""
+
+
 def _is_whole(remedy: str) -> bool:
     """Whether no command and no bracket that was opened stays open."""
     text = re.sub(r"`[^`]*`", "", remedy)
@@ -103,13 +112,15 @@ def _is_whole(remedy: str) -> bool:
 @pytest.mark.parametrize("tongue", ["en", "zh"])
 def test_remedies_stay_whole_wherever_the_job_ran(tongue: language.Language) -> None:
     with language.using(tongue):
-        for entry, facts in itertools.product((*entries(), *raised_entries()), _all_facts()):
+        for entry in (*entries(), *raised_entries()):
             remedies = words_of(entry).remedies
-            found = fitted(remedies, entry, facts)
-            assert bool(found) == bool(remedies), (entry.id, facts)
-            for remedy in set(found) - set(remedies):
-                source = max(remedies, key=lambda each: len(set(each.split()) & set(remedy.split())))
-                assert _is_whole(remedy) or not _is_whole(source), (entry.id, facts, remedy)
+            is_changed = any(fitted(remedies, entry, facts) != tuple(remedies) for facts in _EACH_VALUE_ONCE)
+            for facts in _all_facts() if is_changed else ():
+                found = fitted(remedies, entry, facts)
+                assert bool(found) == bool(remedies), (entry.id, facts)
+                for remedy in set(found) - set(remedies):
+                    source = max(remedies, key=lambda each: len(set(each.split()) & set(remedy.split())))
+                    assert _is_whole(remedy) or not _is_whole(source), (entry.id, facts, remedy)
 
 
 def test_a_log_that_shows_nothing_leaves_the_remedies_as_they_are() -> None:

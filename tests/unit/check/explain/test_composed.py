@@ -43,7 +43,7 @@ _EXPLAINING = [
 """News counts only where a log ends with it; a process that is no rank of a job writes no log of ranks."""
 
 
-def _composed(entry: KnownFailure, seed: int, *, steps: int = 4) -> tuple[list[str], int]:
+def _composed(entry: KnownFailure, seed: int, *, steps: int = 2) -> tuple[list[str], int]:
     """(lines, guilty rank): healthy lines of all ranks for some steps, the failure, echoes of the others."""
     choose = random.Random(seed)
     guilty = choose.randrange(_RANKS)

@@ -88,13 +88,6 @@ def test_every_entry_finds_its_own_line_first(matcher: Matcher) -> None:
     assert {known: found for known, found in first.items() if found != [known]} == {}
 
 
-@pytest.mark.long
-def test_what_packages_raise_is_told_by_their_entries(explained: Callable[..., Explanation]) -> None:
-    told = {entry.id: entry_of(explained(entry.test + "\n")) for entry in raised_entries()}
-
-    assert {known: found for known, found in told.items() if found != known} == {}
-
-
 def test_what_packages_raise_is_not_looked_for_in_lines_that_nothing_raised(
     explained: Callable[..., Explanation],
 ) -> None:
