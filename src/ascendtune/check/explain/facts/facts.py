@@ -165,7 +165,8 @@ def of_log(texts: Iterable[str]) -> Facts:
     user of `id` may not open, by `ls -l`; `user` is "root" where a prompt or `id` shows it; `capabilities` is
     "none" where the process has none; `image_pull` is an image that is pulled. The output of other commands has
     facts of its own (command_output.py), so has that of package managers (package_facts.py), and where the job ran:
-    `os`, `accelerator`, `container`, `scheduler` (job_environment.py).
+    `os`, `subsystem` ("wsl"), `accelerator`, `container`, `speaker` ("compose" puts its services' names before lines),
+    `scheduler` (job_environment.py).
     """
     found: dict[str, dict[str, None]] = {}
 

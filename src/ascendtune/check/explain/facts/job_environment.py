@@ -13,8 +13,9 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "os": {
         "windows": (
             r"(?<![A-Za-z])[A-Za-z]:\\{1,2}[\w .()-]+\\{1,2}[\w.]|(?<![A-Za-z])[A-Za-z]:/Users/|\.win-amd64\b|"
-            r"\bWinError\b|\bWindows (?:1[01]|Server)\b",
-            (":\\", ":/users/", "win-amd64", "winerror", "windows "),
+            r"\bWinError\b|\bWindows (?:1[01]|Server)\b|"
+            r"(?<![\w/.])[A-Z]:/(?!(?:usr|home|root|opt|var|tmp|mnt|data|etc|workspace)/)[A-Za-z][\w .()-]*/",
+            (":\\", ":/", "win-amd64", "winerror", "windows "),
         ),
         "mac": (
             r"(?<![\w.:])/Users/[\w.-]+/|/opt/homebrew/|\.macosx-\d|\bmacOS[ -]\d",
@@ -57,8 +58,9 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "amd": (
             r"\bROCm (?:version:? )?\d|/opt/rocm(?:-[\d.]+)?/|\+rocm\d|\bHIP error\b|\bhipError|\bamdgpu\b|"
             r"\bMI[23]\d\dX?\b|\bHIP out of memory\b|\bRCCL (?:WARN|INFO|version)|\blibrccl\.so|"
-            r"\bgfx(?:9\d\d|90a|1\d{3})\b",
-            ("rocm", "hip error", "hiperror", "amdgpu", "mi2", "mi3", "hip out", "rccl", "gfx"),
+            r"\bgfx(?:9\d\d|90a|1\d{3})\b|\bRadeon\b|\bAMD/ATI\b|\bAMD (?:Raven|Renoir|Instinct|Vega)\b|"
+            r"\bGPU[^\n:]{0,40}: ?AMD\b",
+            ("amd", "radeon", "rocm", "hip error", "hiperror", "amdgpu", "mi2", "mi3", "hip out", "rccl", "gfx"),
         ),
         "ascend": (
             r"\btorch_npu\b|\bAscend ?\d{3}|/usr/local/Ascend|\bnpu-smi\b|\bHCCL\b|\bACLNN\b|\bCANN\b|\bvllm_ascend\b|"
@@ -78,6 +80,19 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             ("xpu", "intel_extension_for_pytorch", "/opt/intel/oneapi"),
         ),
         "jetson": (r"\bJetson\b|\bJetPack\b|\btegra\b", ("jetson", "jetpack", "tegra")),
+    },
+    "subsystem": {
+        "wsl": (
+            r"/usr/lib/wsl/|microsoft-standard-WSL|\bWSL ?[12]\b|/mnt/[c-f]/(?:Users|Program)",
+            ("/wsl/", "wsl", "/mnt/"),
+        ),
+    },
+    "speaker": {
+        "compose": (
+            r"^[a-z\d][\w.-]*-\d+ +\| |^ ?Container [\w.-]+ +(?:Creat|Start|Wait|Recreat|Error|Exit)|"
+            r"\bservice \"[\w-]+\" didn't",
+            (" | ", "container ", 'service "'),
+        ),
     },
     "container": {
         "kubernetes": (
@@ -129,7 +144,8 @@ _PATTERNS = {
 
 
 def of_job_environment(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """`os`, `accelerator`, `container`, `launcher` and `scheduler`, each with the values of which `text` has a sign.
+    """`os`, `accelerator`, `subsystem`, `speaker`, `container`, `launcher` and `scheduler`, each with the values of
+    which `text` has a sign.
 
     Args:
         lower: `text` in lower case.

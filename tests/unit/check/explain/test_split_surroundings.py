@@ -1,0 +1,58 @@
+"""The same words where the log shows another system: AMD's GPU, Windows, WSL, compose, a login that was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.check.explain.first_entry import entry_of
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU\n"
+_INSUFFICIENT = "cuda runtime error (35) : CUDA driver version is insufficient for CUDA runtime version\n"
+_NOT_LINKED = "/usr/bin/ld: cannot find -lcuda\ncollect2: error: ld returned 1 exit status\n"
+_GATED = (
+    "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=7)\n\n"
+    "Cannot access gated repo for url https://huggingface.co/moon/Tide-7B/resolve/main/config.json.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (f"{_NO_DRIVER}GPU: AMD Radeon RX 6700 XT\n", "cuda-build-on-amd"),
+        (f"{_INSUFFICIENT} - GPU models and configuration: AMD Raven\n", "cuda-build-on-amd"),
+        (f"VGA compatible controller: [AMD/ATI] Navi 22\n{_NO_DRIVER}", "cuda-build-on-amd"),
+        (f"{_NO_DRIVER}GPU 0: AMD Radeon Graphics\nGPU 1: NVIDIA GeForce RTX 3060\n", "cuda-no-driver"),
+        (f"torch 2.7.0+rocm6.3\n{_NO_DRIVER}GPU: AMD Radeon RX 6700 XT\n", "cuda-no-driver"),
+        (f"{_NO_DRIVER}CPU: AMD EPYC 7742\n", "cuda-no-driver"),
+        (_INSUFFICIENT, "cuda-driver-version"),
+        ("loading E:/Program Files (x86)/moon/tide.bin\nIllegal instruction\n", "illegal-instruction-on-windows"),
+        ("C:\\Users\\me\\tide.exe\nprocess ended with 3221225501\n", "illegal-instruction-on-windows"),
+        ("loading /models/tide.bin\nIllegal instruction (core dumped)\n", "illegal-instruction"),
+        (
+            f"{_NOT_LINKED}/usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link\n",
+            "linker-without-driver-library-in-wsl",
+        ),
+        (f"Linux 5.15.90.1-microsoft-standard-WSL2\n{_NOT_LINKED}", "linker-without-driver-library-in-wsl"),
+        (_NOT_LINKED, "linker-without-driver-library"),
+        ("moon-1  | /models/tide.sh: Permission denied\nmoon-1 exited with code 1\n", "permission-in-compose"),
+        (
+            "web-server-2  | PermissionError: [Errno 13] Permission denied: '/cache/tide'\n",
+            "permission-in-compose",
+        ),
+        ("tide.sh: line 7: /models/tide.sh: Permission denied\n", "permission"),
+        (f"Login successful\n{_GATED}", "gated-although-logged-in"),
+        (f"Token is valid (permission: read).\n{_GATED}", "gated-although-logged-in"),
+        (f"{_GATED}\nhuggingface-cli login\n   ==> login successfully, same error\n", "gated-although-logged-in"),
+        (f"{_GATED}Please log in.\n", "gated-without-login"),
+        (_GATED, "hub-gated-repository"),
+    ],
+)
+def test_what_the_log_shows_of_its_system_goes_before_the_general_cause(
+    explained: Explained, log: str, entry: str
+) -> None:
+    assert entry_of(explained(log)) == entry
