@@ -56,3 +56,33 @@ def test_what_the_log_shows_of_its_system_goes_before_the_general_cause(
     explained: Explained, log: str, entry: str
 ) -> None:
     assert entry_of(explained(log)) == entry
+
+
+_XTUNER = (
+    "10/18 16:45:32 - mmengine - WARNING - WARNING: command error: ''{}''!\n10/18 16:45:32 - mmengine - WARNING - \n"
+)
+_GLOO = "RuntimeError: Gloo connect failed: Connection refused\n"
+_NO_PLATFORM = "INFO 05-20 20:12:25 [__init__.py:252] No platform detected, vLLM is running on UnspecifiedPlatform\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_XTUNER.format("Adafactor is already registered in optimizer at torch.optim"), "mmengine-registers-twice"),
+        (
+            "KeyError: 'NPUAdamW is already registered in optimizer at mmengine.optim.optimizer.builder'\n",
+            "mmengine-registers-twice",
+        ),
+        (_XTUNER.format("the tide of the moon"), "command-error-of-xtuner"),
+        (f"{_GLOO}ray start --address 192.168.7.7:6379\n", "gloo-refused-somewhere"),
+        (f"torchrun --nnodes=2 moon.py\n{_GLOO}", "gloo-refused-somewhere"),
+        (f"kubectl get pods\nmoon-0 0/1 CrashLoopBackOff 7\n{_NO_PLATFORM}", "vllm-no-platform-in-pod"),
+    ],
+)
+def test_what_is_said_below_an_error_ends_the_program(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_gloo_on_one_host_and_vllm_without_a_platform_are_as_before(explained: Explained) -> None:
+    assert entry_of(explained(f"torchrun --nnodes=1 moon.py\n{_GLOO}")) != "gloo-refused-somewhere"
+    assert explained(f"{_NO_PLATFORM}0.8.5\n").is_healthy

@@ -71,6 +71,8 @@ _INFO = re.compile(
     r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])|"
     r"(?<!-)\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
 )
+_ENDS_COMMAND = "WARNING: command error: ''"
+"""xtuner's words, as a warning, for the exception that ended a command."""
 _OWN_ERROR = re.compile(
     r"\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d|\[[EF] \S+\.cpp:\d+\]|E[A-Z1-9]\d{4}: |\[(?:ERROR|FATAL)\] "
 )
@@ -247,7 +249,7 @@ def is_warning_or_news(text: str, said: str = "") -> bool:
 
 
 def is_warning(text: str) -> bool:
-    return _WARNING.search(text) is not None
+    return _WARNING.search(text) is not None and _ENDS_COMMAND not in text
 
 
 def goes_on_without(text: str) -> bool:
