@@ -82,10 +82,10 @@ def test_store_that_is_gone_ends_the_training_and_not_its_last_checkpoint() -> N
     barrier, written = PatientBarrier(_Gone(), 0, 2, Phases(None)), []
     with pytest.raises(dist.DistNetworkError):
         meet(barrier)
-    with barrier.beside("checkpoint").work("writes a checkpoint"):
+    with barrier.for_thread("checkpoint").work("writes a checkpoint"):
         written.append("step_5")
     assert written == ["step_5"]
-    with pytest.raises(RuntimeError, match="of the work"), barrier.beside("checkpoint").work("writes a checkpoint"):
+    with pytest.raises(RuntimeError, match="of the work"), barrier.for_thread("checkpoint").work("writes a checkpoint"):
         raise RuntimeError("of the work itself")
 
 
