@@ -13,6 +13,8 @@ import pytest
 from ascendtune.core import procfs
 from ascendtune.core.rundir import RunDir
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
