@@ -158,7 +158,7 @@ _COLUMNS: dict[str, Callable[[Accelerator], str]] = {
     "power": lambda device: "-" if device.power_watts is None else f"{device.power_watts:.0f} W",
     "temp": lambda device: "-" if device.temperature_celsius is None else f"{device.temperature_celsius} C",
     "bus": lambda device: device.bus_id or "-",
-    "huge pages": lambda device: _of(device.hugepages_used, device.hugepages_total),
+    "huge pages": lambda device: _format_share(device.hugepages_used, device.hugepages_total),
 }
 _RIGHT = ("id", "load", "memory", "power", "temp", "huge pages")
 _SPARE = ("huge pages", "bus", "npu", "temp", "power")
@@ -263,7 +263,7 @@ def _memory(used: int | None, total: int | None) -> str:
     return "-" if total is None else f"{format_bytes(used)} / {format_bytes(total)}"
 
 
-def _of(used: int | None, total: int | None) -> str:
+def _format_share(used: int | None, total: int | None) -> str:
     return "-" if total is None else f"{_number(used)} / {total}"
 
 

@@ -133,11 +133,11 @@ def draft(
         how = [preset.sections]
     else:
         is_small = task != "text" and sum(len(each.raw) for each in data) < _FEW_ROWS
-        how = _how_to_train(model, _REWARD if stage == "reward" else _STAGES[task], tuner, is_small=is_small)
+        how = _training_sections(model, _REWARD if stage == "reward" else _STAGES[task], tuner, is_small=is_small)
     return "\n".join([*about_data, *how]).rstrip("\n") + "\n", longest
 
 
-def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_small: bool) -> list[str]:
+def _training_sections(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_small: bool) -> list[str]:
     """The sections after `data`.
 
     Args:

@@ -88,7 +88,7 @@ def explain(
             print(as_text(explanation, columns=width(sys.stdout), paint=paint, everything=everything))
         opinion = None
         if server is not None and not explanation.is_empty:
-            opinion = _ask(server, model, _question(explanation, names))
+            opinion = _request_opinion(server, model, _question(explanation, names))
         if as_json:
             print(explanation_as_json(explanation, opinion))
         elif opinion is not None:
@@ -108,7 +108,7 @@ def _question(explanation: Explanation, names: Sequence[str]) -> Question:
     return question_about(explanation, names)
 
 
-def _ask(server: Server, model: str | None, question: Question) -> Opinion | None:
+def _request_opinion(server: Server, model: str | None, question: Question) -> Opinion | None:
     """The model's opinion; None, with a warning, if the server does not answer: the explanation does not need it.
 
     Raises:

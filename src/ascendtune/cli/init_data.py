@@ -243,7 +243,7 @@ def preview(facts: DataFacts) -> list[str]:
     words = {column: word for word, column in facts.columns.items()}
     size = max(map(len, facts.found), default=0)
     delimiter = _delimiter(facts.raw[0].source.path, facts.reading.get("encoding", "auto"))
-    lines = [f"{facts.path}: {count_of(len(facts.found), 'column')}{delimiter}{_how_read(facts.reading)}"]
+    lines = [f"{facts.path}: {count_of(len(facts.found), 'column')}{delimiter}{_reading_notes(facts.reading)}"]
     for number, row in enumerate(facts.raw[:_ROWS_SHOWN], 1):
         lines.append(f"  row {number}")
         shown = facts.found[:_COLUMNS_SHOWN]
@@ -274,7 +274,7 @@ def _has_long_text(rows: Sequence[RawRow], column: str) -> bool:
     return any(isinstance(value, str) and len(value) > _LONGEST_WORDS for value in values)
 
 
-def _how_read(reading: Mapping[str, Any]) -> str:
+def _reading_notes(reading: Mapping[str, Any]) -> str:
     encoding = f"; it is not UTF-8 and is read as {reading['encoding']}" if "encoding" in reading else ""
     return encoding + ("; its first line is a row, not names of columns" if "header" in reading else "")
 

@@ -87,8 +87,8 @@ def history_text(runs: Sequence[PastRun]) -> str:
                 f"{each.features.model_type} {format_count(each.features.parameters)}",
                 f"{each.features.stage} {each.features.tuner}", each.features.precision,
                 f"{each.features.ranks} × {each.features.strategy}", seconds_text(each.step_seconds),
-                _off(each.predicted_seconds, each.step_seconds),
-                format_bytes(each.peak_bytes) if each.peak_bytes else "-", _off(each.predicted_bytes, each.peak_bytes),
+                _error_text(each.predicted_seconds, each.step_seconds),
+                format_bytes(each.peak_bytes) if each.peak_bytes else "-", _error_text(each.predicted_bytes, each.peak_bytes),
             ]
         )  # fmt: skip
     heads = ["model", "method", "precision", "ranks", "step", "error", "peak", "peak error"]
@@ -113,7 +113,7 @@ def _errors_in_words(errors: PredictionErrors | None) -> str:
     )
 
 
-def _off(predicted: float | None, measured: float | None) -> str:
+def _error_text(predicted: float | None, measured: float | None) -> str:
     return f"{predicted / measured - 1:+.1%}" if predicted and measured else "-"
 
 

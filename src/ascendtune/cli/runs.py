@@ -114,8 +114,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if isinstance(imported, dict):
         lines[0] = f"{facts['path']}: {facts['state']}"
         lines += _section("imported", {"from": imported.get("from"), "points": imported.get("points")})
-    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds", "time"))
-    lines += _section("last evaluation", _without(facts["last_evaluation"], "time"))
+    lines += _section("last step", _without_names(facts["last_metrics"], "batch_hash", "seconds", "time"))
+    lines += _section("last evaluation", _without_names(facts["last_evaluation"], "time"))
     lines += _data(Path(facts["path"]), facts["data_report"])
     lines += _section("chosen", facts.get("resolved"))
     lines += _section("versions", facts.get("versions"))
@@ -151,7 +151,7 @@ def _section(title: str, values: dict[str, Any] | None) -> list[str]:
     return ["", title, *shown] if shown else []
 
 
-def _without(values: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:
+def _without_names(values: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if name not in names} if values else None
 
 
@@ -324,7 +324,7 @@ def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
         columns: width of the terminal; longer lines are wrapped below their value. None: no wrapping.
     """
     known = {name: value for name, value in values.items() if value not in (None, "", [], {})}
-    shown = [(name.removesuffix("_bytes"), _of(name, value)) for name, value in known.items()]
+    shown = [(name.removesuffix("_bytes"), _format_value(name, value)) for name, value in known.items()]
     longest = max((len(name) for name, _ in shown), default=0)
     return [wrapped(f"  {name.ljust(longest)}  {text}", columns, indent=longest + 4) for name, text in shown]
 
@@ -340,7 +340,7 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def _of(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     match value:
         case bool():
             return plain(value)
@@ -357,7 +357,7 @@ def _of(name: str, value: Any) -> str:
         case dict():
             return _of_section(value)
         case list():
-            return ", ".join(_of("", each) for each in value)
+            return ", ".join(_format_value("", each) for each in value)
     return str(value)
 
 
@@ -367,7 +367,7 @@ def _of_section(values: Mapping[str, Any]) -> str:
         set_to = f"; {_of_section(settings)}" if isinstance(settings, Mapping) and settings else ""
         return f"{values['name']} ({values['kind']} × {values['world_size']}){set_to}"
     reason = f" ({values['reason']})" if values.get("reason") else ""
-    others = {name: _of(name, value) for name, value in values.items() if name != "reason"}
+    others = {name: _format_value(name, value) for name, value in values.items() if name != "reason"}
     of_value: dict[str, list[str]] = {}
     for name, text in others.items():
         of_value.setdefault(text, []).append(name)

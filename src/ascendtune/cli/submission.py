@@ -103,7 +103,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], options: SubmitO
             remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
             where=recipe_file,
         )
-    accelerator = options.accelerator or _kind_here()
+    accelerator = options.accelerator or _local_kind()
     ids = _ids(options, accelerator)
     command = (sys.executable, "-m", "ascendtune") if options.to == "slurm" else ("ascendtune",)
     submission = Submission(
@@ -195,7 +195,7 @@ def _require_name(option: str, name: str | None, pattern: str) -> None:
         )
 
 
-def _kind_here() -> Kind:
+def _local_kind() -> Kind:
     return next((vendor.kind for vendor in ACCELERATORS if attached(vendor)), CPU.kind)
 
 

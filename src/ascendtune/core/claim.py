@@ -187,7 +187,7 @@ def _locked(directory: Path) -> int:
 def _is_touched(directory: Path, record: dict[str, Any]) -> bool:
     """Whether the holder, on another host, touches the file within the waiting time."""
     before = _touched_at(directory)
-    if _now_in(directory) - before > _LONG_AGO_SECONDS:
+    if _time_at(directory) - before > _LONG_AGO_SECONDS:
         return False
     say(
         f"process {record.get('pid')} on {record.get('host')} has claimed {directory} and not released it; waiting "
@@ -207,7 +207,7 @@ def _touched_at(directory: Path) -> float:
         return os.fstat(file.fileno()).st_mtime
 
 
-def _now_in(directory: Path) -> float:
+def _time_at(directory: Path) -> float:
     """The time of the clock that dates files in `directory`: a file server has its own clock."""
     with tempfile.TemporaryFile(dir=directory) as file:
         return os.fstat(file.fileno()).st_mtime

@@ -219,7 +219,7 @@ class _PlainValues:
         RecipeError: a key that is not text or occurs twice, a value whose type is not the apparent one, an alias that
             refers to itself or expands to too many values.
         """
-        self._document.places.setdefault(path, self._where(node))
+        self._document.places.setdefault(path, self._source_line(node))
         self._add(1, node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
@@ -234,7 +234,7 @@ class _PlainValues:
     def _add(self, values: int, node: yaml.Node) -> None:
         self._count += values
         if self._count > _MOST_VALUES or len(self._around) > _DEEPEST:
-            raise _too_much(self._where(node))
+            raise _too_much(self._source_line(node))
 
     def _enter(self, node: yaml.Node) -> None:
         if any(node is each for each in self._around):
@@ -242,14 +242,14 @@ class _PlainValues:
                 "an alias refers to a value that contains it",
                 code="yaml-alias-recursive",
                 remedy="remove this alias",
-                where=self._where(node),
+                where=self._source_line(node),
             )
         self._around.append(node)
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key, (key_node, value_node) in self._pairs(node).items():
-            self._document.places[(*path, key)] = self._where(key_node)
+            self._document.places[(*path, key)] = self._source_line(key_node)
             result[key] = self.of(value_node, (*path, key))
         return result
 
@@ -270,7 +270,7 @@ class _PlainValues:
                     f"the key '{_short(key)}' is given twice, first in line {own[key][0].start_mark.line + 1}",
                     code="duplicate-key",
                     remedy="remove one of them",
-                    where=self._where(key_node),
+                    where=self._source_line(key_node),
                 )
             own[key] = key_node, value_node
         return merged | own
@@ -281,7 +281,7 @@ class _PlainValues:
                 "the value that << merges is not a mapping",
                 code="yaml-merge-not-a-mapping",
                 remedy="name a mapping",
-                where=self._where(node),
+                where=self._source_line(node),
             )
         self._enter(node)
         pairs = self._pairs(node)
@@ -295,7 +295,7 @@ class _PlainValues:
             is_scalar = isinstance(node, yaml.ScalarNode)
             found = f"the key '{_short(node.value)}' is not text" if is_scalar else "a key is a list or a mapping"
             remedy = "put the key in quotes" if is_scalar else "write the name of one key"
-            raise RecipeError(found, code="key-not-text", remedy=remedy, where=self._where(node))
+            raise RecipeError(found, code="key-not-text", remedy=remedy, where=self._source_line(node))
         if isinstance(node, yaml.ScalarNode) and node.style is None and key != key.strip():
             odd = key[0] if key[0].isspace() else key[-1]
             raise RecipeError(
@@ -303,7 +303,7 @@ class _PlainValues:
                 "but YAML reads it as a letter",
                 code="key-beside-odd-space",
                 remedy="delete it, and indent with ordinary spaces",
-                where=self._where(node),
+                where=self._source_line(node),
             )
         return key
 
@@ -313,7 +313,7 @@ class _PlainValues:
                 f"'{_short(node.value)}' begins with 0: some programs read it as octal, others as decimal",
                 code="number-ambiguous",
                 remedy="remove the zero, or put it in quotes if it is text",
-                where=self._where(node),
+                where=self._source_line(node),
             )
         try:
             value = self._loader.construct_object(node)
@@ -322,15 +322,15 @@ class _PlainValues:
                 f"'{_short(node.value)}' looks like a number and cannot be read as one",
                 code="number-unreadable",
                 remedy="write a smaller number, or put it in quotes if it is text",
-                where=self._where(node),
+                where=self._source_line(node),
             ) from error
         if isinstance(value, str) and (fault := fault_of_text(value)):
             raise RecipeError(
-                f"the text contains {fault}", code="unsafe-text", remedy="remove it", where=self._where(node)
+                f"the text contains {fault}", code="unsafe-text", remedy="remove it", where=self._source_line(node)
             )
         return value
 
-    def _where(self, node: yaml.Node) -> str:
+    def _source_line(self, node: yaml.Node) -> str:
         return f"{self._document.source}:{node.start_mark.line + 1}"
 
 

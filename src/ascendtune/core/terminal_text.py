@@ -130,7 +130,7 @@ def make_streams_safe() -> None:
     are not UTF-8 become lone surrogates, as on the command line. Must be called first: a file that is opened earlier
     could get the descriptor of a closed stream, and be written to.
     """
-    codecs.register_error(_HANDLER, _stand_in)
+    codecs.register_error(_HANDLER, _escape_unencodable)
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             _connect_to_nothing(descriptor)
@@ -156,7 +156,7 @@ def _connect_to_nothing(descriptor: int) -> None:
     os.close(nothing)
 
 
-def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
+def _escape_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character, end = error.object[error.start], error.start + 1

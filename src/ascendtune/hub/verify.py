@@ -49,7 +49,10 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
     config_path = path / "config.json"
     if not config_path.exists():
         raise RecipeError(
-            "not a model: there is no config.json", code="model-config-missing", remedy=_instead_of(path), where=path
+            "not a model: there is no config.json",
+            code="model-config-missing",
+            remedy=_weights_remedy(path),
+            where=path,
         )
     config = read_model_config(config_path)
     if (path / "adapter_config.json").exists():
@@ -119,7 +122,7 @@ def _require_floats(path: Path, config: Mapping[str, Any], tensors: Mapping[str,
         )
 
 
-def _instead_of(path: Path) -> str:
+def _weights_remedy(path: Path) -> str:
     if any((place / "adapter_config.json").exists() for place in (path, RunDir(path).model)):
         merge = f"`ascendtune merge {shlex.quote(str(path))} --to merged`"
         return f"this is an adapter; give its base model, or {merge}, then give merged"

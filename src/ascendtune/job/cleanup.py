@@ -18,7 +18,7 @@ from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of
 from ascendtune.job.members import MarkedProcess, handle, mark_of, marked_processes, still_running
 from ascendtune.job.record import is_alive, state_of
-from ascendtune.machine.inventory import Accelerator, pid_here
+from ascendtune.machine.inventory import Accelerator, local_pid
 
 _DEVICE_FILES = re.compile(r"(?:davinci|nvidia)\d+")
 _TERMINATE_SECONDS = 10.0
@@ -105,7 +105,7 @@ def _highest(marked: MarkedProcess) -> procfs.Stat:
 
 def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs.Stat, str | None]]:
     """Processes that use a device and whose parent has ended."""
-    listed = {pid_here(entry) for device in devices for entry in device.processes}
+    listed = {local_pid(entry) for device in devices for entry in device.processes}
     has_files = any(_DEVICE_FILES.fullmatch(path.name) for path in dev.iterdir())
     for stat in procfs.stats():
         if (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ascendtune.core.procfs import Stat
 from ascendtune.job.record import Job
 from ascendtune.machine.free import IDLE_RATIO
-from ascendtune.machine.inventory import Accelerator, pid_here
+from ascendtune.machine.inventory import Accelerator, local_pid
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.vendor.find import vendor_of
 
@@ -31,7 +31,7 @@ def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int,
     found: dict[int, list[DeviceMemoryHolder]] = {}
     for device in devices:
         for each in device.processes:
-            pid = pid_here(each)
+            pid = local_pid(each)
             if pid in pids:
                 found.setdefault(pid, []).append(DeviceMemoryHolder(device.label, pid, each.memory_used_bytes))
     return found

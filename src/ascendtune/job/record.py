@@ -90,7 +90,7 @@ class Job:
         job = Job(**{**known, "run_dir": Path(known["run_dir"])})
         kinds = get_type_hints(Job)
         for name in known:
-            if not _is_of(getattr(job, name), kinds[name]):
+            if not _is_of_type(getattr(job, name), kinds[name]):
                 raise ValueError(f"{name} is of another kind")
         if job.pid <= 0:
             raise ValueError(f"no process has the number {job.pid}")
@@ -130,7 +130,7 @@ def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
     Args:
         record: run.json, which also lists attempts of other jobs at the run.
     """
-    attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
+    attempts = [each for each in record.get("attempts") or [] if _is_of_type(each.get("started"), float)]
     # A lost job has no end that would separate it from the attempts of later jobs.
     attempts = [each for each in attempts if each.get("job") in (None, job.id)]
     own = [each for each in attempts if _is_during(job, each)]
@@ -150,16 +150,16 @@ def _is_during(job: Job, attempt: dict[str, Any]) -> bool:
     return bool(job.started <= attempt["started"] <= (job.ended or time.time()))
 
 
-def _is_of(value: object, kind: Any) -> bool:
+def _is_of_type(value: object, kind: Any) -> bool:
     """Whether a field of `Job` may have `value`."""
     inside = get_args(kind)
     if get_origin(kind) is UnionType:
-        return any(_is_of(value, each) for each in inside)
+        return any(_is_of_type(value, each) for each in inside)
     if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_is_of(each, inside[0]) for each in value)
+        return isinstance(value, tuple) and all(_is_of_type(each, inside[0]) for each in value)
     if get_origin(kind) is dict:
         return isinstance(value, dict) and all(
-            _is_of(name, inside[0]) and _is_of(each, inside[1]) for name, each in value.items()
+            _is_of_type(name, inside[0]) and _is_of_type(each, inside[1]) for name, each in value.items()
         )
     if kind is float:
         return isinstance(value, int | float) and 0 <= value < _LAST_SECOND
@@ -173,13 +173,13 @@ def _with_its_end(job: Job) -> Job:
     if job.watched or job.ended is not None or is_alive(job):
         return job
     attempt = attempt_of(job, _record_of(job))
-    if attempt is None or not _is_of(attempt.get("ended"), float):
+    if attempt is None or not _is_of_type(attempt.get("ended"), float):
         return job
     code, began, took = (attempt.get(name) for name in ("exit_code", "monotonic", "seconds"))
     seconds = None
     if job.started_monotonic is not None and is_number(began, 0) and is_number(took, 0):
         seconds = began + took - job.started_monotonic
-    return replace(job, ended=attempt["ended"], seconds=seconds, exit_code=code if _is_of(code, int) else None)
+    return replace(job, ended=attempt["ended"], seconds=seconds, exit_code=code if _is_of_type(code, int) else None)
 
 
 def _record_of(job: Job) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def shell_exit_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> SeenFailure:
+def _death(process: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> SeenFailure:
     name = signal.Signals(-code).name if code < 0 else None
     ending, error_code, remedy = f"ended with exit code {code}", "process-exited", "look at the end of its log"
     if code == _LOST_ANOTHER:
@@ -219,7 +219,7 @@ def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: s
     elif name:
         ending, error_code = f"crashed ({name})", "process-crashed"
     kind = MachineError if code == _LOST_ANOTHER else CheckFailed
-    error = kind(f"{who} {ending}", code=error_code, remedy=remedy, where=where)
+    error = kind(f"{process} {ending}", code=error_code, remedy=remedy, where=where)
     return SeenFailure("signal" if name else "exit", error, shell_exit_code(code), rank, host, name, ending)
 
 

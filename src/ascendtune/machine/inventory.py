@@ -36,14 +36,14 @@ class DeviceProcess:
         if self.container_pid is None and not is_first_pid_namespace():
             # In this container the pid belongs to another process.
             return self
-        pid = pid_here(self)
+        pid = local_pid(self)
         stat = stat_of(pid)
         if stat is None:
             return self
         return replace(self, user=user_name(owner_of(pid)), age_seconds=stat.age_seconds, command=command_of(pid))
 
 
-def pid_here(process: DeviceProcess) -> int:
+def local_pid(process: DeviceProcess) -> int:
     """The pid in this namespace: the vendor's tool may list the host's and the container's."""
     if process.container_pid is None or is_first_pid_namespace():
         return process.pid

@@ -282,7 +282,7 @@ def _confused(outside: Outside) -> Iterator[Finding]:
                 VISIBLE_DEVICES,
                 say("{name}={env} is set; the runtime does not read it", name=name, env=outside.env[name]),
                 expected=_NPU,
-                remedy=_instead_of(name, _named(outside.env[name], count)),
+                remedy=_other_variable_remedy(name, _named(outside.env[name], count)),
             )
     if _CONTAINER in outside.env and _NPU not in outside.env and not outside.in_container:
         yield warning(
@@ -293,7 +293,7 @@ def _confused(outside: Outside) -> Iterator[Finding]:
                 env=outside.env[_CONTAINER],
             ),
             expected=say("{npu} to choose cards for a process", npu=_NPU),
-            remedy=_instead_of(_CONTAINER, _named(outside.env[_CONTAINER], count)),
+            remedy=_other_variable_remedy(_CONTAINER, _named(outside.env[_CONTAINER], count)),
         )
     # Empty or -1: it hides GPUs, and does not refer to NPUs.
     if _NPU not in outside.env and (ids := _named(outside.env.get(_CUDA, ""), count)):
@@ -305,7 +305,7 @@ def _confused(outside: Outside) -> Iterator[Finding]:
         )
 
 
-def _instead_of(name: str, ids: str) -> str:
+def _other_variable_remedy(name: str, ids: str) -> str:
     return say("export {npu}={env}; unset {name}", npu=_NPU, env=ids, name=name) if ids else f"unset {name}"
 
 

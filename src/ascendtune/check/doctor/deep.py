@@ -40,7 +40,7 @@ def _answer(done: Finished) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: str) -> Finding:
+def _no_answer(code: str, subject: str, done: Finished, *, expected: str, remedy: str) -> Finding:
     """The failure of a program without output: how it exited, and its last error lines."""
     how = done.error.strip().splitlines()[-1:] or [say("no message")]
     exited = (
@@ -51,7 +51,7 @@ def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: st
     ended = say("timed out") if done.timed_out else say("ended with {how}", how=exited)
     return failure(
         code,
-        f"{who} {ended}: {how[0][:200]}",
+        f"{subject} {ended}: {how[0][:200]}",
         expected=expected,
         remedy=remedy,
         evidence=tuple(done.error.strip().splitlines()[-6:]),
@@ -155,8 +155,8 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
         remedy = say(
             "`ascendtune explain` on the lines below; if compute passes, torch_npu may be too old for this variable"
         )
-        who = "a product with torch.cuda"
-        yield _no_answer(TRANSFER_TO_NPU, who, done, expected="a product computed by the NPU", remedy=remedy)
+        subject = "a product with torch.cuda"
+        yield _no_answer(TRANSFER_TO_NPU, subject, done, expected="a product computed by the NPU", remedy=remedy)
     elif answer["device"] != visible.kind or not answer["is_available"] or not answer["error"] <= _TRANSFER_TOLERANCE:
         yield failure(
             TRANSFER_TO_NPU,

@@ -86,7 +86,7 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
             LIBRARIES,
             say("torch_npu cannot be loaded: {names} not found", names=", ".join(missing)),
             expected=say("every library is found"),
-            remedy=_where_from(missing, outside),
+            remedy=_path_remedy(missing, outside),
             evidence=tuple(f"{name} => not found" for name in missing),
         )
     else:
@@ -107,7 +107,7 @@ def _is_torchs(name: str, outside: Outside) -> bool:
     return torch is not None and (torch / "lib" / name).exists()
 
 
-def _where_from(missing: list[str], outside: Outside) -> str:
+def _path_remedy(missing: list[str], outside: Outside) -> str:
     """The remedy that adds the directory, of CANN or of the driver, that contains the first missing library."""
     kits = outside.versions.toolkits
     for kit in sorted(kits, key=lambda kit: release_key(kit.version or ""), reverse=True):

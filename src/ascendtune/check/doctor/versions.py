@@ -200,8 +200,8 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     compatible = read_list(firmware.get("compatible_version_drv", ""))
     if not accepted and not compatible:
         yield unknown(DRIVER_FIRMWARE, say("{both}: neither file lists compatible versions", both=both))
-    elif any(_lies_in(firmware_version, each) for each in accepted) or any(
-        _lies_in(driver_version, each) for each in compatible
+    elif any(_is_within(firmware_version, each) for each in accepted) or any(
+        _is_within(driver_version, each) for each in compatible
     ):
         yield ok(DRIVER_FIRMWARE, both)
     else:
@@ -218,7 +218,7 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
         )
 
 
-def _lies_in(version: str, bounds: str) -> bool:
+def _is_within(version: str, bounds: str) -> bool:
     """ "7.0.0,7.1.99" contains 7.1.0.11.220; the bound "23.0.0." contains all versions with that prefix."""
     low, _, high = bounds.partition(",")
     low, high = low.strip(), (high or low).strip()

@@ -81,7 +81,7 @@ class _HostExam:
         if mtu := self._question(towards=address)["mtu"]:
             self.reply["facts"]["MTU"] = mtu
 
-    def try_to(self, do: Callable[[_HostExam], None]) -> None:
+    def attempt(self, do: Callable[[_HostExam], None]) -> None:
         try:
             do(self)
         except AscendtuneError as error:
@@ -127,7 +127,7 @@ def _together(
     show: Show = lambda done, total: None,
 ) -> None:
     """Call a function for all hosts at the same time. The thread of a late host ends when we hang up."""
-    busy = {run_in_daemon_thread(partial(exam.try_to, do)) for exam in exams}
+    busy = {run_in_daemon_thread(partial(exam.attempt, do)) for exam in exams}
     deadline = time.monotonic() + limit_seconds
     while busy and time.monotonic() < deadline:
         show(len(exams) - len(busy), len(exams))

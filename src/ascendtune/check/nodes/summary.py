@@ -74,7 +74,7 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
     def body(indent: int) -> list[str]:
         lines: list[str] = []
         for group in difference.groups:
-            lines += wrapped(f"{group.who()}: ", group.value, indent, limit)
+            lines += wrapped(f"{group.host_names()}: ", group.value, indent, limit)
             if remedy := difference.remedies.get(group.value):
                 lines += wrapped(say("do: "), remedy, indent + 2, limit)
         return lines

@@ -110,7 +110,7 @@ class _Run:
     ) -> None:
         self._nodes = gathered.nodes
         self._inbox = inbox
-        self._asked = stop_signals
+        self._stop_signals = stop_signals
         self._screen = screen
         self._silence_seconds = silence_seconds
         self._run_dir = spec.run_dir
@@ -120,7 +120,7 @@ class _Run:
         self._failure: LauncherExit | None = None
         self._failed_at = 0.0
         self._hang: dict[str, Any] | None = None
-        self._told: set[str] = set()
+        self._sent: set[str] = set()
 
     def until_the_end(self) -> LauncherExit:
         """The exit of the node that failed first; that of any node if none failed."""
@@ -154,7 +154,7 @@ class _Run:
                 self._fail(LauncherExit(node.exit_code, self._logs[node], self._log_sizes_before[node], node.host.name))
         elif "asked" in message:
             # As a signal to this process; but only once, however many hosts report it: a second one would stop at once.
-            if self._asked.first is None:
+            if self._stop_signals.first is None:
                 say(f"stopped from {node.host.name}")
                 signal.raise_signal(signal.Signals(message["asked"]))
         elif "refused" in message:
@@ -196,10 +196,10 @@ class _Run:
 
     def _pass_on(self) -> None:
         """Send the user's stop signals to the nodes, and after a failure the signals that end the other nodes."""
-        if self._asked.again:
+        if self._stop_signals.again:
             self._send_once("kill", kill=True)
-        elif self._asked.first:
-            self._send_once("asked", signal=int(self._asked.first))
+        elif self._stop_signals.first:
+            self._send_once("asked", signal=int(self._stop_signals.first))
         if self._failure:
             since = time.monotonic() - self._failed_at
             if since > _LEFT_ALONE_SECONDS:
@@ -207,9 +207,9 @@ class _Run:
             if since > _LEFT_ALONE_SECONDS + _LAST_CHECKPOINT_SECONDS:
                 self._send_once("kill", kill=True)
 
-    def _send_once(self, what: str, **message: Any) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _send_once(self, kind: str, **message: Any) -> None:
+        if kind not in self._sent:
+            self._sent.add(kind)
             for node in self._nodes:
                 if not node.is_over():
                     node.send(**message)

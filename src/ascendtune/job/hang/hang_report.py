@@ -42,7 +42,7 @@ class HangReport:
         stopped = [stack.beat.rank for stack in self.stacks if stack.is_stopped]
         return odd_ranks(self.beats, stopped, apart, [stack.beat.rank for stack in waiting])
 
-    def who(self) -> str:
+    def odd_ranks_text(self) -> str:
         """The odd ranks, with their hosts where there are several: "rank 1 on node2"."""
         hosts = dict.fromkeys(beat.host for beat in self.beats)
         named = {
@@ -67,7 +67,7 @@ class HangReport:
             lines.append("the run continues: this is a snapshot")
         elif len(self.beats) > 1:
             elsewhere = ", as far as this host can see" if len(with_stacks) < len(self.beats) else ""
-            lines.append(f"odd rank: {self.who()}" if self.odd else f"no rank differs{elsewhere}")
+            lines.append(f"odd rank: {self.odd_ranks_text()}" if self.odd else f"no rank differs{elsewhere}")
         return [*lines, *([f"stacks: {self.directory}"] if self.directory else [])]
 
     def as_json(self) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Watcher:
             return
         say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")
         self._odd = verdict.odd
-        blamed = f"{verdict.who()} differed" if verdict.odd else "no rank differed"
+        blamed = f"{verdict.odd_ranks_text()} differed" if verdict.odd else "no rank differed"
         when = f"in step {hang.step}" if hang.step else "before its first step"
         self._error = CheckFailed(
             f"the run hung {when}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",

@@ -29,12 +29,12 @@ def main(worker_pid: str, run_dir: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     deadline = time.monotonic() + _FIRST_LOOK_SECONDS
     while (left := deadline - time.monotonic()) > 0:
-        if not _lives_on(worker, min(left, _IS_OVER_EVERY_SECONDS)) or _is_over(Path(run_dir), worker):
+        if not _still_runs_after(worker, min(left, _IS_OVER_EVERY_SECONDS)) or _is_over(Path(run_dir), worker):
             return
     _watch(worker, Path(run_dir))
 
 
-def _lives_on(worker: int, seconds: float) -> bool:
+def _still_runs_after(worker: int, seconds: float) -> bool:
     """Wait, and return whether the worker still runs."""
     if os.getppid() == worker:
         signal.sigtimedwait({signal.SIGTERM}, seconds)
@@ -63,7 +63,7 @@ def _watch(worker: int, run_dir: Path) -> None:
 
     log.set_up()
     watcher = Watcher(run_dir, "warn", workers=lambda: {0: stat} if (stat := stat_of(worker)) else {})
-    while _lives_on(worker, LOOK_EVERY_SECONDS) and not _is_over(run_dir, worker):
+    while _still_runs_after(worker, LOOK_EVERY_SECONDS) and not _is_over(run_dir, worker):
         # Ctrl-Z pauses the worker, which has the terminal; that does not count as a hang.
         if (stat := stat_of(worker)) and stat.state != "T":
             watcher.look()

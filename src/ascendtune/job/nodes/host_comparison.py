@@ -25,7 +25,7 @@ class HostGroup:
     hosts: tuple[str, ...]
     is_majority: bool = False
 
-    def who(self) -> str:
+    def host_names(self) -> str:
         if self.is_majority:
             count = len(self.hosts)
             return say("the other {count}", count=count) if count > 1 else say("the other one")
@@ -59,14 +59,16 @@ def odd_hosts(groups: tuple[HostGroup, ...]) -> list[str]:
 def in_words(name: str, groups: tuple[HostGroup, ...]) -> str:
     """ "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3". `name`: name of the property that differs."""
     *odd, last = groups
-    who = odd_hosts(groups) if last.is_majority else [say("the nodes")]
+    named = odd_hosts(groups) if last.is_majority else [say("the nodes")]
     if last.is_majority and len(odd) == 1:
-        values = say("{value} there, {other} on {hosts}", value=odd[0].value, other=last.value, hosts=last.who())
+        values = say("{value} there, {other} on {hosts}", value=odd[0].value, other=last.value, hosts=last.host_names())
     else:
-        values = say(", ").join(say("{value} on {hosts}", value=group.value, hosts=group.who()) for group in groups)
-    is_one = len(who) == 1 and last.is_majority
+        values = say(", ").join(
+            say("{value} on {hosts}", value=group.value, hosts=group.host_names()) for group in groups
+        )
+    is_one = len(named) == 1 and last.is_majority
     template = "{hosts} differs: {name} {values}" if is_one else "{hosts} differ: {name} {values}"
-    return say(template, hosts=in_a_row(who), name=name, values=values)
+    return say(template, hosts=in_a_row(named), name=name, values=values)
 
 
 def in_a_row(names: Iterable[str]) -> str:

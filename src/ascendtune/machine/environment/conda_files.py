@@ -54,15 +54,15 @@ def _files(env: Mapping[str, str], root: Path) -> Iterator[Path]:
     places += [program.parent.parent] if program.is_absolute() else []
     places += [config_home(env) / "conda", home(env) / ".config/conda", home(env) / ".conda"]
     for place in places:
-        yield from _in(place)
+        yield from _configuration_files(place)
     yield home(env) / ".condarc"
     if prefix := env.get("CONDA_PREFIX"):
-        yield from _in(Path(prefix))
+        yield from _configuration_files(Path(prefix))
     if given := env.get("CONDARC"):
         yield Path(given)
 
 
-def _in(place: Path) -> Iterator[Path]:
+def _configuration_files(place: Path) -> Iterator[Path]:
     yield place / ".condarc"
     yield place / "condarc"
     yield from sorted((place / "condarc.d").glob("*.y*ml"))

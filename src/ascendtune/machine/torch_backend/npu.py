@@ -143,11 +143,11 @@ class NpuDevice(Device):
         scaler: Any = self._npu.amp.GradScaler()
         unscale = scaler.unscale_
 
-        def unscale_what_is_there(optimizer: torch.optim.Optimizer) -> None:
+        def unscale_gradients(optimizer: torch.optim.Optimizer) -> None:
             with _without_empty_gradients(optimizer):
                 unscale(optimizer)
 
-        scaler.unscale_ = unscale_what_is_there
+        scaler.unscale_ = unscale_gradients
         return scaler  # type: ignore[no-any-return]
 
     def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
