@@ -292,17 +292,20 @@ def _translated(error: BaseException, name: str, kind: RepoType, revision: str |
         )
     is_of_hub = isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError | errors.FileMetadataError)
     # The server may not be a hub but, for example, a proxy: huggingface_hub then misses keys in the answer.
-    if is_of_hub or is_of_http_client(error) or isinstance(error, OSError | KeyError | TypeError | ValueError):
+    if is_of_hub or is_of_http_client(error) or isinstance(error, OSError | _StrangeAnswer):
         fault = None if is_of_hub else disk_fault(error, _cache(), "downloading")
         return fault or _unreachable(error, name, what)
     return None
+
+
+_StrangeAnswer = LookupError | TypeError | AttributeError | ValueError
 
 
 def _unreachable(error: BaseException, name: str, what: str) -> MachineError:
     if variable := offline_variable(os.environ):
         return modelscope.not_in_the_cache(name, what, variable, _cache())
     reason = http_status(error) or type(error.__cause__ or error).__name__
-    if isinstance(error, KeyError | TypeError | ValueError):
+    if isinstance(error, _StrangeAnswer):
         reason = "its answer is not a hub's"
     return MachineError(
         f"the {what} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used ({reason})",

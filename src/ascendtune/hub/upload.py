@@ -5,6 +5,7 @@ Uploads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_TOKEN
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -126,7 +127,7 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
     status = http_status(error)
     if isinstance(error, errors.RepositoryNotFoundError | errors.GatedRepoError) or status in (401, 403):
         return access_denied(shown_endpoint(), name, token="HF_TOKEN", log_in="hf auth login")
-    if status is None and is_of_http_client(error):
+    if isinstance(error, STRANGE_ANSWER) or (status is None and is_of_http_client(error)):
         return hub_unreachable(shown_endpoint(), error)
     if isinstance(error, errors.HfHubHTTPError | ValueError | RuntimeError | OSError):
         # A limit of the hub's, or a card with metadata that it refuses.
@@ -134,6 +135,8 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
     return None
 
 
+STRANGE_ANSWER = (json.JSONDecodeError, TypeError, AttributeError, LookupError)
+"""Raised by a hub's client if another server answers, such as the log-in page of a proxy."""
 _AGAIN = "repeat the command: files that arrived are not sent again"
 
 
@@ -146,8 +149,9 @@ def access_denied(hub: str, name: str, *, token: str, log_in: str) -> InputError
 
 
 def hub_unreachable(hub: str, error: Exception) -> MachineError:
+    reason = "its answer is not a hub's" if isinstance(error, STRANGE_ANSWER) else type(error).__name__
     return MachineError(
-        f"{hub} cannot be used ({type(error).__name__})",
+        f"{hub} cannot be used ({reason})",
         code="hub-unreachable",
         remedy=f"check network and proxy, and {_AGAIN}",
     )

@@ -20,7 +20,7 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, MachineError, errors_as_ours
 from ascendtune.core.foreign_json import first_line
 from ascendtune.hub.modelscope import endpoint, shown_endpoint
-from ascendtune.hub.upload import Repository, access_denied, hub_unreachable, upload_failed
+from ascendtune.hub.upload import STRANGE_ANSWER, Repository, access_denied, hub_unreachable, upload_failed
 from ascendtune.hub.upload_files import UploadFile
 
 _REVISION = "master"
@@ -123,7 +123,7 @@ def _our_error(error: Exception, name: str, reports: Sequence[dict[str, Any]]) -
 
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):
         return access_denied(shown_endpoint(), name, token="MODELSCOPE_API_TOKEN", log_in="modelscope login")
-    if isinstance(error, errors.NetworkError):
+    if isinstance(error, (errors.NetworkError, *STRANGE_ANSWER)):
         return hub_unreachable(shown_endpoint(), error)
     if isinstance(error, errors.HubError | ValueError | RuntimeError | OSError):
         causes = [first_line(error), *(str(each["error"]) for each in reports if each.get("error"))]

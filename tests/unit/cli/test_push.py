@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -149,6 +150,22 @@ def test_missing_token_and_dead_hub_are_told_apart(
     with pytest.raises(AscendtuneError) as caught:
         _push(run)
     assert caught.value.code == "hub-unreachable"
+
+
+@pytest.mark.parametrize("answer", [b"null", b"[1, 2]", b"7", b"", b"<html>Log in</html>", b'{"id": '])
+def test_what_answers_in_place_of_a_hub_is_told_as_that(
+    hub: Hub, run: RunDir, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    # huggingface_hub would keep such an answer as its list of agents, for a day.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_TELEMETRY", True)
+
+    def strange(handler: Any) -> None:
+        handler._answer(200, answer, {"Content-Type": "application/json"})
+
+    monkeypatch.setattr("hub_server._Handler.do_GET", strange)
+    with pytest.raises(MachineError) as caught:
+        _push(run)
+    assert caught.value.code == "hub-unreachable" and "its answer is not a hub's" in caught.value.what
 
 
 def _make_adapter(run: RunDir) -> None:

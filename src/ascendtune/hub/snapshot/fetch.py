@@ -247,11 +247,16 @@ def _unlisted(request: SnapshotRequest, faults: Sequence[tuple[HubClient, Fault]
             code="not-on-hub",
             remedy="check the spelling and the revision; names differ between Hugging Face and ModelScope",
         )
-    return MachineError(
-        f"no hub answers ({tried})",
-        code="hub-unreachable",
-        remedy="check network and proxy (https_proxy); name a mirror that you can reach: --from hf-mirror or its URL",
-    )
+    if 429 in statuses:
+        return MachineError(
+            f"no hub lists the files now: too many requests ({tried})",
+            code="hub-unreachable",
+            remedy="wait some minutes; log in, as hubs allow a user more: HF_TOKEN; or name another hub: --from",
+        )
+    remedy = "check network and proxy (https_proxy); name a mirror that you can reach: --from hf-mirror or its URL"
+    if any((status or 0) >= 500 for status in statuses):
+        remedy = "the hub, or a proxy before it, has a fault: try again later, or name another hub: --from hf-mirror"
+    return MachineError(f"no hub answers ({tried})", code="hub-unreachable", remedy=remedy)
 
 
 def _missing(request: SnapshotRequest, selected: Sequence[RemoteFile]) -> list[RemoteFile]:

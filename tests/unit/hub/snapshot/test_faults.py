@@ -122,6 +122,7 @@ def test_server_that_stays_busy_is_named(status: int, fetched: Fetch, hub: Hub, 
     with pytest.raises(AscendtuneError) as caught:
         fetched(tmp_path, hub)
     assert str(status) in str(caught.value) or status == 403
+    assert {429: "wait some minutes", 503: "try again later", 403: "check the spelling"}[status] in caught.value.remedy
     assert len(hub.listing_statuses) == (98 if status == 403 else 94) and not _content(tmp_path)
 
 
