@@ -116,7 +116,10 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             "nvidia-library-in-image",
         ),
         (_NINJA, "child-ninja"),
-        (f"/x/moon.cpp:7:7: error: the tide is not declared\nninja: build stopped\n{_NINJA}", "compiler-error"),
+        (
+            f"/x/moon.cpp:7:7: error: the tide is not declared\nninja: build stopped\n{_NINJA}",
+            "compiler-error-of-torch-extension",
+        ),
         (f"/x/moon.cpp:7:7: fatal error: Python.h: No such file or directory\n{_NINJA}", "python-header-missing"),
         (f"{_BIND.format(port=27777)}{_raised('RuntimeError: Address already in use')}", "port-taken-above"),
         (f"{_BIND.format(port=29500)}{_raised('OSError: [Errno 98] Address already in use')}", "port-taken-above"),
