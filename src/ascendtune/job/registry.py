@@ -155,7 +155,14 @@ def jobs() -> Iterator[Job]:
     # Not by a pattern, which would silently find nothing in an unreadable directory.
     files = directory.iterdir() if directory.exists() else ()
     read = (_read(path) for path in files if path.suffix == ".json")
-    yield from sorted((job for job in read if job is not None), key=lambda job: job.started)
+    yield from sorted((job for job in read if job is not None), key=_started)
+
+
+def _started(job: Job) -> float:
+    """Seconds since the epoch by the clock as it is now: it may have been set since the job started."""
+    if job.started_monotonic is None or job.boot_id != procfs.boot_id():
+        return job.started
+    return time.time() - (time.monotonic() - job.started_monotonic)
 
 
 def named(job_id: str) -> Job | None:

@@ -125,6 +125,19 @@ def test_clock_that_is_set_while_a_worker_runs_does_not_hide_its_end(
     assert ended.seconds is not None and 0 <= ended.seconds < 600
 
 
+def test_job_started_after_the_clock_was_set_back_is_the_newest(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+    now = time.time()
+    before = _registered()
+    elsewhere = _registered("runs/b")
+    _noted(replace(elsewhere, boot_id="another", started=now - 5000), state)
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    after = _registered()
+    for job in (before, after):
+        registry.close(job, 0)
+    assert [job.id for job in registry.jobs()] == [elsewhere.id, before.id, after.id]
+    assert registry.find("a", newest=True).id == after.id
+
+
 def test_later_process_with_the_same_pid_does_not_tell_the_end_of_a_worker_that_was_killed(
     tmp_path: Path, state: Path
 ) -> None:
