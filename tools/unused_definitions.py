@@ -17,10 +17,10 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "ascendtune"
 _CALLED_BY_LIBRARIES = ("validator", "override", "property.setter")
 """Decorators of what a library calls by itself."""
 _OVERRIDDEN = {
-    *("ignore_aliases", "writelines", "setup_context"),
+    *("ignore_aliases", "writelines", "setup_context", "autoload"),
     *("get_backend", "is_closed", "set_closed", "num_nodes_waiting", "shutdown", "next_rendezvous", "use_agent_store"),
 }
-"""Methods of ours that others call: of yaml.Dumper, of a stream, of autograd, of torch's RendezvousHandler."""
+"""What others call: methods of yaml.Dumper, a stream, autograd, torch's RendezvousHandler; torch's entry point."""
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,9 @@ def run(
     log.set_up()
     _require_script(script)
     visible = visible_devices()
-    if not visible.vendor.translates_cuda:
+    # For the script and its child processes.
+    variables = visible.vendor.cuda_environment(os.environ)
+    if not variables:
         raise MachineError(
             "no NPU is usable on this machine",
             code="no-usable-npu",
@@ -91,8 +94,6 @@ def run(
     count = 1 if devices is None and device_ids is None else devices
     chosen = choose(visible, count=count, ids=device_ids, cores=cpu_count())
     argv = (sys.executable, str(script), *(arguments or []))
-    # Read by torch_npu when torch loads it, in the script and its child processes.
-    variables = {"TORCH_TRANSFER_TO_NPU": "1"}
     # The ranks connect through MASTER_ADDR and MASTER_PORT, as in any program.
     result = start(JobSpec(argv, logs, chosen.count, chosen.kind, chosen.ids, variables, meets_by_address=True))
     if result.error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ascendtune.job.backend import local
 from ascendtune.job.result import JobResult
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine import visible
+from ascendtune.machine.vendor.npu import NpuVendor
 from ascendtune.machine.visible import VisibleDevices
 
 
@@ -69,7 +71,8 @@ def test_run_hands_everything_behind_the_script_on(tmp_path: Path, started: list
     assert one.argv == (sys.executable, str(script), *words)
     assert (one.nproc, two.nproc, chosen.nproc) == (1, 2, 2)
     assert two.argv == (sys.executable, str(script), "a") and chosen.device_ids == ("1", "3")
-    assert all(spec.variables == {"TORCH_TRANSFER_TO_NPU": "1"} and spec.kind == "npu" for spec in started)
+    assert all(spec.variables == NpuVendor().cuda_environment(os.environ) != {} for spec in started)
+    assert {spec.kind for spec in started} == {"npu"}
 
 
 def test_run_refuses_missing_scripts_directories_and_devices(

@@ -144,17 +144,16 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
         yield unknown(TRANSFER_TO_NPU, say("torch_npu is not installed"), remedy=say("see the finding accelerators"))
         return
     visible = outside.visible
-    if not visible.vendor.translates_cuda:
+    variables = visible.vendor.cuda_environment(outside.env)
+    if not variables:
         yield unknown(TRANSFER_TO_NPU, say("no NPU is visible"), remedy=say("see the finding visible_devices"))
         return
-    # Read by torch_npu when torch loads it, as in `ascendtune migrate run`.
-    with_transfer = replace(outside, env={**outside.env, "TORCH_TRANSFER_TO_NPU": "1"})
+    # As in `ascendtune migrate run`.
+    with_transfer = replace(outside, env={**outside.env, **variables})
     done = with_transfer.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
     answer = _answer(done)
     if answer is None:
-        remedy = say(
-            "`ascendtune explain` on the lines below; if compute passes, torch_npu may be too old for this variable"
-        )
+        remedy = say("`ascendtune explain` on the lines below; if compute passes, torch_npu belongs to another torch")
         subject = "a product with torch.cuda"
         yield _no_answer(TRANSFER_TO_NPU, subject, done, expected="a product computed by the NPU", remedy=remedy)
     elif answer["device"] != visible.kind or not answer["is_available"] or not answer["error"] <= _TRANSFER_TOLERANCE:
@@ -180,11 +179,10 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
 
 TRANSFER_TO_NPU_CHECK = Check(
     TRANSFER_TO_NPU,
-    what="Only with `--deep`, on a machine with NPUs: with TORCH_TRANSFER_TO_NPU=1, a process computes a product and "
-    "its gradient through torch.cuda, and checks where they were computed.",
+    what="Only with `--deep`, on a machine with NPUs: with transfer_to_npu a process computes a product and its "
+    "gradient through torch.cuda, and checks where they were computed.",
     why="Scripts for CUDA run on an NPU through transfer_to_npu, which replaces functions of torch when it is loaded. "
-    "With a torch_npu for another torch, or one too old to read the variable, they fail with `Torch not compiled with "
-    "CUDA enabled`.",
+    "With a torch_npu for another torch they fail with `Torch not compiled with CUDA enabled`.",
     fix="Install the pair of torch and torch_npu that `ascendtune doctor versions` names. `ascendtune migrate check` "
     "lists code that cannot be replaced; `ascendtune migrate run` runs a script.",
     look=_look_at_transfer_to_npu,

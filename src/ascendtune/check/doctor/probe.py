@@ -5,7 +5,7 @@ They are separate processes because a broken driver ends a process without an ex
 
     compute KIND INDEX                  compute, copy and allocate on one device
     all_reduce KIND RANK RANKS STORE    one of RANKS processes that add up a vector; their rendezvous is the file STORE
-    transfer_to_npu                     a script for CUDA, with TORCH_TRANSFER_TO_NPU=1; it does not import torch_npu
+    transfer_to_npu                     a script for CUDA; it does not import torch_npu
 
 KIND and INDEX (or RANK) name a device as this process sees it.
 """

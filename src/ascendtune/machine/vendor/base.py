@@ -111,8 +111,6 @@ class Vendor(ABC):
     """The name of torch's flight recorder in its environment variables, if a job enables it."""
     lists_desktop_processes = False
     """Whether the list of a device's processes includes those that draw windows."""
-    translates_cuda = False
-    """Whether the vendor's package runs code that was written for torch.cuda."""
     container = ContainerNeeds()
 
     @property
@@ -161,6 +159,14 @@ class Vendor(ABC):
 
         Args:
             user: the user's environment, whose variables may exclude some of these.
+        """
+        return {}
+
+    def cuda_environment(self, user: Mapping[str, str]) -> dict[str, str]:
+        """Variables with which code that was written for torch.cuda runs here; empty where the vendor cannot do that.
+
+        Args:
+            user: the user's environment.
         """
         return {}
 

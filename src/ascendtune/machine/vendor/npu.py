@@ -8,6 +8,7 @@ MindCluster's samples, because hccn_tool is in it. /etc/hccn.conf: addresses of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import combinations
@@ -40,6 +41,8 @@ seven: 392), which counts both directions: a public measurement on Atlas A2 has 
 _HCCS_CHIPS = ("910B1", "910B2", "910B3", "910B4")
 """A 910B without a digit is of the first generation."""
 
+_TRANSFER_TO_NPU = Path(__file__).with_name("transfer_to_npu")
+
 _CANN, _OLDER_CANN = "/usr/local/Ascend/cann/set_env.sh", "/usr/local/Ascend/ascend-toolkit/set_env.sh"
 _LOAD_CANN = (
     f'if [ -n "${{ASCEND_HOME_PATH:-}}" ]; then :; elif [ -f {_CANN} ]; then . {_CANN}; '
@@ -60,7 +63,6 @@ class NpuVendor(Vendor):
         flops_share=(0.2, 0.35, 0.5),
     )  # fmt: skip
     interface_variables = ("HCCL_SOCKET_IFNAME",)
-    translates_cuda = True
     container = ContainerNeeds(
         # Atlas 800T A3: 8 cards of two chips each; Atlas 200T A2 Box: 16 chips.
         most_in_a_node=16,
@@ -135,6 +137,10 @@ class NpuVendor(Vendor):
         # Expandable segments leave fewer gaps if lengths differ from batch to batch; needs Ascend HDK 23.0.0.
         # https://www.hiascend.com/document/detail/zh/Pytorch/710/comref/Envvariables/Envir_011.html
         return {**_ENVIRONMENT, "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+
+    def cuda_environment(self, user: Mapping[str, str]) -> dict[str, str]:
+        places = [str(_TRANSFER_TO_NPU), user.get("PYTHONPATH", "")]
+        return {"PYTHONPATH": os.pathsep.join(filter(None, places)), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
 
     def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
         # With "=" HCCL matches the whole name, otherwise a prefix of names.

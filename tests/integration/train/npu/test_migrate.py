@@ -11,7 +11,7 @@ from ascend_node.cann.environment import simulated_environment
 from ascend_node.cann.node import Node
 
 _SCRIPT = """
-import os, sys
+import os, subprocess, sys
 import torch
 import torch.distributed as dist
 
@@ -22,6 +22,9 @@ x = torch.ones(2, device="cuda") * (rank + 1)
 dist.all_reduce(x)
 assert x.is_cuda and torch.nn.Linear(2, 2).cuda()(x).shape == (2,)
 if rank == 0:
+    other = "import torch; print(torch.ones(1).cuda().device.type)"
+    said = subprocess.check_output([sys.executable, "-c", other], text=True)
+    assert said.split()[-1] == "npu", said
     print(sys.argv[1:], x.device, x.tolist(), dist.get_backend())
 dist.destroy_process_group()
 """

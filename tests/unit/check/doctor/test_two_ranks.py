@@ -89,7 +89,11 @@ def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: p
         (_say({"is_available": True, "device": "npu", "error": 1e-6}), "ok", "reach NPU 3"),
         (_say({"is_available": True, "device": "npu", "error": 0.5}), "failure", "relative error 0.5"),
         (_say({"is_available": False, "device": "cpu", "error": 0.0}), "failure", "run on cpu"),
-        ("[ $TORCH_TRANSFER_TO_NPU = 1 ] && echo 'AssertionError: Torch not compiled' >&2; exit 1", "failure", "not c"),
+        (
+            "echo $PYTHONPATH | grep -q transfer_to_npu && echo 'Error: Torch not compiled' >&2; exit 1",
+            "failure",
+            "not c",
+        ),
     ],
     ids=["right", "wrong", "elsewhere", "refused"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,14 @@ def test_the_driver_is_always_mounted_and_tools_where_they_are(tmp_path: Path) -
 def test_devices_have_files_of_their_own_and_share_some() -> None:
     shared = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
     assert NpuVendor.container.device_files(("2", "5")) == ("/dev/davinci2", "/dev/davinci5", *shared)
+
+
+def test_code_for_cuda_gets_an_entry_point_that_torch_finds() -> None:
+    """As torch looks for it, before the user's own places; torch's switch is on, whatever the user has set."""
+    found = NpuVendor().cuda_environment({"PYTHONPATH": "/mine", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    place, mine = found["PYTHONPATH"].split(os.pathsep)
+    (backend,) = (each for dist in distributions(path=[place]) for each in dist.entry_points)
+    assert mine == "/mine" and found["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "1"
+    assert (backend.group, backend.value) == ("torch.backends", "ascendtune_transfer_to_npu:autoload")
+    assert (Path(place) / "ascendtune_transfer_to_npu.py").is_file()
+    assert NpuVendor().cuda_environment({})["PYTHONPATH"] == place
