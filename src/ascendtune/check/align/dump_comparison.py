@@ -212,9 +212,9 @@ def _weights_apart(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[int]
 
 
 def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> BatchComparison | None:
-    """Compare the rows by their hashes; None where a side has fewer than two, such as a packed batch."""
+    """Compare the rows by their hashes; None where a side has none."""
     first, second = (Counter(each for dump in side.values() for each in dump.row_hashes) for side in (one, other))
-    if min(first.total(), second.total()) < 2:
+    if not first or not second:
         return None
     return BatchComparison(first.total(), second.total(), (first & second).total())
 

@@ -9,6 +9,8 @@ from typing import Any
 from ascendtune.check.align.dump import TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.language import say
+from ascendtune.check.align.record_phrases import reduced_products
+from ascendtune.check.align.tensor_noise import REDUCED_PRODUCTS
 from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.finding import Finding, failure, ok, warning
 
@@ -63,8 +65,12 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
         before = (finding.measured,) if finding.status != "unknown" else ()
         aside = _set_aside(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
         return replace(found, evidence=(*aside, *found.evidence, *before))
-    if dumps.without_effect is not None and dumps.without_effect.stage == stage and finding.status != "failure":
-        return _harmless(dumps.without_effect)
+    if dumps.without_effect is not None and dumps.without_effect.stage == stage:
+        if finding.status != "failure":
+            return _harmless(dumps.without_effect)
+        if stage == "start":
+            # Hashes tell the same weights apart, and not by how much.
+            return replace(_harmless(dumps.without_effect), evidence=(finding.measured, *finding.evidence))
     if stage == "data" and dumps.other_rows is not None and finding.status != "failure":
         step, batch = dumps.other_rows
         counts = {"common": batch.common, "rows": batch.rows}
@@ -117,7 +123,8 @@ def _remedy_of_rows(code: str) -> str:
 
 def difference_text(place: FirstDifference) -> str:
     """`step 3, forward, model.layers.0.self_attn, rank 1`."""
-    words = (say("step {step}", step=place.step), say(_PHASES[place.row.key.phase]), place.module, _ranks(place))
+    phase = "token ids" if place.has_other_rows and place.row.key.phase == "forward" else _PHASES[place.row.key.phase]
+    words = (say("step {step}", step=place.step), say(phase), place.module, _ranks(place))
     return say(", ").join(word for word in words if word)
 
 
@@ -168,6 +175,8 @@ def _of_place(place: FirstDifference) -> Finding:
                 weights=place.weights_apart,
             ),
         )
+    if place.stage in ("forward", "backward") and row.difference <= REDUCED_PRODUCTS * row.limit and _is_fp32(row):
+        notes.insert(0, reduced_products())
     if place.agreeing:
         notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:
@@ -181,6 +190,11 @@ def _of_place(place: FirstDifference) -> Finding:
         remedy=_remedy(place),
         evidence=notes,
     )
+
+
+def _is_fp32(row: TensorRow) -> bool:
+    """Whether nothing before the tensor, of any shape, was rounded to 16 bits."""
+    return {row.reference.dtype, row.candidate.dtype} == {"float32"} and row.limit < 1 / REDUCED_PRODUCTS
 
 
 def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:

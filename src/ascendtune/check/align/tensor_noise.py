@@ -29,6 +29,8 @@ CERTAIN = 4.0
 _OF_GRADIENT = 0.25
 """The largest share of a gradient's limit that the norm of 16 elements or more has, whatever their sizes."""
 UNIT_FP32 = 2.0**-24
+REDUCED_PRODUCTS = 2.0**13
+"""Factor of the limits of fp32 where a GPU's TF32 or an NPU's HF32 rounds the inputs of products to 11 bits."""
 _UNITS = {
     "float64": 2.0**-53,
     "float32": UNIT_FP32,
