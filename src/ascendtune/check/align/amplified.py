@@ -6,7 +6,7 @@ go up and down. A fault makes a difference in the first updates, or from one rec
 with the updates and grows with a power of the steps, at most the third (in the optimizer, during a linear warm-up). So
 a difference beyond the limits is taken for amplified rounding only where
 
-- the records before it agree, at least eight of them;
+- the first eight records agree within rounding, but for what rounding of the updates makes of the changes of the loss;
 - no difference is larger than the largest rise of the reference's loss above an earlier one; and
 - it grows by more than a power of the steps allows. This takes decades between rounding and the size of the losses'
   own jumps, which 16 bits leave no room for: there it is not asked for.
@@ -23,8 +23,8 @@ from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.loss_noise import LossNoise
 from ascendtune.check.align.paired_losses import PairedLosses
 
-_AGREEING = 8
-"""Records: in the first of them a fault of the port would show."""
+_FIRST = 8
+"""Records in which a fault of the port would show."""
 _STEEPEST = 3
 """Power of the steps with which the difference that a fault makes grows at most."""
 _JUMP = 10.0
@@ -33,15 +33,26 @@ _JUMP = 10.0
 
 def is_amplified(pair: PairedLosses, noise: LossNoise, beyond: int) -> bool:
     """Whether the difference at record `beyond`, the first that rounding alone does not explain, is such a one."""
-    if beyond < _AGREEING:
-        return False
     difference = np.nan_to_num(pair.difference)
+    explained = noise.band(pair.steps) + noise.update * _largest_change(pair.reference)
+    if len(difference) <= _FIRST or (difference > explained)[:_FIRST].any():
+        return False
     if difference.max() > _largest_rise(pair.reference):
         return False
     if noise.dtype != "fp32":
         return True
     largest = np.maximum.accumulate(np.maximum(difference, noise.loss))
     return _outgrows_powers(largest, beyond) or _grows_gradually(largest[: beyond + 1])
+
+
+def _largest_change(losses: Floats) -> Floats:
+    """(records,) by how much two of `losses`, (records,), up to each record differ, in the units of differences."""
+    known = np.isfinite(losses)
+    highest = np.maximum.accumulate(np.where(known, losses, -np.inf))
+    lowest = np.minimum.accumulate(np.where(known, losses, np.inf))
+    with np.errstate(invalid="ignore"):
+        change = (highest - lowest) / np.maximum(np.abs(losses), 1.0)
+    return np.asarray(np.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _largest_rise(losses: Floats) -> float:

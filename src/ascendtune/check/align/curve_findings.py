@@ -86,7 +86,7 @@ def later(
         is_proof = {reference.kind, candidate.kind} <= {"ascendtune", "recorded"}
         remedy = to_ask_the_same or to_tell()
         return losses_lie_on_one_side(one_sided, said, remedy, tuple(accepted), is_proof=is_proof)
-    if (pair.difference > noise.limits(pair)).any():
+    if (pair.difference > noise.band(pair.steps)).any():
         return warning(
             "later",
             say(
@@ -135,7 +135,7 @@ def _parted(
     measure = to_ask_the_same or say(
         "repeat the reference twice and give both runs with --noise-runs: then the band is measured"
     )
-    if not (pair.difference > noise.limits(pair)).any():
+    if not (pair.difference > noise.band(pair.steps)).any():
         return failure(
             "later",
             said,

@@ -13,7 +13,7 @@ passes the blocks twice, and its elements share their errors.
 
 A gradient is the result of n operations, forward and backward, of which each rounds: it differs by u · sqrt(2 n)
 (`tensor_noise.py`), and so does the update. The update changes the loss, and by that share of this change two trainings
-differ after it. The largest change of the loss so far takes its place.
+differ after it (`amplified.py`).
 
 Losses of preferences that compare sums of log-probabilities under two models (DPO, hinge, KTO) are a mean over P
 groups of f(beta · ratio). The errors of the N labelled tokens of both models add up in the ratios, so that the loss
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
-from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
+from ascendtune.check.align.paired_losses import pair_losses
 from ascendtune.check.align.tensor_noise import CERTAIN, ExtraNoise
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.core.errors import NoVerdict
@@ -85,11 +85,6 @@ class LossNoise:
     dtype: str = "fp32"
     amplifies: bool = False
     update: float = 0.0
-
-    def limits(self, pair: PairedLosses) -> Floats:
-        """(records,) float64: the band, and what rounding of the updates makes of the changes of the loss so far."""
-        band = self.band(pair.steps)
-        return band if self.measured is not None else band + self.update * _largest_change(pair.reference)
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
         """(records,) float64: the limit of the difference of losses at each of `steps`."""
@@ -229,16 +224,6 @@ def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord],
         "measured", "one repeated run" if len(repeats) == 1 else "{count} repeated runs", {"count": len(repeats)}
     )
     return replace(expected, basis=basis, measured=measured)
-
-
-def _largest_change(losses: Floats) -> Floats:
-    """(records,) the largest difference of two losses up to each record of `losses`, (records,), in their units."""
-    known = np.isfinite(losses)
-    highest = np.maximum.accumulate(np.where(known, losses, -np.inf))
-    lowest = np.minimum.accumulate(np.where(known, losses, np.inf))
-    with np.errstate(invalid="ignore"):
-        change = (highest - lowest) / np.maximum(np.abs(losses), 1.0)
-    return np.asarray(np.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _first_number(curves: Sequence[Curve]) -> float:

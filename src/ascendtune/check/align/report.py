@@ -52,7 +52,7 @@ def write_report(
     # Tensors are not compared again: only the words are new.
     compared = language.in_each(lambda: compare_trainings(reference, candidate, comparison.noise, comparison.dumps))
     pair = comparison.pair
-    limit = comparison.noise.limits(pair)
+    limit = comparison.noise.band(pair.steps)
     # As the pair measures differences: below a loss of 1 they are absolute.
     scale = np.maximum(np.abs(pair.reference), 1.0)
     page = template.substitute(

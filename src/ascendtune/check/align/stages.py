@@ -188,7 +188,7 @@ def _require_same_kind(reference: TrainingRecord, candidate: TrainingRecord) -> 
 def _exceeding(pair: PairedLosses, noise: LossNoise) -> int | None:
     """The first step whose losses differ by more than rounding explains; a number beside NaN does."""
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
-    is_beyond = (pair.difference > noise.limits(pair)) | one_is_nan
+    is_beyond = (pair.difference > noise.band(pair.steps)) | one_is_nan
     if not is_beyond.any() and noise.measured is None:
         is_beyond = _unacceptable(pair)
     if not is_beyond.any():

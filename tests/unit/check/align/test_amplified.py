@@ -52,7 +52,7 @@ def test_rounding_that_grows_to_the_size_of_the_jumps_of_the_losses_accuses_nobo
     assert found.parted is None, found.parted
     assert [each.code for each in found.hints] == ["later"]
     said = verdict(found, *(_record(name, reference, precision) for name in "ab"))
-    assert found.hints[0].measured in said and ("this training amplifies it" in said or precision == "bf16")
+    assert "this training amplifies it" in said
 
 
 def test_difference_above_what_the_losses_jump_by_is_none_of_an_unstable_training() -> None:
@@ -85,13 +85,11 @@ def test_late_difference_of_one_sign_is_told_in_16_bits() -> None:
 
 def test_update_that_changes_the_loss_leaves_room_for_its_rounding() -> None:
     """In bf16 an update that takes a fifth of the loss away does so within some percent of itself."""
-    reference = np.full(6, 5.0)
-    reference[2:] = 4.0
-    candidate = reference.copy()
-    candidate[2:] += 0.1
-    assert _compared(reference, candidate, "bf16").parted is None
-    assert _compared(reference, candidate, "fp32").parted is not None
-    candidate[2:] += 0.4
-    assert _compared(reference, candidate, "bf16").parted is not None
-    steady = np.full(6, 4.0)
-    assert _compared(steady, steady + 0.1 * (np.arange(6) > 1), "bf16").parted is not None
+    reference = _unstable(8) + np.where(np.arange(STEPS) < 2, 1.0, 0.0)
+    for apart, is_told in ((0.1, False), (0.6, True)):
+        candidate = reference.copy()
+        candidate[2] += apart
+        found = _compared(reference, candidate, "bf16")
+        assert (found.parted is not None) is is_told, found.findings
+        assert bool(found.hints) is not is_told
+        assert _compared(reference, candidate, "fp32").parted is not None

@@ -267,3 +267,12 @@ def test_weights_that_differ_where_the_sides_hold_them_in_other_types_prove_noth
 @pytest.mark.parametrize(("share", "text"), [(0.0, "0.00%"), (3e-7, "3e-05%"), (0.0123, "1.23%")])
 def test_small_percentages_keep_a_digit(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(("apart", "is_named"), [(1e-5, True), (0.1, False)])
+def test_first_losses_as_far_apart_as_tf32_makes_them_name_the_settings(apart: float, is_named: bool) -> None:
+    one, other = (side(name, [1e-3] * 4) for name in ("one", "other"))
+    other = replace(other, curve=replace(other.curve, losses=other.curve.losses * (1 + apart)))
+    parted = compare_trainings(one, other, expected_noise(one, other)).parted
+    assert parted is not None and parted.code == "forward"
+    assert any("allow_tf32" in each for each in parted.evidence) is is_named
