@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
-import csv
-import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ascendtune.check.align.curve import Curve, Floats, no_records
+from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.depth import depth_of_config, depth_of_names
 from ascendtune.check.align.dump import Dump, find_dump
 from ascendtune.check.align.msprobe import find_msprobe
+from ascendtune.check.align.other_logs import (
+    EVENTS,
+    MOST_BYTES,
+    Log,
+    log_of,
+    read_json_lines,
+    read_table,
+    read_tensorboard,
+    read_trainer_state,
+)
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular, walk
-from ascendtune.core.foreign_json import object_of, parsed_json, read_json_object, read_regular_file, value_at
+from ascendtune.core.foreign_json import object_of, read_json_object, value_at
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
 from ascendtune.recipe.changes import leaves_of
 
-_TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}
-_OURS = {name: name for name in (*_TRAINER, "labelled_tokens", "groups", "batch_hash", "tokens", "tokens_seen")}
-# LlamaFactory, src/llamafactory/train/callbacks.py (LogCallback).
-_LLAMAFACTORY = {"step": "current_steps", "loss": "loss", "learning_rate": "lr"}
-# Names of columns and TensorBoard tags, the likeliest first; compared in lower case, and behind the last " - " of
-# a wandb export.
-_NAMES = {
-    "step": ("step", "global_step", "train/global_step", "iteration", "iter", "current_steps"),
-    "loss": ("loss", "train/loss", "train_loss", "training_loss", "lm loss", "value"),
-    "grad_norm": ("grad_norm", "train/grad_norm", "grad norm"),
-    "learning_rate": ("learning_rate", "train/learning_rate", "lr"),
+_OURS = {
+    name: name
+    for name in (
+        *("step", "loss", "grad_norm", "learning_rate", "labelled_tokens", "groups", "batch_hash"),
+        *("tokens", "tokens_seen"),
+    )
 }
-_MEANS_OVER_STEPS = ("transformers Trainer", "LLaMA-Factory")
-"""Since the last record (transformers 5.23, `_maybe_log_save_evaluate`)."""
-_EVENTS = "events.out.tfevents"
 _MOST_DIRECTORIES = 10_000
 """That are searched for events."""
 _COARSEST_FIRST = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
-_MOST_BYTES = 512 << 20
-"""A record of a step takes some hundred bytes: this is a million steps."""
 _SHOWN = 5
-_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,(\d{1,2}|\d{4,})([eE][-+]?\d+)?\s*")
-"""A number whose comma does not part thousands."""
-_LONGEST_FIELD = 128 << 10
-"""In bytes; the limit of the csv module is one for the process, and reading of data raises it."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +105,16 @@ def read_training_record(path: Path) -> TrainingRecord:
         )
     if path.is_dir():
         return _read_directory(path)
-    if path.name.startswith(_EVENTS):
-        return _foreign(path, "TensorBoard", *_tensorboard(path), rounded=False)
+    if path.name.startswith(EVENTS):
+        return _foreign(path, read_tensorboard(path))
     if path.suffix == ".jsonl":
-        return _json_lines(path)
+        return _foreign(path, read_json_lines(path))
     if path.suffix == ".json" and (dump := find_msprobe(path)) is not None:
         return TrainingRecord(path.parent.name, path, "msprobe", Curve.empty(), dump=dump)
     if path.suffix == ".json":
-        return _trainer_state(path)
+        return _foreign(path, read_trainer_state(path))
     if path.suffix in (".csv", ".tsv"):
-        return _table(path)
+        return _foreign(path, read_table(path))
     raise InputError(
         f"'{path.name}' is not a known record of a training run",
         code="unknown-training-record",
@@ -194,18 +186,25 @@ def _events_below(path: Path) -> list[Path]:
                 remedy="give the directory of one training, or the file itself",
                 where=path,
             )
-        found += [directory / name for name in names if name.startswith(_EVENTS)]
+        found += [directory / name for name in names if name.startswith(EVENTS)]
     return sorted(each for each in found if each.is_file())
 
 
 def _read_run(run: RunDir) -> TrainingRecord:
     record = run.read()
     if isinstance(record.get("imported"), dict):
-        return _foreign(run.path, "TensorBoard", run.read_metrics(), _OURS, rounded=False)
+        return _foreign(run.path, log_of("TensorBoard", run.path, run.read_metrics(), _OURS, rounded=False))
     precision = value_at(record, "resolved", "precision", "compute")
     recipe = leaves_of(read_document(run.recipe).values)
     dump, weights = find_dump(run.dumps), _start_weights(run)
-    curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
+    if dump is None and not (run.metrics.is_file() and run.metrics.stat().st_size):
+        raise DataError(
+            "the run has recorded no step",
+            code="no-training-records",
+            remedy=f"see how it ended: ascendtune runs show {run.path}",
+            where=run.path,
+        )
+    curve = _metrics(run.metrics) if run.metrics.is_file() else Curve.empty()
     is_of_groups = recipe.get("method.stage") not in ("pretrain", "sft")
     return TrainingRecord(
         name=run.path.name,
@@ -261,7 +260,7 @@ def _metrics(path: Path) -> Curve:
     if not path.is_file():
         return Curve.of_columns({"step": np.empty(0)}, [], resolution=0.0, source=str(path))
     with open_regular(path) as file:
-        content = file.read(_MOST_BYTES)
+        content = file.read(MOST_BYTES)
     # A last line without newline is a write that was cut off.
     whole = content[: content.rfind(b"\n") + 1]
     fields = [(name, pa.string() if name == "batch_hash" else pa.float64()) for name in _OURS]
@@ -292,109 +291,5 @@ def _floats(column: Any) -> Floats:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _foreign(
-    path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool
-) -> TrainingRecord:
-    curve = Curve.of_records(records, names, rounded=rounded, source=str(path))
-    return TrainingRecord(
-        path.name, path, kind, replace(curve, readings=("steps",)) if kind in _MEANS_OVER_STEPS else curve
-    )
-
-
-def _trainer_state(path: Path) -> TrainingRecord:
-    history = read_json_object(path, _MOST_BYTES).get("log_history")
-    if not isinstance(history, list):
-        raise no_records(path)
-    records = (each for each in history if isinstance(each, dict))
-    return _foreign(path, "transformers Trainer", records, _TRAINER, rounded=True)
-
-
-def _json_lines(path: Path) -> TrainingRecord:
-    content = read_regular_file(path, _MOST_BYTES)
-    # A last line without newline is a write that was cut off.
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    records = [parsed_json(line, path) for line in lines if line.strip()]
-    rows = [each for each in records if isinstance(each, dict)]
-    if rows and "current_steps" in rows[0]:
-        return _foreign(path, "LLaMA-Factory", iter(rows), _LLAMAFACTORY, rounded=True)
-    names = _names_of(list(dict.fromkeys(key for row in rows[:100] for key in row)), path)
-    return _foreign(path, "JSON lines", iter(rows), names, rounded=True)
-
-
-def _table(path: Path) -> TrainingRecord:
-    text = read_regular_file(path, _MOST_BYTES).decode("utf-8-sig", errors="replace")
-    try:
-        dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
-    except csv.Error:
-        dialect = csv.excel
-    csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        rows = list(csv.DictReader(text.splitlines(), dialect=dialect))
-    except csv.Error as error:
-        raise DataError(
-            f"the table cannot be read: {error}",
-            code="table-unreadable",
-            remedy="export it again, with a column `step` and a column `loss`",
-            where=path,
-        ) from error
-    names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
-    # Where semicolons part the columns, a comma may part the decimal places; between commas such a cell is quoted.
-    has_comma = any(_DECIMAL_COMMA.fullmatch(row.get(key) or "") for row in rows for key in names.values())
-    decimal = "," if dialect.delimiter == ";" or has_comma else "."
-    cells = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
-    # An empty cell is not NaN: exports of several runs or several metrics have gaps.
-    records = ({key: value for key, value in row.items() if value is not None} for row in cells)
-    return _foreign(path, "CSV", records, names, rounded=True)
-
-
-def _cell(text: str | None, decimal: str) -> float | None:
-    """The number in a cell, such as 1234.5, `1,234.5` or, with a decimal comma, `1.234,5`; None where it has none."""
-    try:
-        if text and decimal in text:
-            text = text.replace({",": ".", ".": ","}[decimal], "").replace(decimal, ".")
-        return float(text) if text else None
-    except ValueError:
-        return None
-
-
-def _names_of(columns: list[str], path: Path) -> dict[str, str]:
-    """Which column holds which number.
-
-    Raises:
-        DataError: no column is known as the step or as the loss.
-    """
-    if not columns:
-        raise no_records(path)
-    by_name: dict[str, str] = {}
-    for column in columns:
-        by_name.setdefault(column.rpartition(" - ")[2].strip().lower(), column)
-    found = {name: by_name[each] for name, known in _NAMES.items() for each in reversed(known) if each in by_name}
-    if missing := [name for name in ("step", "loss") if name not in found]:
-        raise DataError(
-            f"no column holds the {missing[0]}: the columns are {', '.join(columns[:10])}",
-            code="unknown-columns",
-            remedy="name the columns `step` and `loss`",
-            where=path,
-        )
-    return found
-
-
-def _tensorboard(path: Path) -> tuple[Iterator[dict[str, Any]], dict[str, str]]:
-    """Records of the file, and of those beside it: a resumed run has written several."""
-    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-
-    by_step: dict[int, dict[str, Any]] = {}
-    # The loader of TensorBoard would wait for a pipe.
-    for file in sorted(each for each in path.parent.glob(f"{_EVENTS}*") if each.is_file()):
-        for event in LegacyEventFileLoader(str(file)).Load():
-            for value in event.summary.value:
-                number = value.simple_value if value.HasField("simple_value") else _scalar_of(value.tensor)
-                if number is not None:
-                    by_step.setdefault(event.step, {"step": event.step})[value.tag] = number
-    names = _names_of(list(dict.fromkeys(key for record in by_step.values() for key in record)), path)
-    return iter(by_step.values()), names
-
-
-def _scalar_of(tensor: Any) -> float | None:
-    values = list(tensor.float_val) or list(tensor.double_val)
-    return float(values[0]) if len(values) == 1 and math.isfinite(values[0]) else None
+def _foreign(path: Path, log: Log) -> TrainingRecord:
+    return TrainingRecord(path.name, path, log.kind, log.curve)

@@ -179,6 +179,17 @@ def test_metrics_that_no_run_writes_are_damaged(tmp_path: Path, content: bytes) 
     assert ended.returncode == 1 and "record-damaged" in ended.stderr
 
 
+@pytest.mark.parametrize("content", [None, b""])
+def test_run_without_a_step_is_told_as_such(tmp_path: Path, content: bytes | None) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"state": "failed", "attempts": []}))
+    (tmp_path / "recipe.yaml").write_text("name: run\n")
+    if content is not None:
+        (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_training_record(tmp_path)
+    assert caught.value.code == "no-training-records" and "runs show" in (caught.value.remedy or "")
+
+
 def test_field_longer_than_tables_have_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('step,loss\n1,"' + "9" * 200_000 + '"\n')
     assert len(list(rows_of_csv(tmp_path / "a.csv"))) == 1, "data may have it"
