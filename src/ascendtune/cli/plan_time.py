@@ -88,7 +88,8 @@ def history_text(runs: Sequence[PastRun]) -> str:
                 f"{each.features.stage} {each.features.tuner}", each.features.precision,
                 f"{each.features.ranks} × {each.features.strategy}", seconds_text(each.step_seconds),
                 _error_text(each.predicted_seconds, each.step_seconds),
-                format_bytes(each.peak_bytes) if each.peak_bytes else "-", _error_text(each.predicted_bytes, each.peak_bytes),
+                format_bytes(each.peak_bytes) if each.peak_bytes else "-",
+                _error_text(each.predicted_bytes, each.peak_bytes),
             ]
         )  # fmt: skip
     heads = ["model", "method", "precision", "ranks", "step", "error", "peak", "peak error"]

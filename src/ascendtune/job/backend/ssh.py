@@ -177,7 +177,7 @@ class _Run:
 
     def _fail(self, ending: LauncherExit) -> None:
         # A torchrun that was killed is told of when its ranks have ended, as those of other hosts may have before.
-        is_earlier = ending.exit_code < 0 and "kill" not in self._told
+        is_earlier = ending.exit_code < 0 and "kill" not in self._sent
         if self._failure is None or (is_earlier and self._failure.lost is None and self._failure.exit_code >= 0):
             self._failure, self._failed_at = ending, self._failed_at or time.monotonic()
 
