@@ -18,19 +18,7 @@ from workplace import Workplace, furnish
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
-_GROUP = """
-import time
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.ones(1)
-for _ in range(20):
-    dist.all_reduce(total)
-    total /= dist.get_world_size()
-    time.sleep(0.2)
-print("all", dist.get_world_size(), "ranks:", total.item())
-"""
-"""A program of a user's: it meets the other ranks by MASTER_ADDR and MASTER_PORT."""
+_PROGRAM = str(Path(__file__).with_name("gloo_group.py"))
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +31,6 @@ def _start(place: Workplace, *words: str) -> subprocess.Popen[str]:
     argv = [sys.executable, "-m", "ascendtune", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, cwd=place.path, env={**os.environ, **own}, text=True, stdout=pipe, stderr=pipe)
-
-
-def _program(place: Workplace) -> str:
-    path = place.path / "group.py"
-    path.write_text(_GROUP)
-    return str(path)
 
 
 def test_training_on_one_device_listens_on_nothing(place: Workplace) -> None:
@@ -69,7 +51,7 @@ def test_training_on_one_host_listens_on_loopback_only(place: Workplace, strateg
 
 
 def test_a_program_of_the_user_listens_on_loopback_only(place: Workplace) -> None:
-    job = _start(place, "launch", "--devices", "2", "--", sys.executable, _program(place))
+    job = _start(place, "launch", "--devices", "2", "--", sys.executable, _PROGRAM)
     found = seen_until_the_end(job, lambda: below(job.pid))
     out, err = job.communicate()
     assert job.returncode == 0 and "[rank 1] all 2 ranks: 1.0" in out, err
@@ -126,7 +108,7 @@ def _is_torchruns(each: Listener) -> bool:
 
 def test_a_stranger_runs_no_code_in_a_program_that_is_launched(place: Workplace, loot: Path) -> None:
     attack = Attack(loot)
-    job = _start(place, "launch", "--devices", "2", "--", sys.executable, _program(place))
+    job = _start(place, "launch", "--devices", "2", "--", sys.executable, _PROGRAM)
     # What the program's own process group takes from a stranger is the program's affair; the store is ours.
     said = _attacked(job, lambda: below(job.pid), attack, _is_torchruns)
     out, err = job.communicate()
