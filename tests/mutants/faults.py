@@ -1005,7 +1005,7 @@ FAULTS = [
     ),
     Fault(
         "train/deferred_weights.py",
-        "weight.clone() if self._stay_whole else weight",
+        "weight.clone() if self._unsharded else weight",
         "weight",
         "weights stay mapped from files that may be replaced",
         "tests/integration/train/test_quantised.py::test_nothing_stays_mapped_from_the_files",

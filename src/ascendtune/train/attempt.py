@@ -115,7 +115,7 @@ def _train(
     _set_torch_defaults(device, stack)
     strategy = make_strategy(recipe, device, model_directory)
     stack.callback(strategy.close)
-    strategy.in_own_time, strategy.writes_in_own_time = barrier.work, barrier.for_thread("checkpoint").work
+    strategy.uneven_work, strategy.uneven_writing = barrier.work, barrier.for_thread("checkpoint").work
     host = socket.gethostname()
     hosts = list(dict.fromkeys(strategy.gather(host)))
     if strategy.is_main:

@@ -30,11 +30,11 @@ class DeferredWeights:
 
     Args:
         locations: parameter -> (file, name of its tensor in that file).
-        stay_whole: the weights are not sharded; they are copied, as a file that stays mapped may be replaced.
+        unsharded: the weights are not sharded; they are copied, as a file that stays mapped may be replaced.
     """
 
-    def __init__(self, locations: dict[nn.Parameter, tuple[Path, str]], *, stay_whole: bool) -> None:
-        self._locations, self._stay_whole = locations, stay_whole
+    def __init__(self, locations: dict[nn.Parameter, tuple[Path, str]], *, unsharded: bool) -> None:
+        self._locations, self._unsharded = locations, unsharded
 
     def fill(self, module: nn.Module) -> None:
         """Read the weights of `module` and its submodules that have not been read yet."""
@@ -47,7 +47,7 @@ class DeferredWeights:
             with safe_open(path, framework="pt") as file:
                 for parameter, name in entries:
                     weight = file.get_tensor(name)
-                    parameter.data = _in_own_pages(weight.clone() if self._stay_whole else weight, parameter.dtype)
+                    parameter.data = _in_own_pages(weight.clone() if self._unsharded else weight, parameter.dtype)
 
 
 def _in_own_pages(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -83,7 +83,7 @@ def may_defer(section: ModelSection, method: MethodSection) -> bool:
 
 def deferred_model(
     kind: Any, directory: Path, config: Any, *,
-    dtype: torch.dtype, implementation: str, vocabulary: int, stay_whole: bool = False,
+    dtype: torch.dtype, implementation: str, vocabulary: int, unsharded: bool = False,
 ) -> tuple[Any, DeferredWeights] | None:  # fmt: skip
     """A transformers model without weights, and the files that have them; None if loading is more than copying.
 
@@ -93,7 +93,7 @@ def deferred_model(
         kind: an auto class.
         implementation: of attention.
         vocabulary: number of the tokenizer's tokens; the embeddings must have as many rows.
-        stay_whole: as in `DeferredWeights`.
+        unsharded: as in `DeferredWeights`.
     """
     if getattr(config, "quantization_config", None) is not None:
         return None
@@ -130,7 +130,7 @@ def deferred_model(
         # The same object, so that tied weights stay tied.
         torch.utils.swap_tensors(parameter, nn.Parameter(stand_in, parameter.requires_grad))
     _read_generation_config(model, directory)
-    return model, DeferredWeights(locations, stay_whole=stay_whole)
+    return model, DeferredWeights(locations, unsharded=unsharded)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class Loop:
                     self._step(source)
                 counters.step += 1
                 if self.checkpoint_every < self.schedule.total_steps:
-                    self.checkpointer.make_room()
+                    self.checkpointer.preallocate()
                 self._record(last)
                 if self._should_evaluate(counters.step):
                     self._evaluate()

@@ -108,7 +108,7 @@ def load_deferred(
     precision: Precision,
     implementation: str,
     vocabulary: int,
-    stay_whole: bool,
+    unsharded: bool,
 ) -> tuple[Any, DeferredWeights] | None:
     """Same as `load_model`, with the weights still in their files; None for a model that must be loaded as a whole.
 
@@ -121,7 +121,7 @@ def load_deferred(
         deferred = deferred_model(
             auto_class(method.stage), directory, config,
             dtype=DTYPES[precision.weights], implementation=implementation, vocabulary=vocabulary,
-            stay_whole=stay_whole,
+            unsharded=unsharded,
         )  # fmt: skip
     if deferred is not None:
         deferred[0].train()

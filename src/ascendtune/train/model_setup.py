@@ -66,19 +66,19 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         set_single_score(config, prepared.pad_id)
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
-    with strategy.in_own_time("loads the model"):
+    with strategy.uneven_work("loads the model"):
         model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
         linears = quantisable_linears(model, recipe.model)
         if linears:
             fill = quantising(linears, recipe.model, fill, device.torch_device)
-        elif not strategy.divides_weights:
+        elif not strategy.shards_weights:
             model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
     adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
     require_no_parameter_adapted(tuned, linears)
-    with strategy.in_own_time("loads the model"):
-        if linears and not strategy.divides_weights:
+    with strategy.uneven_work("loads the model"):
+        if linears and not strategy.shards_weights:
             # After the tuner, which adds adapters to plain linear layers only.
             fill(model)
             model.to(device.torch_device)
@@ -91,7 +91,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         recompute_activations(model, recipe.memory)
         root = RootModule(model)
     # Apart from the work above, whose duration differs between hosts: ranks of fsdp synchronise before they fill.
-    with strategy.in_own_time("loads the model"):
+    with strategy.uneven_work("loads the model"):
         strategy.shard(root, precision, fill)
     return ModelSetup(config, precision, scaler, attention, kernels, tokenizer, root, tuned)
 
@@ -109,11 +109,11 @@ def _load(
 ) -> tuple[Any, Callable[[nn.Module], None]]:  # fmt: skip
     """The model, and the function that reads those weights of a part that are still in their files."""
     section, implementation = recipe.model, attention.implementation()
-    if strategy.divides_weights or section.quantization is not None:
+    if strategy.shards_weights or section.quantization is not None:
         deferred = load_deferred(
             section, recipe.method, directory, config,
             precision=precision, implementation=implementation, vocabulary=vocabulary,
-            stay_whole=not strategy.divides_weights,
+            unsharded=not strategy.shards_weights,
         )  # fmt: skip
         if deferred is not None:
             model, weights = deferred

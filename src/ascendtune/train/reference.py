@@ -248,7 +248,7 @@ def _another_model(
     section, config = section_of_reference(recipe, directory)
     # It is not trained, so its weights need no more precision than its products have.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
-    with strategy.in_own_time("loads the reference model"):
+    with strategy.uneven_work("loads the reference model"):
         model = load_model(
             section, "preference", directory, config,
             precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,

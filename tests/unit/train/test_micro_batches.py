@@ -118,7 +118,7 @@ def test_next_step_casts_the_new_weights(kind: Callable[[], nn.Module]) -> None:
 def test_casts_are_shared_where_there_are_several_micro_batches(micro_batches: int, expected: bool) -> None:
     strategy = Strategy(find_device())
     assert strategy.shares_casts(micro_batches) == expected
-    strategy.divides_weights = True
+    strategy.shards_weights = True
     assert not strategy.shares_casts(micro_batches)
 
 

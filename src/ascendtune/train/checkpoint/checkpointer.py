@@ -70,14 +70,14 @@ class Checkpointer:
         self._complete_step = 0
         self._has_room = False
 
-    def make_room(self) -> None:
+    def preallocate(self) -> None:
         """Allocate memory for the first checkpoint in the background: new pages take longer than the copy to them.
 
         Call it after a step, when the optimizer's state exists. Further calls do nothing.
         """
         if not self._has_room:
             self._has_room = True
-            self._content.make_room()
+            self._content.preallocate()
 
     def save(
         self,
@@ -156,7 +156,7 @@ class Checkpointer:
             MachineError: the checkpoint is damaged.
             InputError: it belongs to another model.
         """
-        with self._strategy.in_own_time("reads the checkpoint"):
+        with self._strategy.uneven_work("reads the checkpoint"):
             return self._load(directory)
 
     def _load(self, directory: Path) -> State:

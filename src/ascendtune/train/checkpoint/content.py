@@ -52,7 +52,7 @@ class CheckpointContent(ABC):
     def size_bytes(self) -> int:
         """Approximate size on disk of what `write` writes, of all ranks together."""
 
-    def make_room(self) -> None:  # noqa: B027  # forms that need no memory inherit this
+    def preallocate(self) -> None:  # noqa: B027  # forms that need no memory inherit this
         """Allocate memory for the first `write` in the background, once the state has its final size."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class NamedTensors(CheckpointContent):
         model: its trainable parameters are stored; frozen ones come from the base model.
         device: device of the parameters.
         rank: this process's rank of `ranks`.
-        in_own_time: returns the context for writing, which may take one host hours longer than another.
+        uneven_writing: returns the context for writing, which may take one host hours longer than another.
     """
 
     form = "tensors"
@@ -91,12 +91,12 @@ class NamedTensors(CheckpointContent):
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, device: Device, *, rank: int = 0, ranks: int = 1,
-        in_own_time: Callable[[], AbstractContextManager[None]] = nullcontext,
+        uneven_writing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         self._optimizer = optimizer
         self._rank = rank
         self._ranks = ranks
-        self._in_own_time = in_own_time
+        self._uneven_writing = uneven_writing
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._staging = Staging(device)
         # Made now: making it takes torchrun's store, and a torchrun that was killed has none for the last checkpoint.
@@ -105,8 +105,8 @@ class NamedTensors(CheckpointContent):
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
 
-    def make_room(self) -> None:
-        self._staging.make_room(parts_of_rank(self._tensors(), self._rank, self._ranks))
+    def preallocate(self) -> None:
+        self._staging.preallocate(parts_of_rank(self._tensors(), self._rank, self._ranks))
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         tensors = self._tensors()
@@ -122,7 +122,7 @@ class NamedTensors(CheckpointContent):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         path = file_of_rank(directory, self._rank)
         digests, failure = dict[str, str](), None
-        with self._in_own_time():
+        with self._uneven_writing():
             try:
                 write_files(directory, files)
                 digests[path.name] = self._staging.write(path)

@@ -95,7 +95,7 @@ class Staging:
         self._is_pinned = False
         self._room: Future[None] | None = None
 
-    def make_room(self, parts: Mapping[str, TensorPart]) -> None:
+    def preallocate(self, parts: Mapping[str, TensorPart]) -> None:
         """Allocate the memory for the first `copy` of `parts` in the background."""
         if self._layout is not None:
             return

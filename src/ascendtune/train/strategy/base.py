@@ -26,7 +26,7 @@ from ascendtune.train.object_collectives import refuse_foreign_pickles
 from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
-OwnTime = Callable[[str], AbstractContextManager[None]]
+WorkContext = Callable[[str], AbstractContextManager[None]]
 """`PatientBarrier.work`: context of work that may take one host hours longer than another ("loads the model")."""
 Answer = TypeVar("Answer")
 COMFORTABLE = 0.7
@@ -73,7 +73,7 @@ class Strategy:
     """One device. Subclasses such as `ddp` override the differences."""
 
     name = "single"
-    divides_weights = False
+    shards_weights = False
     """Whether `shard` moves weights to the device part by part, so that no rank has the whole model there."""
     is_sharded = False
     """Whether a rank has only its shard of a gradient or a trained weight."""
@@ -83,8 +83,8 @@ class Strategy:
     """Whether the optimizer clips in its own step, and skips steps with gradients that are not finite."""
 
     def __init__(self, device: Device, reason: str = "one device") -> None:
-        self.in_own_time: OwnTime = lambda doing: nullcontext()
-        self.writes_in_own_time: OwnTime = lambda doing: nullcontext()
+        self.uneven_work: WorkContext = lambda doing: nullcontext()
+        self.uneven_writing: WorkContext = lambda doing: nullcontext()
         """The same for the thread that writes checkpoints."""
         self.device = device
         self.reason = reason
@@ -125,7 +125,7 @@ class Strategy:
 
         Sharded weights are gathered in the compute dtype for each micro-batch.
         """
-        return micro_batches > 1 and not self.divides_weights
+        return micro_batches > 1 and not self.shards_weights
 
     def loop_precision(self, precision: Precision) -> Precision:
         """Precision in the loop, around the objective: autocast, and scaling of fp16 losses."""
@@ -178,7 +178,7 @@ class Strategy:
         """Weights and optimizer state in the form of this strategy's checkpoints."""
         return NamedTensors(
             model, optimizer, self.device,
-            rank=self.rank, ranks=self.world_size, in_own_time=lambda: self.writes_in_own_time("writes a checkpoint"),
+            rank=self.rank, ranks=self.world_size, uneven_writing=lambda: self.uneven_writing("writes a checkpoint"),
         )  # fmt: skip
 
     def gather(self, text: str) -> list[str]:

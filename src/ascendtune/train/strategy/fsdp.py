@@ -50,7 +50,7 @@ class FsdpStrategy(GroupStrategy):
     """Gradients are sharded between micro-batches, unless `reduces_once`: then each rank keeps full ones."""
 
     name = "fsdp"
-    divides_weights = True
+    shards_weights = True
     is_sharded = True
     reduces_once = False
     """Whether each rank adds up full gradients of a step's micro-batches and reduces them after the last one."""

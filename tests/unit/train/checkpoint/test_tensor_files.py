@@ -95,14 +95,14 @@ def test_memory_is_used_again_and_holds_the_newest_values(tmp_path: Path) -> Non
 
 def test_room_that_was_made_is_used_by_the_first_copy_and_made_once(tmp_path: Path) -> None:
     staging, tensor = Staging(find_device()), torch.ones(3, 5000)
-    staging.make_room({"a": part_of(tensor)})
+    staging.preallocate({"a": part_of(tensor)})
     assert staging._room is not None
     staging._room.result(20)
     room = staging._buffer.data_ptr()
     staging.copy({"a": part_of(tensor)})
     assert staging._buffer.data_ptr() == room
     # Where there was a copy first, its content is kept: it may be written at this moment.
-    staging.make_room({"a": part_of(tensor)})
+    staging.preallocate({"a": part_of(tensor)})
     assert staging._room is None
     staging.write(tmp_path / "file")
     assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
@@ -114,7 +114,7 @@ def test_room_is_pinned_for_the_device_of_this_rank(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(device, "use_in_thread", lambda: told.append(("device", threading.get_ident())))
     monkeypatch.setattr(device, "pin", lambda buffer: bool(told.append(("pin", threading.get_ident()))))
     staging = Staging(device)
-    staging.make_room({"a": part_of(torch.ones(3))})
+    staging.preallocate({"a": part_of(torch.ones(3))})
     assert staging._room is not None
     staging._room.result(20)
     names, threads = zip(*told, strict=True)
@@ -151,7 +151,7 @@ def test_room_that_could_not_be_made_is_made_by_the_first_copy(tmp_path: Path, m
 
     with monkeypatch.context() as patched:
         patched.setattr(staging._device, "pin", fails)
-        staging.make_room({"a": part_of(tensor)})
+        staging.preallocate({"a": part_of(tensor)})
         assert staging._room is not None and staging._room.exception(20)
     staging.copy({"a": part_of(tensor)})
     staging.write(tmp_path / "file")
@@ -161,7 +161,7 @@ def test_room_that_could_not_be_made_is_made_by_the_first_copy(tmp_path: Path, m
 def test_room_for_other_tensors_does_not_matter(tmp_path: Path) -> None:
     """As after a first step that was skipped: the optimizer has no state yet."""
     staging, tensor = Staging(find_device()), torch.ones(3)
-    staging.make_room({"a": part_of(torch.ones(7))})
+    staging.preallocate({"a": part_of(torch.ones(7))})
     staging.copy({"a": part_of(tensor)})
     staging.write(tmp_path / "file")
     assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
