@@ -1,1 +1,1 @@
-"""Do two machines train the same model? Two records of training are compared stage by stage."""
+"""Comparison of two recorded trainings of the same model on two machines, stage by stage."""

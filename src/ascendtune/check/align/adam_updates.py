@@ -1,16 +1,16 @@
-"""Does a side's optimizer make of its own gradients the updates that Adam makes of them?
+"""Whether the updates of a side's optimizer are those of Adam for the side's own gradients.
 
-Gradients of two bf16 trainings differ by several percent, and so do their updates: an epsilon or a beta that differs
-is far below that. But each side dumps what went into its optimizer and what came out, in fp32. From the dumped
+Gradients of two bf16 trainings differ by several percent, and so do their updates; the effect of another epsilon or
+beta is far smaller. But each side dumps the inputs and the outputs of its optimizer, in fp32. From the dumped
 gradients of step 1 on, d is Adam's direction (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) under given settings,
 and the update of a parameter w is
 
     after - before = -a · d - b · w
 
-with the learning rate a and, decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101), b = a · weight decay. Both are
-fitted for each parameter. Rounding of w to its dtype is all that disturbs this: what is left is mostly below 1e-4 of
-the update, whatever the type of the matrix products. Where the reference's updates follow its settings so and the
-candidate's do not, the one setting is looked for with which they do.
+with the learning rate a and, if weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101),
+b = a · weight decay. Both are fitted for each parameter. The only error is the rounding of w to its dtype: the residual
+is mostly below 1e-4 of the update, whatever the dtype of the matrix products. If the reference's updates follow its
+settings and the candidate's do not, each setting is varied alone to find the one that explains the candidate's.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ascendtune.check.align.tensor_noise import CERTAIN, unit_of
 from ascendtune.core.foreign_json import is_number, object_of
 
 _MOST_STEPS = 3
-"""From step 1 on: the second shows betas and clipping."""
+"""Counted from step 1: betas and clipping show in the second step."""
 _FEWEST = 8
-"""Samples of a parameter that must be known, for two fitted numbers."""
+"""Known samples that a parameter needs for a fit of two numbers."""
 _FOLLOWS = 1e-3
-"""Largest remainder of the reference's updates, relative to them. With a larger one its optimizer is not this Adam."""
+"""Largest relative residual of the reference's updates; if it is larger, the optimizer is not this Adam."""
 _EXPLAINS = 10.0
-"""A setting explains the candidate's updates if it leaves this many times less of them than the reference's do."""
+"""A setting explains the candidate's updates if it reduces their residual by this factor."""
 _ROUNDED = 2.0**-8
-"""Largest remainder that gradients leave which are rounded to bf16 before the optimizer reads them."""
+"""Largest residual if gradients are rounded to bf16 before the optimizer reads them."""
 _RATE = 1e-3
 _DECAY = 0.05
-"""Least relative differences of learning rate and weight decay that count."""
+"""Least relative differences of learning rate and weight decay that are reported."""
 _TESTED = {
     "epsilon": (0.0, 1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
     "beta1": (0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99),
@@ -57,7 +57,7 @@ class AdamSettings:
     """The settings of an Adam optimizer.
 
     Attributes:
-        max_grad_norm: gradients are clipped to it; None where they are not.
+        max_grad_norm: norm to which gradients are clipped; None for no clipping.
         decay_in_gradient: weight decay that is added to the gradient, as torch.optim.Adam does.
         has_epsilon_in_root: the divisor is sqrt(v + epsilon), not sqrt(v) + epsilon.
     """
@@ -77,8 +77,8 @@ class OtherUpdate:
 
     Attributes:
         setting: a field of AdamSettings, `learning_rate` (then the values are 1 and the factor) or `weight_decay`.
-        expected, found: its value on the reference, and the one that explains the candidate's updates.
-        parameters: those concerned, in their order.
+        expected, found: value on the reference, and the value that explains the candidate's updates.
+        parameters: names of the parameters concerned, in the order of the dump.
     """
 
     setting: str
@@ -89,13 +89,13 @@ class OtherUpdate:
 
 @dataclass(frozen=True)
 class AdamCheck:
-    """A comparison of both optimizers, by the updates that were dumped.
+    """A comparison of both optimizers by the dumped updates.
 
     Attributes:
-        steps: how many, from step 1 on, were checked; the last is the one that differs, where one does.
-        left, left_of_candidate: what is left of the updates of that step, relative to them, under `settings`.
-        other: how the candidate's differ; None where they do not, or no single setting explains it.
-        is_same: whether they are the same.
+        steps: number of steps, from step 1, that were checked; the last one is the one that differs, if any does.
+        left, left_of_candidate: relative residual of the updates of the last step under `settings`, for each side.
+        other: the setting that differs; None if none does, or if no single setting explains the difference.
+        is_same: whether the optimizers are the same.
     """
 
     settings: AdamSettings
@@ -107,7 +107,7 @@ class AdamCheck:
 
 
 def adam_settings(recipe: Mapping[str, Any] | None, facts: Mapping[str, Any]) -> AdamSettings | None:
-    """From the leaves of a recipe, or from the facts of a recorded training; None where the optimizer is another."""
+    """Settings from the leaves of a recipe, or from the facts of a recorded training; None for another optimizer."""
     decay = None
     if recipe is not None:
         name, clip = recipe.get("optim.optimizer"), recipe.get("optim.max_grad_norm")
@@ -128,17 +128,17 @@ def adam_settings(recipe: Mapping[str, Any] | None, facts: Mapping[str, Any]) ->
 
 
 def other_settings(one: AdamSettings, other: AdamSettings) -> dict[str, tuple[float, float]]:
-    """Settings that both sides name and that differ; clipping may have been done by code that was not followed."""
+    """Settings that are known on both sides and differ; None is unknown, since code that was not traced may clip."""
     named = ("beta1", "beta2", "epsilon", "max_grad_norm", "decay_in_gradient")
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in named}
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
 def check_adam(reference: Dump, candidate: Dump, settings: AdamSettings) -> AdamCheck | None:
-    """Check the first steps, up to one that the candidate makes otherwise.
+    """Check the first steps, up to the first one in which the candidate's update differs.
 
     Returns:
-        None where the reference's updates are not those of `settings`, or too little was dumped.
+        None if the reference's updates do not follow `settings`, or too little was dumped.
 
     Raises:
         DataError, RecipeError, MachineError: a file cannot be read.
@@ -165,10 +165,10 @@ class _Fit:
     """The fit of the updates of one step.
 
     Attributes:
-        rate, decay: (parameters,) the learning rate a, and b / a; NaN where it cannot be told.
+        rate, decay: (parameters,) the learning rate a, and b / a; NaN if it cannot be determined.
         rate_error, decay_error: (parameters,) their standard deviations, relative and absolute.
-        left: what is left of the updates, relative to them: the median of all parameters.
-        floor: the same of what rounding of the parameters leaves.
+        left: median over the parameters of the relative residual.
+        floor: the same of the residual that rounding of the parameters causes.
     """
 
     rate: Floats
@@ -183,9 +183,9 @@ class _Updates:
     """Samples of all parameters of the first steps: (parameters, samples) float64, NaN where unknown.
 
     Args:
-        steps: of each step gradients, parameters before and after.
-        norms: of all gradients in each step.
-        units: (parameters, 1) u of each parameter's dtype.
+        steps: for each step, the gradients and the parameters before and after it.
+        norms: norm of all gradients, for each step.
+        units: (parameters, 1) rounding unit u of each parameter's dtype.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class _Updates:
 
     @classmethod
     def of_steps(cls, dumps: Sequence[RankDump]) -> _Updates | None:
-        """None where no parameter has all of its tensors."""
+        """Samples of all parameters that have all their tensors; None if there is none."""
         phases = ("gradient", "parameter_before", "parameter_after")
         found = [
             {phase: {key.name: each for key, each in dump.tensors.items() if key.phase == phase} for phase in phases}
@@ -223,7 +223,7 @@ class _Updates:
         return cls(names, steps, norms, units)
 
     def follows(self, settings: AdamSettings) -> bool:
-        """Whether the updates of the last step are those of `settings`, and rounding of the weights is far below."""
+        """Whether the updates of the last step follow `settings`, with rounding of the weights far below them."""
         fit = self.fit(settings)
         return fit.floor <= _FOLLOWS and fit.left <= _FOLLOWS
 
@@ -278,7 +278,7 @@ class _Updates:
 
 
 def _compared(one: _Updates, other: _Updates, settings: AdamSettings) -> AdamCheck | None:
-    """The last step of both sides; None where rounding of the candidate's weights hides it."""
+    """Compare the last step of both sides; None if rounding of the candidate's weights hides a difference."""
     reference, candidate = one.fit(settings), other.fit(settings)
     if candidate.floor > _FOLLOWS or not math.isfinite(candidate.left):
         return None
@@ -301,7 +301,7 @@ def _compared(one: _Updates, other: _Updates, settings: AdamSettings) -> AdamChe
 def _other_rate(
     one: _Fit, other: _Fit, first: NDArray[np.int64], second: NDArray[np.int64], names: Sequence[str]
 ) -> OtherUpdate | None:
-    """Learning rates that differ by the same factor everywhere, or those of some parameters."""
+    """Learning rates that differ, by one factor for all parameters or for some of them."""
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = other.rate[second] / one.rate[first]
         error = np.hypot(one.rate_error[first], other.rate_error[second])
@@ -331,7 +331,7 @@ def _other_decay(
 
 
 def _explanations(updates: _Updates, settings: AdamSettings) -> Iterator[tuple[str, Any, float]]:
-    """Each setting with the value that fits best in its place, and what it leaves of the updates."""
+    """Each setting with the value that fits best in its place, and the residual with it."""
     for setting, tested in _TESTED.items():
         left = {value: updates.fit(replace(settings, **cast(Any, {setting: value}))).left for value in tested}
         best = min(left, key=lambda each: left[each])

@@ -1,7 +1,7 @@
-"""Which ingredient of a recipe makes two trainings part: what is swapped, in which order, and what the trials show.
+"""The ingredient of a recipe that makes two trainings diverge: what is swapped, in which order, and the conclusion.
 
-A trial trains the candidate again up to the step at which it parted, with some ingredients of the reference. An
-ingredient whose swap alone makes the trial agree with the reference is the cause. This module trains nothing.
+A trial trains the candidate again up to the step at which it diverged, with some ingredients of the reference. An
+ingredient whose swap alone makes the trial agree with the reference is the cause. This module does no training itself.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ATTENTIONS = get_args(ModelSection.model_fields["attention"].annotation)
 
 @dataclass(frozen=True)
 class TrainedRecipe:
-    """A recipe, and what the device made of it.
+    """A recipe, and what was resolved for the device.
 
     Attributes:
-        values: nested, with every default; `auto` is replaced by what the run has chosen, where a recipe can name it.
+        values: nested, with all defaults; `auto` is replaced by the resolved value if a recipe can contain that.
         asked: the same with `auto`, as in recipe.yaml.
         kernels: part of the model -> description of the operator that computed it.
-        ranks: number of processes; None where run.json does not say it.
+        ranks: number of processes; None if run.json does not contain it.
     """
 
     values: dict[str, Any]
@@ -53,7 +53,7 @@ class TrainedRecipe:
 
     @classmethod
     def of(cls, side: TrainingRecord) -> TrainedRecipe:
-        """Of a run of ours.
+        """The recipe of a run of ascendtune.
 
         Raises:
             RecipeError: recipe.yaml cannot be read.
@@ -74,11 +74,11 @@ class TrainedRecipe:
 
 @dataclass(frozen=True)
 class Swap:
-    """One ingredient.
+    """One ingredient, swapped.
 
     Attributes:
-        changes: recipe key -> value of the candidate and of the reference, where they differ.
-        obstacle: why it is not swapped; empty where it can be.
+        changes: recipe key -> values of the candidate and of the reference, for keys that differ.
+        obstacle: reason why it cannot be swapped; empty if it can.
     """
 
     name: str
@@ -87,17 +87,17 @@ class Swap:
 
     @property
     def text(self) -> str:
-        """`optim.epsilon: 0.1 -> 1e-08`"""
+        """The changes as text: `optim.epsilon: 0.1 -> 1e-08`."""
         return ", ".join(f"{key}: {_word(old)} -> {_word(new)}" for key, (old, new) in self.changes.items())
 
     @property
     def overrides(self) -> str:
-        """`optim.epsilon=1e-08`, as for the command line of `ascendtune train`."""
+        """The changes as overrides for the command line of `ascendtune train`: `optim.epsilon=1e-08`."""
         return " ".join(f"{key}={_word(new)}" for key, (_, new) in self.changes.items())
 
 
 def swaps_between(reference: TrainedRecipe, candidate: TrainedRecipe, names: Collection[str]) -> list[Swap]:
-    """The named ingredients in the order of the table, also those that cannot be swapped."""
+    """The named ingredients in the order of the table, including those that cannot be swapped."""
     return [_swap(name, keys, reference, candidate) for name, keys in INGREDIENTS.items() if name in names]
 
 
@@ -131,13 +131,13 @@ def trial_recipe(
     dump_steps: Sequence[int],
     run_dir: Path,
 ) -> Recipe:
-    """The candidate's recipe with the named ingredients of the reference, trained anew up to `last_step`.
+    """The candidate's recipe with the named ingredients of the reference, to be trained from step 1 to `last_step`.
 
     Args:
-        dump_steps: steps of which tensors are compared; empty where only records are.
+        dump_steps: steps whose tensors are compared; empty to compare records only.
 
     Raises:
-        RecipeError: these ingredients do not go together.
+        RecipeError: the combination of these ingredients is invalid.
     """
     values = deepcopy(candidate.asked)
     for name in swapped:
@@ -167,12 +167,12 @@ def _has_evaluation(data: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class SwapTrial:
-    """A repetition of the candidate.
+    """A repetition of the candidate with ingredients of the reference.
 
     Attributes:
-        swapped: ingredients of the reference in it.
-        agrees: with the reference up to the step; None where it could not be trained that far.
-        said: the verdict of the comparison, or why there is none.
+        swapped: the ingredients taken from the reference.
+        agrees: whether it agrees with the reference up to the step; None if it could not be trained that far.
+        said: the verdict of the comparison, or the reason why there is none.
     """
 
     swapped: tuple[str, ...]
@@ -181,12 +181,13 @@ class SwapTrial:
 
 
 def find_culprits(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool | None]) -> list[tuple[str, ...]]:
-    """The smallest sets of ingredients whose swap makes the candidate agree; empty where none does.
+    """The smallest sets of ingredients whose swap makes the candidate agree; empty if there is none.
 
-    First each ingredient alone. Where none agrees: all together, and where they do, pairs up to the first that agrees.
+    Each ingredient is tried alone first. If none agrees, all together; if these agree, pairs up to the first that
+    agrees.
 
     Args:
-        agrees: trains with a set swapped; None where this is not possible, and the ingredient is then left out.
+        agrees: trains with a set swapped; None if this is not possible, and the ingredient is then omitted.
     """
     outcomes = {name: agrees((name,)) for name in names}
     usable = tuple(name for name in names if outcomes[name] is not None)
@@ -203,12 +204,12 @@ def find_culprits(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool
 
 
 def most_trials(count: int) -> int:
-    """The largest number of trials that `find_culprits` makes with `count` ingredients."""
+    """The largest number of trials that `find_culprits` can need for `count` ingredients."""
     return count + (count > 1) + (count * (count - 1) // 2 if count > 2 else 0)
 
 
 def verdict(guilty: Sequence[tuple[str, ...]], step: int) -> str:
-    """One sentence."""
+    """The conclusion in one sentence."""
     names = [say(" and ").join(each) for each in guilty]
     if not names:
         return say("no ingredient explains why the runs part at step {step}", step=step)
@@ -229,7 +230,7 @@ def verdict(guilty: Sequence[tuple[str, ...]], step: int) -> str:
 def findings_of(
     trials: Sequence[SwapTrial], swaps: Sequence[Swap], guilty: Collection[tuple[str, ...]]
 ) -> list[Finding]:
-    """One for each trial, and one for each ingredient that was not swapped."""
+    """One finding for each trial, and one for each ingredient that was not swapped."""
     named = {each.name: each for each in swaps}
     found = []
     for trial in trials:
@@ -254,7 +255,7 @@ def findings_of(
 
 
 def _word(value: Any) -> str:
-    """As in a recipe."""
+    """`value` as it is written in a recipe."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""Loss curves: the numbers that a training recorded, step by step."""
+"""Loss curves: the numbers that a training recorded for each step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ascendtune.core.errors import DataError
 
 Floats = NDArray[np.float64]
 Reading = Literal["steps", "tokens", "single"]
-"""Of a record of several steps: their mean, the mean over what they have of labelled tokens, pairs or answers, or the
-loss of the last one."""
+"""Meaning of a record of several steps: the mean over the steps, the mean over their labelled tokens, pairs or answers,
+or the loss of the last step."""
 _MOST_STEPS = 2**53
-"""Above it a float does not hold every whole number."""
+"""Above it a float cannot represent every integer."""
 _COLUMNS = ("loss", "grad_norm", "learning_rate", "labelled_tokens", "groups")
 
 
@@ -28,13 +28,13 @@ class Curve:
 
     Attributes:
         steps: (records,) int64, strictly increasing.
-        losses, grad_norms, learning_rates: (records,) float64, NaN where not recorded or not finite.
-        readings: what a record of several steps may be; more than one where the log does not say it.
-        labelled_tokens: (records,) float64, NaN where not recorded.
-        groups: (records,) float64, pairs or answers, where the loss is a mean over these; NaN where not recorded.
-        batch_hashes: (records,) names of the rows of the last step of a record; None where not recorded.
-        resolution: half a unit of the last digit that losses were written with; 0 at full precision.
-        is_whole: each record is known to be about all steps since the one before, the first one from step 1 on.
+        losses, grad_norms, learning_rates: (records,) float64, NaN if not recorded or not finite.
+        readings: possible meanings of a record of several steps; more than one if the log does not specify it.
+        labelled_tokens: (records,) float64, NaN if not recorded.
+        groups: (records,) float64, number of pairs or answers if the loss is a mean over these; NaN if not recorded.
+        batch_hashes: (records,) hashes of the rows of a record's last step; None if not recorded.
+        resolution: half a unit of the last digit of the written losses; 0 at full precision.
+        is_whole: whether each record is known to cover all steps since the previous one, the first from step 1 on.
     """
 
     steps: NDArray[np.int64]
@@ -55,12 +55,12 @@ class Curve:
         """A curve from dictionaries.
 
         Args:
-            names: `step` and `loss`, and any of `grad_norm`, `learning_rate`, `labelled_tokens`, `groups`,
-                `batch_hash`, `tokens` of the record and `tokens_seen` since step 1, to the key in a record. A record
-                without step or loss, such as an evaluation, is left out. Of records of the same step, as after a
-                resume, the last counts.
-            rounded: losses were rounded to decimal places when they were written, so their digits are counted.
-            source: the file, for messages.
+            names: keys in a record by `step` and `loss`, and any of `grad_norm`, `learning_rate`, `labelled_tokens`,
+                `groups`, `batch_hash`, `tokens` (of the record) and `tokens_seen` (since step 1). A record without step
+                or loss, such as an evaluation, is omitted. Of records of the same step, as after a resume, the last
+                counts.
+            rounded: whether losses were written with few decimal places; the places are then counted.
+            source: path of the file, for messages.
 
         Raises:
             DataError: no record has a step and a loss.
@@ -82,8 +82,8 @@ class Curve:
         """A curve from arrays.
 
         Args:
-            columns: (records,) float64 by name, as in `of_records`. A record whose step is not a whole number is left
-                out. Of records of the same step the last counts.
+            columns: (records,) float64 by name, as in `of_records`. A record whose step is not an integer is omitted.
+                Of records of the same step the last counts.
             batch_hashes: one per record.
 
         Raises:
@@ -117,25 +117,25 @@ class Curve:
 
     @classmethod
     def empty(cls) -> Curve:
-        """No record: of a side that has dumped tensors alone."""
+        """A curve without records, for a side that dumped only tensors."""
         none = np.empty(0)
         return cls(np.empty(0, dtype=np.int64), none, none, none, none, none, (), 0.0)
 
     @property
     def weights(self) -> Floats:
-        """(records,) float64: what the loss is a mean over, pairs or answers where recorded, otherwise labelled tokens.
+        """(records,) float64: weights of the mean, pairs or answers if recorded, otherwise labelled tokens.
 
-        NaN where not known.
+        NaN if unknown.
         """
         return self.groups if np.isfinite(self.groups).any() else self.labelled_tokens
 
     def has_equal_groups(self) -> bool:
-        """Whether steps have equally many pairs or answers, as far as it is known."""
+        """Whether all steps have the same number of pairs or answers, as far as recorded."""
         of_step = self.groups / np.diff(self.steps, prepend=0)
         return not np.isfinite(of_step).any() or bool(np.ptp(of_step) == 0)
 
     def is_sparse(self) -> bool:
-        """Whether a record stands for several steps, as with `logging_steps` above 1."""
+        """Whether a record covers several steps, as with `logging_steps` above 1."""
         if self.is_whole:
             return bool((np.diff(self.steps, prepend=0) > 1).any())
         gaps = np.diff(self.steps) if len(self.steps) > 1 else self.steps
@@ -162,7 +162,7 @@ def _number(value: Any) -> float:
 
 
 def _resolution(values: Sequence[Any]) -> float:
-    """Half a unit of the last decimal place: the most places that any of the values shows."""
+    """Half a unit of the last decimal place; the places are the largest number in any of the values."""
     exponents = [Decimal(repr(value)).as_tuple().exponent for value in values if isinstance(value, float)]
     places = max((-each for each in exponents if isinstance(each, int)), default=0)
     return 0.5 * 10.0**-places if places < 12 else 0.0

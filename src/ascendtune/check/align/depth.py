@@ -12,11 +12,11 @@ from ascendtune.core.foreign_json import read_json_object
 from ascendtune.hub.model_config import LAYERS
 
 _NUMBERED = re.compile(r"(.*?)(?:^|\.)(0|[1-9][0-9]{0,5})\.")
-"""The part of a name up to its first number: a list within a block (experts) has a second one."""
+"""Name up to its first number; a list inside a block (experts) adds a second number."""
 
 
 def depth_of_names(parameters: Iterable[str]) -> int | None:
-    """The length of the longest list of modules that is not inside another one; None where no name has a number."""
+    """Length of the longest list of modules that is not inside another one; None if no name contains a number."""
     members: dict[str, set[str]] = defaultdict(set)
     for name in parameters:
         if found := _NUMBERED.match(name):
@@ -25,13 +25,13 @@ def depth_of_names(parameters: Iterable[str]) -> int | None:
 
 
 def depth_of_config(model_directory: Any) -> int | None:
-    """As its config.json says; None where the model is not on this machine."""
+    """Number of layers in the model's config.json; None if the model is not on this machine."""
     found = (section.get(key) for section in sections_of_config(model_directory) for key in LAYERS)
     return next((each for each in found if type(each) is int and each > 0), None)
 
 
 def sections_of_config(model_directory: Any) -> tuple[dict[str, Any], ...]:
-    """config.json of a model, and of its decoder if that has a section; empty where it is not on this machine."""
+    """config.json of a model, and the section of its decoder if there is one; empty if it is not on this machine."""
     config = Path(str(model_directory)) / "config.json"
     if not config.is_file():
         return ()

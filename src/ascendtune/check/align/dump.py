@@ -1,6 +1,7 @@
-"""Dumps of tensors: `dump/step-N/rank_R.jsonl` of a training, read with bounds and checked types, without torch.
+"""Dumps of tensors: `dump/step-N/rank_R.jsonl` of a training, read without torch.
 
-A dump may come from a stranger: files have a bounded size, every field has its kind checked, nothing is unpickled.
+A dump may come from an untrusted source: the size of files is limited, the type of each field is checked, and nothing
+is unpickled.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ FORMAT = 2
 _STEP = re.compile(r"step-(0*[0-9]{1,15})")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]{0,5})\.jsonl")
 _MOST_BYTES = 512 << 20
-"""Of one file: a tensor takes half a kilobyte, so this is a million of them."""
+"""Limit for one file: a tensor takes half a kilobyte, so this is a million tensors."""
 _MOST_FILES = 1 << 16
 _LONGEST_TEXT = 512
 _MOST_DIMENSIONS = 16
 _MOST_ROWS = 1 << 20
-"""Of the batch of a step."""
+"""Limit for the batch of a step."""
 _MOST_SAMPLES = 64
 _LARGEST_SIZE = 1 << 48
 _MOST_VALUES = 1 << 26
-"""Elements of a whole tensor that are read: 64 Mi, half a gigabyte in float64."""
+"""Largest number of elements of a tensor that is read whole: 64 Mi, half a gigabyte in float64."""
 _UNSIGNED = {
     "F64": "<f8",
     "F32": "<f4",
@@ -50,12 +51,12 @@ _UNSIGNED = {
 
 
 class TensorKey(NamedTuple):
-    """The place of a tensor in a step; equal keys of two sides name the same tensor.
+    """Identifies a tensor in a step; the same tensor of two sides has equal keys.
 
     Attributes:
-        micro_batch: None for what belongs to the whole step.
+        micro_batch: None for a tensor of the whole step.
         name: of a module or a parameter, as in the plain transformers model.
-        nth: 0 for the first tensor of this key; a module that is called twice has two.
+        nth: 0 for the first tensor with this key; a module that is called twice has two.
     """
 
     phase: str
@@ -66,15 +67,15 @@ class TensorKey(NamedTuple):
 
 
 class TensorStatistics(NamedTuple):
-    """Statistics of one tensor; numbers are NaN where the writer had none.
+    """Statistics of one tensor; numbers are NaN if the writer had none.
 
     Attributes:
         order: position in the order of execution.
         kind: class of the module.
         dtype: as torch calls it, without `torch.`.
         lowest, highest, mean, l2: over the finite values; l2 is the Euclidean norm.
-        digest: hash of the bytes; empty where the writer made none.
-        samples: k values, one in each of k equal parts of the flattened tensor, at the same places in each dump.
+        digest: hash of the bytes; empty if the writer computed none.
+        samples: k values, one from each of k equal parts of the flattened tensor, at the same positions in every dump.
     """
 
     order: int
@@ -96,7 +97,7 @@ class TensorStatistics(NamedTuple):
 
     @property
     def vectors(self) -> int:
-        """Number of vectors of the last dimension."""
+        """Number of vectors along the last dimension."""
         return self.numel // self.shape[-1] if self.numel and self.shape else 1
 
     @property
@@ -111,9 +112,9 @@ class RankDump:
 
     Attributes:
         tensors: in the order of execution.
-        values: safetensors file with the whole tensors by order; None where only statistics were written.
-        row_hashes: one for each row of token ids, in the order of the micro-batches; empty where they were not written.
-        row_begins: how much padding is before the tokens of each of these rows; empty where none has any.
+        values: safetensors file with the whole tensors by `order`; None if only statistics were written.
+        row_hashes: one for each row of token ids, in the order of the micro-batches; empty if not written.
+        row_begins: number of padding tokens before each of these rows; empty if there is no such padding.
     """
 
     path: Path
@@ -138,7 +139,7 @@ class Dump:
 
 
 def find_dump(directory: Path) -> Dump | None:
-    """The dump in `directory/step-N/rank_R.jsonl`; None where there is none."""
+    """The dump in `directory/step-N/rank_R.jsonl`; None if there is none."""
     files: dict[int, dict[int, Path]] = {}
     found = 0
     for step_directory in sorted(directory.iterdir()) if directory.is_dir() else ():
@@ -158,7 +159,7 @@ def read_rank(path: Path) -> RankDump:
     """Read one file.
 
     Raises:
-        DataError: the file is not a dump, it has another format, or a field is not of its kind.
+        DataError: the file is not a dump, it has another format, or a field has the wrong type.
         RecipeError: it is not a regular file, or too large.
         MachineError: it cannot be read.
     """
@@ -212,7 +213,7 @@ def add_tensor(
 
     Args:
         key: with `nth` 0.
-        seen: key with `nth` 0 -> tensors added under it; counted here.
+        seen: key with `nth` 0 -> number of tensors added under it; updated here.
     """
     tensors[key._replace(nth=seen[key]) if seen[key] else key] = tensor
     seen[key] += 1
@@ -222,8 +223,8 @@ def read_values(dump: RankDump, tensor: TensorStatistics) -> Floats | None:
     """The whole tensor, flat.
 
     Returns:
-        (numel,) float64; None where it was not written, is too large, or has a dtype that numpy does not know. One
-        without a dtype stands for what this side does not have: its order is that of the other side.
+        (numel,) float64; None if it was not written, is too large, or has a dtype that numpy does not support. A tensor
+        without dtype stands for one that this side does not have: its `order` is that of the other side.
 
     Raises:
         RecipeError: the file is not safetensors.
@@ -244,7 +245,7 @@ def read_values(dump: RankDump, tensor: TensorStatistics) -> Floats | None:
 
 
 def _rows(lines: list[bytes], path: Path) -> list[dict[str, Any] | None]:
-    """One object per line, None for an empty one."""
+    """One object per line, None for an empty line."""
     if lines and not lines[-1]:
         lines.pop()
     try:
@@ -304,7 +305,7 @@ def _samples(values: list[Any]) -> tuple[float, ...]:
 
 
 def checked_text(value: Any) -> str:
-    """`value`, a short text; None is an empty one.
+    """`value` if it is a short string; the empty string for None.
 
     Raises:
         TypeError: it is something else.
@@ -317,7 +318,7 @@ def checked_text(value: Any) -> str:
 
 
 def checked_size(value: Any) -> int:
-    """`value`, a whole number that is not negative.
+    """`value` if it is a non-negative integer.
 
     Raises:
         TypeError: it is something else.
@@ -328,7 +329,7 @@ def checked_size(value: Any) -> int:
 
 
 def checked_shape(value: Any) -> tuple[int, ...]:
-    """`value`, a list of sizes.
+    """`value` as a shape, if it is a list of sizes.
 
     Raises:
         TypeError: it is something else.
@@ -342,7 +343,7 @@ def checked_shape(value: Any) -> tuple[int, ...]:
 
 
 def number_or_nan(value: Any) -> float:
-    """`value` as a float; NaN for null and for what is not finite.
+    """`value` as a float; NaN for null and for non-finite numbers.
 
     Raises:
         TypeError: it is not a number.

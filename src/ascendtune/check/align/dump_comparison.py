@@ -1,7 +1,7 @@
-"""The first tensor at which two dumps part: step by step, in the order of execution, on every rank.
+"""The first tensor that differs between two dumps: step by step, in the order of execution, on every rank.
 
 Within a step: parameters before it (of step 1: the start), forward, backward with the gradients, then the update. Ranks
-that hold replicas are compared with each other, too.
+with replicas are also compared with each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ascendtune.check.align.untrained import trained_rows
 _MOST_STEPS = 64
 _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
-"""Phases in which a difference of the forward pass must show, if it has an effect."""
+"""Phases in which a difference of the forward pass must appear if it has an effect."""
 _SAME_RATIO = 0.01
 
 
@@ -38,8 +38,8 @@ class BatchComparison:
     """The rows of token ids of a step, of all ranks and micro-batches that both sides dumped.
 
     Attributes:
-        rows, rows_of_candidate: how many each side has.
-        common: how many of them the candidate has, too, wherever they are in its batch.
+        rows, rows_of_candidate: number of rows of each side.
+        common: number of rows that are in both batches, at any position.
     """
 
     rows: int
@@ -49,17 +49,17 @@ class BatchComparison:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where two trainings part first.
+    """The first difference between two trainings.
 
     Attributes:
         stage: code of the stage.
-        row: the first tensor that parts.
-        ranks: those on which the stage parts in this step.
-        agreeing: name of the last tensor before it that agrees; empty where there is none.
-        ratio: candidate over reference, where all gradients or all updates differ by the same factor.
-        batch: how the rows of the step's batch differ, in the stage `data`; None where a side has no hashes of rows.
-        weights_apart: the largest relative difference of a matrix of weights before the step, if a step before it was
-            not compared, whose update may be the cause; else 0.
+        row: the first tensor that differs.
+        ranks: ranks on which the stage differs in this step.
+        agreeing: name of the last tensor before it that agrees; empty if there is none.
+        ratio: candidate over reference, if all gradients or all updates differ by the same factor.
+        batch: comparison of the step's rows, for the stage `data`; None if a side has no hashes of rows.
+        weights_apart: the largest relative difference of a weight matrix before the step, if an earlier step was not
+            compared, whose update may be the cause; else 0.
     """
 
     step: int
@@ -73,13 +73,13 @@ class FirstDifference:
 
     @property
     def follows_from_weights(self) -> bool:
-        """Whether weights that differ before the step explain what it computed."""
+        """Whether the difference is explained by weights that already differ before the step."""
         is_computed = self.stage not in ("start", "ranks") and not self.has_other_rows
         return is_computed and self.row.difference <= FROM_WEIGHTS * self.weights_apart
 
     @property
     def has_other_rows(self) -> bool:
-        """Whether the sides were given other token ids, which no weights explain."""
+        """Whether the sides were given different token ids, which weights cannot explain."""
         if self.stage != "data":
             return False
         return not is_float(self.row.reference) or (self.batch is not None and self.batch.common < self.batch.rows)
@@ -88,7 +88,7 @@ class FirstDifference:
     def module(self) -> str:
         """Path of the module or name of the parameter that computed the tensor.
 
-        The input of a module whose predecessors agree was computed by the module around it.
+        The input of a module whose predecessors agree was computed by the enclosing module.
         """
         if self.row.key.phase == "forward" and self.row.key.slot.startswith("input") and self.stage != "data":
             return self.row.key.name.rpartition(".")[0] or self.row.key.name
@@ -97,22 +97,22 @@ class FirstDifference:
 
 @dataclass(frozen=True)
 class DumpComparison:
-    """Two dumps, compared.
+    """The result of a comparison of two dumps.
 
     Attributes:
-        steps: those that were compared; the last is the one that parted, where one did.
-        ranks: those that both sides have.
-        place: None where no tensor parts.
-        consequence: instead of `place`, where the losses have parted before and the tensors follow.
-        without_effect: the first forward tensor that parts although neither loss nor any gradient does.
-        rows: of the last compared step in the order of execution, of the rank that parted first.
-        agreeing: stages of which tensors were compared and none parts.
-        obstacle: why outputs of modules cannot be compared; None where they can.
-        replicas: files of ranks whose replicas were compared with each other.
-        compared: tensors that both sides have.
-        other_rows: the first step whose batches have the same shape and other rows, and how many are in both; None
-            where there is none or the hashes do not tell.
-        adam: what the first updates say about the optimizers; None where they say nothing.
+        steps: the compared steps; if one differs, it is the last.
+        ranks: ranks that both sides have.
+        place: None if no tensor differs.
+        consequence: instead of `place`, if the losses differed earlier and the tensors follow from that.
+        without_effect: the first forward tensor that differs although no loss and no gradient does.
+        rows: tensors of the last compared step in the order of execution, of the rank that differed first.
+        agreeing: stages in which tensors were compared and none differs.
+        obstacle: reason why outputs of modules cannot be compared; None if they can.
+        replicas: number of files of ranks whose replicas were compared with each other.
+        compared: number of tensors that both sides have.
+        other_rows: the first step whose batches have the same shape and different rows, and the comparison of these;
+            None if there is none or the hashes are not sufficient.
+        adam: what the first updates show about the optimizers; None if they show nothing.
     """
 
     steps: tuple[int, ...] = ()
@@ -130,7 +130,7 @@ class DumpComparison:
 
 
 def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpComparison:
-    """Compare the steps and ranks that both have, up to the first step that parts.
+    """Compare the steps and ranks that both sides have, up to the first step that differs.
 
     Raises:
         DataError, RecipeError, MachineError: a file cannot be read.
@@ -199,7 +199,7 @@ def _compare_step(
 
 
 def _weights_apart(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[int]) -> float:
-    """The largest relative difference of a matrix of weights before the step, on `ranks`."""
+    """The largest relative difference of a weight matrix before the step, on `ranks`."""
     one, other = ([side[rank].tensors for rank in ranks] for side in sides)
     return largest_of_matrices(
         [
@@ -212,7 +212,7 @@ def _weights_apart(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[int]
 
 
 def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> BatchComparison | None:
-    """Compare the rows by their hashes; None where a side has none."""
+    """Compare the rows by their hashes; None if a side has none."""
     first, second = (Counter(each for dump in side.values() for each in dump.row_hashes) for side in (one, other))
     if not first or not second:
         return None
@@ -222,7 +222,7 @@ def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Batc
 def _other_rows(
     step: int, one: Mapping[int, RankDump], other: Mapping[int, RankDump]
 ) -> tuple[int, BatchComparison] | None:
-    """`step` with its batches, if all ranks of both sides were dumped and their rows are not the same."""
+    """`step` with its batches, if all ranks of both sides were dumped and their rows differ."""
     is_whole = all(len(side) == max((each.world_size for each in side.values()), default=0) for side in (one, other))
     batch = _batches(one, other)
     if not is_whole or batch is None or batch.rows != batch.rows_of_candidate or batch.common == batch.rows:
@@ -231,7 +231,7 @@ def _other_rows(
 
 
 def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:
-    """Why the outputs of modules are those of other rows; None where they can be compared."""
+    """Reason why the outputs of modules belong to different rows; None if they can be compared."""
     if not ranks:
         return Sentence("ranks", "no rank was dumped on both sides")
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
@@ -272,7 +272,7 @@ def _first(
     obstacle: Sentence | None,
     apart: Sequence[Mapping[str, TensorRow]],
 ) -> tuple[FirstDifference | None, TensorRow | None]:
-    """The place at which the step parts, and a forward tensor that parts without effect."""
+    """The place at which the step differs, and a forward tensor that differs without effect."""
     every = [row for of_rank in rows.values() for row in of_rank]
     outcomes = [row for row in every if row.key.phase in _OUTCOMES]
     has_effect = not outcomes or any(row.is_parted for row in outcomes)
@@ -302,17 +302,17 @@ def _first(
 
 
 def _passes_on(rows: Sequence[TensorRow]) -> bool:
-    """Whether differences of the forward pass show in a loss or in the gradient of an output, if those were dumped.
+    """Whether differences of the forward pass appear in a loss or in the gradient of an output, if those were dumped.
 
-    Else they are in positions that are not trained on, such as padding: a parameter's gradient or update that parts
-    in the same step has another cause.
+    If not, they are at positions that are not trained on, such as padding: a gradient or an update of a parameter that
+    differs in the same step has another cause.
     """
     found = [row.is_parted for row in rows if row.key.phase in ("loss", "backward")]
     return any(found) or not found
 
 
 def _first_row(rows: Sequence[TensorRow], stage: str) -> TensorRow | None:
-    """The first row of a stage that parts, as the machine computes: gradients from the last module to the first."""
+    """First row of a stage that differs in the order of computation: gradients from the last module to the first."""
     parted = [row for row in rows if row.stage == stage and row.is_parted]
     if not parted:
         return None
@@ -336,7 +336,7 @@ def _agreeing(rows: Sequence[TensorRow], parted: TensorRow) -> str:
 
 
 def _ratio(rows: Iterable[TensorRow], phase: str) -> float | None:
-    """Candidate over reference of the norms, if all tensors of the phase that part have the same."""
+    """Candidate over reference of the norms, if it is the same for all tensors of the phase that differ."""
     ratios = np.array([row.scale for row in rows if row.key.phase == phase and row.is_parted])
     if len(ratios) < 3 or not np.isfinite(ratios).all():
         return None
@@ -346,9 +346,9 @@ def _ratio(rows: Iterable[TensorRow], phase: str) -> float | None:
 
 
 def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
-    """By phase, the first replica that differs between ranks of one side, with the rank that is the odd one.
+    """By phase, the first replica that differs between ranks of one side, with the rank that is in the minority.
 
-    Ranks hold the same parameters, and after the reduction the same gradients; rank 0 alone writes sharded ones.
+    Ranks have the same parameters and, after the reduction, the same gradients; only rank 0 writes sharded ones.
     """
     found: dict[str, TensorRow] = {}
     if len(side) < 2:

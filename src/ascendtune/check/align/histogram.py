@@ -14,14 +14,14 @@ from ascendtune.check.align.tensor_row import TensorRow
 
 _BINS = 48
 _MOST = 300
-"""Tensors with a histogram; each takes two kilobytes of the page."""
+"""Number of tensors with a histogram; each takes two kilobytes of the page."""
 _MOST_VALUES = 1 << 26
-"""That are read for them, of both sides together: some seconds."""
+"""Number of values that are read for them, of both sides together; this takes some seconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Of one tensor, on both sides.
+    """Histogram of one tensor, for both sides.
 
     Attributes:
         edges: (bins + 1,) float64.
@@ -36,7 +36,7 @@ class Histogram:
 def histograms_of(
     dumps: DumpComparison, reference: Dump | None, candidate: Dump | None
 ) -> Mapping[TensorKey, Histogram]:
-    """Of the rows that are shown: the first that parts, then those with the largest differences.
+    """Histograms of the shown rows: the first that differs, then those with the largest differences.
 
     Raises:
         DataError, RecipeError, MachineError: a file cannot be read.
@@ -72,7 +72,7 @@ def _histogram(row: TensorRow, one: RankDump, other: RankDump) -> Histogram | No
 
 
 def _edges(values: Floats) -> Floats:
-    """(bins + 1,) float64, from the smallest to the largest of (values,); never equal."""
+    """(bins + 1,) float64, from the smallest to the largest of (values,), in strictly ascending order."""
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     # Bins that are narrower than the spacing of floats at this size cannot be told apart.
     margin = max(0.5 if low == high else 0.0, 1e-12 * max(abs(low), abs(high)))

@@ -12,10 +12,10 @@ say = Phrases(__package__)
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence that is put into words where it is shown, in the language of that moment.
+    """A sentence that is formatted when it is shown, in the language selected then.
 
     Attributes:
-        code: what it is about, for code that asks.
+        code: identifies the subject, for use in code.
         english: its template.
     """
 

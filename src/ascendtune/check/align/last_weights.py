@@ -1,4 +1,4 @@
-"""The weights between two dumped steps: nothing but the optimizer may change them."""
+"""The weights between two dumped steps: only the optimizer may change them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascendtune.check.align.tensor_rows import rows_of_pair
 
 
 class LastWeights:
-    """The weights after the last compared step: on each side the next one must begin with the same bits."""
+    """The weights after the last compared step; on each side the next step must begin with the same bits."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -18,7 +18,7 @@ class LastWeights:
         self._digests: list[dict[tuple[int, str], str]] = [{}, {}]
 
     def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> TensorRow | None:
-        """The first parameter, of any shape, that one side alone has changed between its last update and `step`."""
+        """The first parameter, of any shape, that only one side changed between its last update and `step`."""
         changed: list[dict[tuple[int, str], TensorKey]] = []
         for before, side in zip(self._digests, sides, strict=True):
             now = digests_of(side, "parameter_before") if step == self._step + 1 else {}
@@ -44,7 +44,7 @@ class LastWeights:
 
 
 def digests_of(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], tuple[TensorKey, str]]:
-    """(rank, name) -> key and hash of the tensors of `phase` that have one."""
+    """(rank, name) -> key and hash of the tensors of `phase` that have a hash."""
     return {
         (rank, key.name): (key, tensor.digest)
         for rank, dump in side.items()

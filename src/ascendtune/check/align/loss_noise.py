@@ -1,15 +1,15 @@
-"""Limits of the difference between the losses of two correct trainings: rounding alone causes it.
+"""Limits of the difference that rounding alone causes between the losses of two correct trainings.
 
 A rounding to p significant bits has a relative error of at most u = 2^-p (Higham, Accuracy and Stability of Numerical
-Algorithms, 2002, section 2.1). Every block of a decoder rounds the residual stream twice. Errors of rounding behave as
+Algorithms, 2002, section 2.1). Every block of a decoder rounds the residual stream twice. Rounding errors behave like
 independent random numbers (section 2.8), so that after L blocks on two machines the hidden states, and with them the
 logits, differ by about
 
     sigma = u · sqrt(2 · 2 · L).
 
-The loss of a step is a mean over N labelled tokens, of which each has an error of its own: it differs by
-sigma / sqrt(N), and by about sigma² because the expected logarithm of a perturbed softmax is shifted. A gradient's norm
-passes the blocks twice, and its elements share their errors.
+The loss of a step is a mean over N labelled tokens with independent errors: it differs by sigma / sqrt(N), and by about
+sigma² because the expected logarithm of a perturbed softmax is shifted. The norm of a gradient passes through the
+blocks twice, and the errors of its elements are not independent.
 
 A gradient is the result of n operations, forward and backward, of which each rounds: it differs by u · sqrt(2 n)
 (`tensor_noise.py`), and so does the update. The update changes the loss, and by that share of this change two trainings
@@ -39,25 +39,25 @@ from ascendtune.core.errors import NoVerdict
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
 _LAYERS = 32
-"""Where the depth is not known."""
+"""Used if the depth is unknown."""
 _TOKENS = 100
-"""Where the number of labelled tokens is not known: few, so that the tolerance is wide."""
+"""Used if the number of labelled tokens is unknown; few, so that the tolerance is wide."""
 _SLOPES = {"sigmoid": 0.5, "hinge": 1.0, "kto": 0.5}
-"""|f'| of losses of sums where policy and reference agree, as at the start; of KTO that of the ratio and of the KL."""
+"""|f'| of losses of sums if policy and reference agree, as at the start; for KTO that of the ratio and of the KL."""
 _OPERATIONS = 14
 """Outputs that a block rounds: two norms, seven products, two rotations, the attention's sum, and two in the MLP."""
 _SUM_ROUNDINGS = 8
-"""Roundings to fp32 that a recorded loss has gone through beside the model: the sum, the mean, ranks."""
+"""Roundings of a recorded loss to fp32 outside of the model: the sum, the mean, the reduction over ranks."""
 _OF_DELTA_RULE = 30.0
-"""Factor of the limits for each of the first updates, where a model has layers with the delta rule. In 20 pairs of
+"""Factor of the limits for each of the first updates if a model has layers with the delta rule. In 20 pairs of
 small Qwen3-Next models in fp32 the largest difference was 4 times the usual limit in the second step and 130 times in
 the third, with a learning rate of 1e-3; before the first update it was 0.1 of it."""
 _NORM_OF_DELTA_RULE = 100.0
-"""Factor of the limit of the gradient's norm there: in the first step it differed by 28 times the usual limit, which
-is far below that of tensors."""
+"""Factor of the limit of the gradient norm for such a model: in the first step it differed by 28 times the usual limit,
+which is far below the factor for tensors."""
 _GROWTH = 0.5
 """Share of the first limit that every further step adds. Stable trainings showed no growth in 60 steps (fp32, learning
-rates 3e-4 to 3e-3); the rest is a margin for longer ones."""
+rates 3e-4 to 3e-3); the rest is a margin for longer trainings."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LossNoise:
 
 
 def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> LossNoise:
-    """Limits from the number formats, the depth of the model and the number of tokens."""
+    """Limits from the dtypes, the depth of the model and the number of tokens."""
     precisions = [side.precision or "bf16" for side in (reference, candidate)]
     unit = max(2.0 ** -_BITS.get(precision, 8) for precision in precisions)
     known_layers = [side.layers for side in (reference, candidate) if side.layers]
@@ -147,10 +147,10 @@ def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> Loss
 
 
 def extra_noise(*sides: TrainingRecord) -> ExtraNoise:
-    """The sources of noise that any of `sides` has beside its precision.
+    """The sources of noise that any of `sides` has besides its precision.
 
     Layers with the delta rule (DeltaNet, Yang et al. 2024, arXiv:2406.06484) solve a triangular system over the tokens
-    and divide keys by their length, however short these are: where weights differ by 1e-6, gradients do by 1e-4.
+    and divide keys by their length, however small: if weights differ by 1e-6, gradients differ by 1e-4.
     """
     return ExtraNoise(
         has_muon=any(map(_uses_muon, sides)),
@@ -161,14 +161,14 @@ def extra_noise(*sides: TrainingRecord) -> ExtraNoise:
 
 
 def _has_delta_rule(side: TrainingRecord) -> bool:
-    """Whether layers have the logarithms of decays, as state space models do, without the latter's skip connection."""
+    """Whether layers have the logarithms of decays, as state space models do, but not the latter's skip connection."""
     names = _weights(side)
     layers = (name.removesuffix("A_log") for name in names if name.endswith(".A_log"))
     return any(f"{layer}D" not in names for layer in layers)
 
 
 def _weights(side: TrainingRecord) -> set[str]:
-    """Names of the parameters that it began with; empty where it did not record them."""
+    """Names of the parameters at the start; empty if they were not recorded."""
     found = side.start_weights.get("parameters")
     return set(map(str, found)) if isinstance(found, dict) else set()
 
@@ -180,7 +180,7 @@ def _uses_muon(side: TrainingRecord) -> bool:
 
 
 def _error_of_loss(sides: Sequence[TrainingRecord], tokens: float) -> tuple[float, int | None]:
-    """The error of the loss in units of sigma, and the groups that it is a mean over; None for a mean over tokens."""
+    """The error of the loss in units of sigma, and the number of groups in its mean; None for a mean over tokens."""
     ours = next((side for side in sides if side.recipe is not None), None)
     recipe = ours.recipe or {} if ours is not None else {}
     stage, groups = recipe.get("method.stage"), ours.run.get("global_batch") if ours is not None else None
@@ -199,7 +199,8 @@ def _error_of_loss(sides: Sequence[TrainingRecord], tokens: float) -> tuple[floa
 def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord], expected: LossNoise) -> LossNoise:
     """Limits from runs of the same recipe on the reference machine: the largest difference up to each step.
 
-    Those of `expected` where all losses are equal: such a machine repeats every rounding, and another one need not.
+    If all losses are equal, the limits are those of `expected`: such a machine reproduces every rounding, and another
+    machine may not.
 
     Raises:
         NoVerdict: a repeated run has no loss at a step of the reference.

@@ -1,8 +1,8 @@
 """Dumps of msprobe (MindStudio-Probe, `task: statistics`): dump.json, and construct.json beside it.
 
-`stepN/rankR/dump.json` (`stepN/procPID` without a process group) holds statistics by call:
+`stepN/rankR/dump.json` (`stepN/procPID` without a process group) contains statistics by call:
 `Module.PATH.CLASS.forward.K`, `….backward.K`, `….parameters_grad.K` and `API.K.forward`. Steps are numbered from 0;
-`input` of a backward call is the gradient of the output. construct.json says in which module an API was called.
+`input` of a backward call is the gradient of the output. construct.json contains the module in which an API was called.
 Whole tensors of `task: tensor` are pickles and are not read; their statistics are. stack.json is not needed.
 """
 
@@ -39,7 +39,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "infinity": 
 
 
 def find_msprobe(path: Path) -> Dump | None:
-    """The dump at `path`: a dump.json, or a directory of ranks or of steps; None where there is none."""
+    """The dump at `path`: a dump.json, or a directory of ranks or of steps; None if there is none."""
     if path.name == _NAME and path.is_file():
         return Dump({1: {0: path}}, read_msprobe)
     if (path / _NAME).is_file():
@@ -70,7 +70,7 @@ def read_msprobe(path: Path) -> RankDump:
     """Read one dump.json.
 
     Raises:
-        DataError: it is not a dump of msprobe, or a statistic is not of its kind.
+        DataError: it is not a dump of msprobe, or a statistic has the wrong type.
         RecipeError: it is not a regular file, too large, or not JSON.
         MachineError: it cannot be read.
     """

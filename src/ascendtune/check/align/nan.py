@@ -1,4 +1,4 @@
-"""Which module made the first number that is not finite: read from the dump of the step."""
+"""The module that produced the first non-finite number, read from the dump of the step."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MADE_BY = {
 
 @dataclass(frozen=True)
 class FirstNonFinite:
-    """The first tensor of a step that holds NaN or infinity.
+    """The first tensor of a step that contains NaN or infinity.
 
     Attributes:
         row: its line in the dump.
-        shown: lines of what went in.
-        rows: numbers of the rows of the step's batch.
+        shown: lines of its inputs.
+        rows: numbers of the rows in the step's batch.
     """
 
     step: int
@@ -40,7 +40,7 @@ class FirstNonFinite:
 
     @property
     def finding(self) -> Finding:
-        """With the ranges of the inputs as evidence."""
+        """The finding, with the ranges of the inputs as evidence."""
         row = self.row
         how = "input" if str(row.get("slot")).startswith("input") else str(row.get("phase"))
         made = say(_MADE_BY.get(how, "{name}"), name=row.get("name") or say("the model"), kind=row.get("kind"))
@@ -65,7 +65,7 @@ class FirstNonFinite:
 
 
 def first_non_finite(run: RunDir) -> FirstNonFinite | None:
-    """The first tensor that is not finite in the newest dumped step that has one; None where no dump has one.
+    """The first non-finite tensor of the newest dumped step that has one; None if no dump has one.
 
     Raises:
         MachineError: a dump is damaged.
@@ -98,7 +98,7 @@ def _of_rank(file: Path) -> FirstNonFinite | None:
 
 
 def _before(first: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of the inputs and the weights of the module; of what was computed before it where it has neither."""
+    """Lines of the inputs and the weights of the module; if it has neither, of the tensors computed before it."""
     name, number = first.get("name"), first.get("micro_batch")
     same = [row for row in rows if row.get("name") == name and row.get("micro_batch") == number and row is not first]
     inputs = [row for row in same if str(row.get("slot")).startswith("input")]
@@ -128,5 +128,5 @@ def _range(row: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> int:
-    """`value` if it is an integer, else 0: a dump may come from a stranger."""
+    """`value` if it is an integer, else 0: a dump may come from an untrusted source."""
     return value if type(value) is int else 0

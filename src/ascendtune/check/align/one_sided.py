@@ -1,11 +1,11 @@
-"""Differences that point one way over many steps, each of which is within rounding.
+"""Differences of the same sign over many steps, each of which is within rounding.
 
-Errors of rounding have no sign: from step to step, with other rows, the losses of one side are now above and now below
-those of the other, however far a chaotic training has driven the weights apart. A fault, such as a learning rate that
-is 2 % off, moves all of them to one side. So the records are cut into eight blocks. The mean of a block is beyond
-chance where it is three standard errors from 0, and a difference points one way where six of eight blocks are, on the
-same side. Rounding has a bias, too: the expected logarithm of a perturbed softmax is shifted, and the weights that one
-side rounds stay the same. What the mean of all records must exceed is therefore
+Rounding errors have no sign: from step to step, with different rows, the losses of one side are sometimes above and
+sometimes below those of the other, however far a chaotic training has moved the weights apart. A fault, such as a
+learning rate that is 2 % off, shifts all of them in one direction. So the records are cut into eight blocks. The mean
+of a block is significant if it is three standard errors from 0, and a difference has a direction if six of eight blocks
+are significant with the same sign. Rounding is biased, too: the expected logarithm of a perturbed softmax is shifted,
+and weights that are rounded on one side stay the same. The mean of all records must therefore exceed
 
     bias + 4 · sigma / sqrt(records)
 
@@ -27,20 +27,20 @@ from ascendtune.check.finding import Finding, failure, warning
 
 _BLOCKS = 8
 _AGREEING = 6
-"""Of the blocks: all but those before the difference has grown."""
+"""Number of blocks: all except those before the difference has grown."""
 _STANDARD_ERRORS = 3.0
 _FEWEST = 40
-"""Records: five in each block."""
+"""Number of records: five in each block."""
 
 
 @dataclass(frozen=True)
 class OneSided:
-    """A difference that points one way.
+    """A difference of the same sign over many steps.
 
     Attributes:
         mean: of candidate minus reference, relative, over the records from `first` on.
-        limit: what it may be from rounding.
-        blocks: of eight, those whose mean is beyond chance on the side of `mean`.
+        limit: largest mean that rounding explains.
+        blocks: number of the eight blocks whose mean is significant with the sign of `mean`.
         first: position of the first record of the first of these blocks.
     """
 
@@ -51,14 +51,14 @@ class OneSided:
 
 
 def one_sided_losses(pair: PairedLosses, noise: LossNoise) -> OneSided | None:
-    """Where the losses of the candidate lie on one side; None where they do not, or it cannot be told."""
+    """The losses of the candidate if they are on one side; None if they are not, or if it cannot be determined."""
     if not pair.is_certain or noise.measured is not None or noise.amplifies:
         return None
     return _one_sided(pair.signed, noise.loss, noise.bias)
 
 
 def one_sided_norms(reference: Curve, candidate: Curve, noise: LossNoise) -> OneSided | None:
-    """The same of the logarithms of the gradient norms at the steps that both have."""
+    """The same for the logarithms of the gradient norms at the steps that both sides have."""
     if noise.measured is not None or noise.amplifies:
         return None
     _, first, second = np.intersect1d(reference.steps, candidate.steps, assume_unique=True, return_indices=True)
@@ -69,10 +69,10 @@ def one_sided_norms(reference: Curve, candidate: Curve, noise: LossNoise) -> One
 
 
 def _one_sided(values: Floats, limit: float, bias: float) -> OneSided | None:
-    """Of all records, else of the second half: (records,) signed differences, NaN where unknown.
+    """The difference over all records, else over the second half: (records,) signed differences, NaN if unknown.
 
     Args:
-        limit: of one record; `bias` is the part of it that no mean makes smaller.
+        limit: for one record; `bias` is the part of it that a mean does not reduce.
     """
     half = len(values) // 2
     found = _in(values, limit, bias)
@@ -99,11 +99,11 @@ def _in(values: Floats, limit: float, bias: float) -> OneSided | None:
 def losses_lie_on_one_side(
     found: OneSided, measured: str, remedy: str, evidence: tuple[str, ...], *, is_proof: bool
 ) -> Finding:
-    """7, where each loss is within rounding and their mean is not.
+    """Finding 7 if each loss is within rounding and their mean is not.
 
     Args:
-        measured: what the curves say otherwise.
-        is_proof: both sides are known to record the same mean over tokens.
+        measured: what else the curves show.
+        is_proof: whether both sides are known to record the same mean over tokens.
     """
     return (failure if is_proof else warning)(
         "later",
@@ -124,7 +124,7 @@ def losses_lie_on_one_side(
 
 
 def norms_lie_on_one_side(found: OneSided) -> Finding:
-    """5, where the gradient norms of many steps differ in one direction."""
+    """Finding 5 if the gradient norms of many steps differ in the same direction."""
     return warning(
         "backward",
         say(
@@ -142,7 +142,7 @@ def norms_lie_on_one_side(found: OneSided) -> Finding:
 
 
 def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> str:
-    """A sentence on what a comparison that found nothing cannot tell."""
+    """A sentence on the differences that a comparison without findings cannot exclude."""
     told = say("dump the first steps with precision=fp32") if has_dumps else to_tell()
     return say(
         "{dtype} rounding hides what changes single losses by less than {loss} and their mean by less than "
@@ -155,7 +155,7 @@ def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> st
 
 
 def to_tell() -> str:
-    """The remedy where bf16 hides the place of a difference."""
+    """The remedy if bf16 hides the place of a difference."""
     return say(
         "dump the first steps on both sides (ascendtune train recipe.yaml --dump-steps 1-3, or ascendtune align "
         "record --steps 1-3 -- COMMAND); what these do not show, they do with precision=fp32"

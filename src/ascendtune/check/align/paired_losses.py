@@ -1,8 +1,8 @@
-"""Two loss curves, brought to the same steps.
+"""Two loss curves, aligned to the same steps.
 
 A record of `logging_steps: 10` may be the mean over the last ten steps (transformers' Trainer, LLaMA-Factory), the
-mean over their labelled tokens (our runs), or the loss of the tenth step alone (many scripts). A log often does not say
-which.
+mean over their labelled tokens (runs of ascendtune), or the loss of the tenth step only (many scripts). A log often
+does not specify which.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class PairedLosses:
     """The losses of two curves over the same steps.
 
     Attributes:
-        begins, steps: (records,) int64: a record is about the steps begins + 1 to steps.
+        begins, steps: (records,) int64: a record covers the steps begins + 1 to steps.
         reference, candidate: (records,) float64 losses.
-        reference_alone, candidate_alone: (other records,) int64, steps of one curve that were not compared, since the
+        reference_alone, candidate_alone: (other records,) int64, steps of one curve that were not compared because the
             other curve has no loss for them.
-        readings: what a record of each curve is taken for; None where it has a record of every step.
-        is_certain: False if a difference may be due to unlike means, so that it proves nothing.
+        readings: assumed meaning of a record of each curve; None if it has a record of every step.
+        is_certain: False if the difference may come from different kinds of means, so that it proves nothing.
     """
 
     begins: Steps
@@ -44,25 +44,25 @@ class PairedLosses:
 
     @property
     def difference(self) -> Floats:
-        """(records,) float64: |candidate - reference| / max(|reference|, 1); NaN where one side has no number.
+        """(records,) float64: |candidate - reference| / max(|reference|, 1); NaN if one side has no number.
 
-        A loss is a difference of logits, whose error does not shrink when the loss does: below 1 the difference is
+        A loss is a difference of logits, whose error does not decrease with the loss: below 1 the difference is
         absolute.
         """
         return np.abs(self.signed)
 
     @property
     def signed(self) -> Floats:
-        """(records,) float64: the same with its sign, above 0 where the candidate's loss is the larger one."""
+        """(records,) float64: the same with its sign, positive if the candidate's loss is larger."""
         return (self.candidate - self.reference) / np.maximum(np.abs(self.reference), 1.0)
 
     @property
     def relative(self) -> Floats:
-        """(records,) float64: |candidate - reference| / |reference|, as others' acceptance rules count it."""
+        """(records,) float64: |candidate - reference| / |reference|, as in acceptance rules of other projects."""
         return np.abs(self.candidate - self.reference) / np.maximum(np.abs(self.reference), 1e-12)
 
     def without_losses(self) -> PairedLosses:
-        """No step compared."""
+        """The same pair without compared steps."""
         none, ends = np.empty(0), np.empty(0, dtype=np.int64)
         alone = (self.reference_alone, self.steps), (self.candidate_alone, self.steps)
         return replace(
@@ -77,21 +77,21 @@ class PairedLosses:
 
     @property
     def without_numbers(self) -> Steps:
-        """(steps,) int64: those whose loss is NaN, infinite or not recorded on both sides."""
+        """(steps,) int64: steps whose loss is NaN, infinite or not recorded on both sides."""
         return self.steps[~np.isfinite(self.reference) & ~np.isfinite(self.candidate)]
 
     @property
     def is_single(self) -> NDArray[np.bool_]:
-        """(records,) whether a record is about one step."""
+        """(records,) whether a record covers a single step."""
         return np.asarray(self.steps - self.begins == 1)
 
 
 def pair_losses(reference: Curve, candidate: Curve) -> PairedLosses:
-    """Losses over the steps that both have recorded.
+    """Losses over the steps that both sides recorded.
 
-    Records of shorter windows are averaged over the windows of the other curve: without weights, as transformers'
-    Trainer does, or by labelled tokens, as our runs do. Of several readings of a log the one that fits best is taken:
-    under a wrong reading curves differ far more than by rounding.
+    Records of shorter windows are averaged over the windows of the other curve: unweighted, as transformers' Trainer
+    does, or by labelled tokens, as in runs of ascendtune. If a log has several possible readings, the one that fits
+    best is used: under a wrong reading the curves differ far more than by rounding.
     """
     one, other = (curve.readings if curve.is_sparse() else (None,) for curve in (reference, candidate))
     found = [_paired(reference, candidate, *each) for each in product(one, other) if None in each or each[0] == each[1]]
@@ -108,10 +108,10 @@ def _misfit(pair: PairedLosses) -> tuple[bool, bool, float]:
 
 
 class _Windows:
-    """A curve under one reading: the steps that each record is about.
+    """A curve under one reading, with the steps that each record covers.
 
     Attributes:
-        edges: int64, ascending: the last steps before the windows, and those of the windows.
+        edges: int64, ascending: the last steps before the windows, and the last steps of the windows.
     """
 
     def __init__(self, curve: Curve, reading: Reading | None, *, by_tokens: bool) -> None:
@@ -176,7 +176,7 @@ def _paired(reference: Curve, candidate: Curve, one: Reading | None, other: Read
 def _is_certain(
     reference: Curve, candidate: Curve, one: Reading | None, other: Reading | None, has_tokens: list[bool]
 ) -> bool:
-    """Whether equal trainings have equal numbers under these readings."""
+    """Whether identical trainings have identical numbers under these readings."""
     if one is None or other is None:
         # Single steps make any mean, by tokens if these are known.
         single = 0 if one is None else 1

@@ -1,4 +1,4 @@
-"""Stage 1 of a comparison: were both trainings asked for the same, and do they draw the same random numbers?"""
+"""Stage 1 of a comparison: whether both recipes request the same training, with the same random numbers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _FREE = (
 _DATA = ("data.train", "data.eval")
 _SHOWN = 5
 _NAMED = 3
-"""Of these in the sentence; the others are evidence."""
+"""Number of these in the sentence; the others are evidence."""
 _DRAWN = {
     "method.lora.dropout": ("method.tuner", "lora"),
     "method.oft.module_dropout": ("method.tuner", "oft"),
     "method.sft.neftune_alpha": ("method.stage", "sft"),
 }
-"""Keys that draw random numbers in every step, with the key and value without which they have no effect."""
+"""Keys with which random numbers are drawn in every step, and the key and value that they require to have effect."""
 _UNUSED_DROPOUTS = ("classifier", "summary")
-"""Of config.json: of heads that no stage trains."""
+"""Keys of config.json for heads that no stage trains."""
 
 
 def question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
-    """1: were both asked for the same?"""
+    """1: whether both recipes request the same training."""
     if reference.recipe is None or candidate.recipe is None:
         one, other = (adam_settings(side.recipe, side.run) for side in (reference, candidate))
         if one is not None and other is not None and (found := other_settings(one, other)):
@@ -78,7 +78,7 @@ def question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
 
 
 def _same_question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
-    """Where the recipes ask for the same, random numbers may still make two correct trainings differ."""
+    """The finding for equal recipes: random numbers can still make two correct trainings differ."""
     drawn, unlike = _drawn(reference), _unlike_draws(reference, candidate)
     if not drawn or not unlike:
         return ok("question", say("the recipes ask for the same"))
@@ -92,7 +92,7 @@ def _same_question(reference: TrainingRecord, candidate: TrainingRecord) -> Find
 
 
 def _drawn(side: TrainingRecord) -> list[str]:
-    """The keys of the recipe, and of the model's config.json where it is at hand, that draw random numbers."""
+    """Keys of the recipe, and of the model's config.json if it is available, with which random numbers are drawn."""
     recipe = side.recipe or {}
     keys = [
         key
@@ -113,7 +113,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def _unlike_draws(reference: TrainingRecord, candidate: TrainingRecord) -> list[str]:
-    """Why the generators of the sides give other numbers; empty where no reason is known."""
+    """Reasons why the random generators of the sides give different numbers; empty if none is known."""
     resolved = [found if isinstance(found := side.run.get("resolved"), dict) else {} for side in (reference, candidate)]
     devices = [found if isinstance(found := each.get("device"), dict) else {} for each in resolved]
     # Every host's generator gives the same; on accelerators the chip decides in which order numbers are drawn.

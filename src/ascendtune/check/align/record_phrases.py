@@ -1,4 +1,4 @@
-"""Sentences about records of losses: of which kind they are, and which steps they cover."""
+"""Sentences about records of losses: their kind, and the steps that they cover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READINGS = {
 
 
 def kinds_of_records(pair: PairedLosses, reference: TrainingRecord, candidate: TrainingRecord) -> tuple[str, ...]:
-    """For each side whose records cover several steps, a sentence on how they are read."""
+    """For each side whose records cover several steps, a sentence on how they are interpreted."""
     said = tuple(
         say(_READINGS[reading], name=side.name)
         for side, reading in zip((reference, candidate), pair.readings, strict=True)
@@ -31,7 +31,7 @@ def kinds_of_records(pair: PairedLosses, reference: TrainingRecord, candidate: T
 
 
 def names_of_sides(sides: Sequence[TrainingRecord]) -> str:
-    """The sides and what kind of record they are."""
+    """The names of the sides, with the kind of their records."""
     return say(" and ").join(f"{side.name} ({side.kind})" for side in sides)
 
 
@@ -44,7 +44,7 @@ def steps_of_record(pair: PairedLosses, step: int) -> str:
 
 
 def records_alone(side: TrainingRecord, steps: NDArray[np.int64]) -> str:
-    """The records of `side` that were not compared, by their steps, (records,), in a sentence."""
+    """A sentence on the records of `side` that were not compared, by their steps, (records,)."""
     return say(
         "records of {name} without a counterpart: {count:,} (step {which})",
         name=side.name,
@@ -54,7 +54,7 @@ def records_alone(side: TrainingRecord, steps: NDArray[np.int64]) -> str:
 
 
 def records_without_numbers(steps: NDArray[np.int64]) -> str:
-    """The records whose loss is a number on neither side, by their steps, (records,), in a sentence."""
+    """A sentence on the records whose loss is not a number on either side, by their steps, (records,)."""
     return say(
         "losses that are NaN or infinite on both sides: {count:,} (step {which})", count=len(steps), which=_which(steps)
     )

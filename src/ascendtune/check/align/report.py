@@ -1,4 +1,4 @@
-"""The comparison as one self-contained HTML page: no script, nothing loaded from elsewhere."""
+"""The comparison as one self-contained HTML page: no script, no external resources."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def _chart(
     """An SVG of curves over steps.
 
     Args:
-        curves: CSS class -> (records,) values; where one is not a number the line breaks.
-        band: (records,) values between which the plane is shaded.
-        log: the axis of values is logarithmic, and 0 is drawn at its lower end.
-        at: a step that is marked.
+        curves: CSS class -> (records,) values; the line is interrupted at values that are not numbers.
+        band: (records,) lower and upper values of the shaded area.
+        log: whether the axis of values is logarithmic; 0 is drawn at its lower end.
+        at: step that is marked.
     """
     if not len(steps):
         return ""
@@ -165,7 +165,7 @@ def _ticks(low: float, high: float, log: bool) -> list[tuple[float, str]]:
 
 
 def _area(x: Floats, lower: Floats, upper: Floats) -> str:
-    """The plane between two curves, (records,) each, where both are numbers."""
+    """The area between two curves, (records,) each, where both are numbers."""
     known = np.isfinite(lower) & np.isfinite(upper)
     if not known.any():
         return ""
@@ -175,7 +175,7 @@ def _area(x: Floats, lower: Floats, upper: Floats) -> str:
 
 
 def _spread(count: int) -> NDArray[np.int64]:
-    """At most `_MOST_POINTS` of `count` positions, evenly, with the first and the last."""
+    """At most `_MOST_POINTS` of `count` positions, evenly spaced, including the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).round().astype(np.int64))
 
 

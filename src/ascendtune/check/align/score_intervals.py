@@ -1,15 +1,15 @@
-"""Intervals of the mean difference of paired scores that hold for few items, too.
+"""Intervals of the mean difference of paired scores that are valid for few items, too.
 
 Scores that are 0 or 1: of n items, b were won and c were lost by the candidate, d = b + c. The difference of the two
 shares is q · (2·theta - 1), where q is the probability that an item differs and theta the probability that the
 candidate wins one that differs. Both get the exact binomial interval (Clopper and Pearson, 1934, Biometrika 26,
 404-413): theta with 9/10 of the level, from b of d items, and q with 1/10 of it, from d of n. By Bonferroni's
-inequality the interval of the product covers the truth with at least the stated probability, for every n. It contains 0
-unless McNemar's exact test (McNemar, 1947, Psychometrika 12, 153-157) rejects at 9/10 of the level.
+inequality the interval of the product covers the true value with at least the stated probability, for every n. It
+contains 0 unless McNemar's exact test (McNemar, 1947, Psychometrika 12, 153-157) rejects at 9/10 of the level.
 
 Other scores: the wider of the percentile bootstrap and Student's interval; the bootstrap alone is too narrow for few
-items. If all differences are equal, neither knows how they vary: then an unseen item may differ by any amount that the
-range of the scores permits, with a probability of at most 1 - (level / 2)^(1 / n), since n items did not.
+items. If all differences are equal, neither can estimate their variance: then an unseen item may differ by any amount
+that the range of the scores permits, with a probability of at most 1 - (level / 2)^(1 / n), since n items did not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def paired_interval(reference: Floats, candidate: Floats, level: float) -> tuple
 
 
 def exact_interval(items: int, won: int, lost: int, level: float) -> tuple[float, float]:
-    """The interval of the difference of two shares, of `items` paired items that are right or wrong."""
+    """The interval of the difference of two shares, for `items` paired items that are right or wrong."""
     low, high = binomial_interval(won, won + lost, 0.9 * level)
     least, most = binomial_interval(won + lost, items, 0.1 * level)
     below, above = 2 * low - 1, 2 * high - 1
@@ -59,7 +59,7 @@ def exact_interval(items: int, won: int, lost: int, level: float) -> tuple[float
 
 
 def binomial_interval(successes: int, trials: int, level: float) -> tuple[float, float]:
-    """The interval of a probability by Clopper and Pearson; all of [0, 1] without a trial."""
+    """Clopper and Pearson's interval of a probability; all of [0, 1] without a trial."""
     low, high = 0.0, 1.0
     if successes > 0:
         # P(X >= k | p) = I_p(k, n - k + 1), DLMF 8.17.5.
@@ -129,7 +129,7 @@ def beta_ratio(x: float, a: float, b: float) -> float:
 
 
 def _root(function: Callable[[float], float]) -> float:
-    """Where an increasing function of [0, 1] is 0, by bisection."""
+    """The zero of an increasing function on [0, 1], by bisection."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -22,7 +22,7 @@ _SHOWN = 10
 def forward(
     reference: TrainingRecord, candidate: TrainingRecord, pair: PairedLosses, noise: LossNoise, exceeding: int | None
 ) -> Finding:
-    """4: does the same model give the same loss before any update?"""
+    """4: whether the same model gives the same loss before any update."""
     if lacking := sides_without_loss(reference, candidate):
         said = say("{names} recorded no loss", names=names_of_sides(lacking))
         return unknown("forward", said, remedy=to_record(lacking))
@@ -57,7 +57,7 @@ def forward(
 def backward(
     reference: TrainingRecord, candidate: TrainingRecord, noise: LossNoise, one_sided: OneSided | None
 ) -> Finding:
-    """5: does the same loss give the same gradient?"""
+    """5: whether the same loss gives the same gradient."""
     sides = reference, candidate
     norms = [float(each.curve.grad_norms[0]) if 1 in each.curve.steps[:1] else np.nan for each in sides]
     if lacking := [side for side, norm in zip(sides, norms, strict=True) if not np.isfinite(norm)]:
@@ -94,7 +94,7 @@ def update(
     pair: PairedLosses,
     exceeding: int | None,
 ) -> Finding:
-    """6: does the same gradient make the same update?"""
+    """6: whether the same gradient gives the same update."""
     if other_rate is not None:
         step, one, other = other_rate
         return failure(
@@ -123,7 +123,7 @@ def update(
 
 
 def ranks(reference: TrainingRecord, candidate: TrainingRecord, exceeding: int | None) -> Finding:
-    """8: does the number of ranks make a difference, and did all begin with the same weights?"""
+    """8: whether the number of ranks has an effect, and whether all ranks started with the same weights."""
     for side in (candidate, reference):
         of_rank = side.start_weights.get("ranks")
         if isinstance(of_rank, list) and len(set(map(str, of_rank))) > 1:

@@ -1,7 +1,7 @@
-"""The questions that are asked in turn; the first whose answers differ explains what differs later.
+"""The stages of a comparison, in order; the first one that differs explains the later differences.
 
-Each answer is a finding: `ok`, `failure` where the two trainings part, `warning` where they were asked for different
-things and no number shows it, `unknown` where one side recorded nothing to compare.
+The result of each is a finding: `ok`, `failure` if the two trainings diverge there, `warning` if different things were
+requested and no number shows an effect, `unknown` if one side recorded nothing to compare.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ascendtune.core.errors import NoVerdict
 from ascendtune.recipe.changes import kind_of_loss
 
 _CAUSES = ("question", "data", "start")
-"""Stages that look at what went in, not at what came out."""
+"""Stages that compare the inputs of a training, not its results."""
 
 
 @dataclass(frozen=True)
 class TrainingComparison:
-    """Two trainings, held against each other.
+    """The result of a comparison of two trainings.
 
     Attributes:
         findings: one per stage, in the order of the stages.
-        parted: the finding that explains the difference; None where the losses agree.
-        step: the first step at which the trainings part.
-        shown_at: the step up to which they must be repeated to tell whether they still part: a learning rate may part
-            long before the losses do.
-        dumps: tensors that both sides dumped; empty where a side has none.
+        parted: the finding that explains the difference; None if the losses agree.
+        step: the first step at which the trainings differ.
+        shown_at: the step up to which they must be repeated to decide whether they still differ: a learning rate may
+            differ long before the losses do.
+        dumps: comparison of the tensors that both sides dumped; empty if a side has none.
     """
 
     pair: PairedLosses
@@ -57,7 +57,7 @@ class TrainingComparison:
 
     @property
     def mean_difference(self) -> float | None:
-        """Mean over the steps of |candidate - reference| / |reference|; None where no step has a number on both."""
+        """Mean over the steps of |candidate - reference| / |reference|; None if no step has a number on both sides."""
         known = self.pair.relative[np.isfinite(self.pair.relative)]
         return float(known.mean()) if len(known) else None
 
@@ -65,10 +65,10 @@ class TrainingComparison:
 def compare_trainings(
     reference: TrainingRecord, candidate: TrainingRecord, noise: LossNoise, dumps: DumpComparison | None = None
 ) -> TrainingComparison:
-    """Ask all stages. The findings are in the language of the moment.
+    """Evaluate all stages; the findings are in the current language.
 
     Args:
-        dumps: tensors that are compared already.
+        dumps: tensors that have already been compared.
 
     Raises:
         NoVerdict: the losses are of different kinds, or no step was recorded or dumped by both sides.
@@ -135,7 +135,7 @@ def compare_trainings(
 
 
 def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRecord]) -> None:
-    """Runs that measure the noise must have been asked for the same, on the same rows.
+    """Check that runs that measure the noise have the same recipe and the same rows as the reference.
 
     Raises:
         NoVerdict: the recipe or the data of a repetition differ from the reference's.
@@ -152,7 +152,7 @@ def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRec
 
 
 def _with_adam(dumps: DumpComparison, adam: AdamCheck | None) -> DumpComparison:
-    """`dumps` with what updates say about the optimizers; what parts after another update follows from it."""
+    """`dumps` with the comparison of the optimizers; differences after a different update follow from it."""
     place = dumps.place
     other_at = (adam.steps, "update") if adam is not None and adam.other is not None else None
     if (
@@ -165,7 +165,7 @@ def _with_adam(dumps: DumpComparison, adam: AdamCheck | None) -> DumpComparison:
 
 
 def _as_consequence(dumps: DumpComparison, place: FirstDifference) -> DumpComparison:
-    """`dumps` with a `place` that came after the losses parted: weights that differ show in all that follows."""
+    """`dumps` with a `place` after the step at which the losses differ: it may be an effect of differing weights."""
     aside = dumps.without_effect
     is_of_step = aside is not None and aside.step == place.step
     return replace(dumps, place=None, consequence=place, without_effect=None if is_of_step else aside)
@@ -186,7 +186,7 @@ def _require_same_kind(reference: TrainingRecord, candidate: TrainingRecord) -> 
 
 
 def _exceeding(pair: PairedLosses, noise: LossNoise) -> int | None:
-    """The first step whose losses differ by more than rounding explains; a number beside NaN does."""
+    """The first step whose losses differ by more than rounding explains, or with NaN on one side only."""
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
     is_beyond = (pair.difference > noise.band(pair.steps)) | one_is_nan
     if not is_beyond.any() and noise.measured is None:
@@ -209,7 +209,7 @@ def _unacceptable(pair: PairedLosses) -> NDArray[np.bool_]:
 def _without_unlike_means(
     pair: PairedLosses, reference: TrainingRecord, candidate: TrainingRecord, dumps: DumpComparison
 ) -> PairedLosses:
-    """`pair` without its losses, whose difference does not prove anything.
+    """`pair` without its losses, whose difference proves nothing.
 
     Raises:
         NoVerdict: no tensors were compared either.
@@ -227,9 +227,9 @@ def _without_unlike_means(
 
 
 def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[int, float, float] | None:
-    """The first step whose learning rates differ, and both; None where none does, or the sides record other things.
+    """The first step whose learning rates differ, and both rates; None if there is none, or the kinds of logs differ.
 
-    A log may have the rate of the next step, and `align record` has that of the first group of parameters.
+    A log may contain the rate of the next step, and `align record` records that of the first group of parameters.
     """
     if reference.kind != candidate.kind or reference.kind not in ("ascendtune", "recorded"):
         return None
@@ -245,5 +245,5 @@ def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> t
 
 
 def exit_code(comparison: TrainingComparison) -> int:
-    """0 aligned, 1 parted."""
+    """0 if aligned, 1 if not."""
     return int(comparison.parted is not None)

@@ -1,9 +1,9 @@
-"""Are two models' benchmark scores equal within sampling error? Paired by item where items are at hand.
+"""Whether benchmark scores of two models are equal within sampling error, paired by item if items are available.
 
-With items: the intervals of `score_intervals`. With totals alone: the normal interval of the difference of two
-independent means, with the recorded standard errors or, of a share p of n items, at least those after one right and one
-wrong item were added (Agresti and Caffo, 2000, The American Statistician 54, 280-288): a share of 0 or 1 has an error,
-too. It is wider, because it does not know that both models answered the same questions. With m tasks each interval has
+With items: the intervals of `score_intervals`. With totals only: the normal interval of the difference of two
+independent means, with the recorded standard errors or, for a share p of n items, at least those after one right and
+one wrong item were added (Agresti and Caffo, 2000, The American Statistician 54, 280-288): a share of 0 or 1 has an
+error, too. It is wider, because it ignores that both models answered the same questions. With m tasks each interval has
 the level 1 - 0.05 / m (Bonferroni).
 """
 
@@ -40,9 +40,9 @@ class Scores:
     Attributes:
         metric: name of the score.
         mean: over the items.
-        count: items; None where the file does not say.
-        error: standard error of the mean as recorded; None where it was not.
-        items: score by item; empty where totals alone are known.
+        count: number of items; None if the file does not contain it.
+        error: standard error of the mean as recorded; None if it was not.
+        items: score by item; empty if only totals are known.
     """
 
     metric: str
@@ -52,7 +52,7 @@ class Scores:
     items: Mapping[str, float] = field(default_factory=dict)
 
     def standard_error(self) -> float | None:
-        """As recorded, else that of a share; None where neither is known. An error of 0 is that of a share."""
+        """As recorded, else that of a share; None if neither is known. An error of 0 is replaced by that of a share."""
         if self.error:
             return self.error
         if not self.count or not 0 <= self.mean <= 1:
@@ -63,13 +63,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """One task of both models.
+    """Comparison of one task.
 
     Attributes:
         difference: candidate minus reference.
-        low, high: interval of the difference; NaN where no error is known.
-        paired: items that both models answered; 0 for totals alone.
-        unpaired: items that one model alone answered, of those that are paired.
+        low, high: interval of the difference; NaN if no error is known.
+        paired: number of items that both models answered; 0 for totals only.
+        unpaired: number of items that only one model answered, if items are paired.
     """
 
     task: str
@@ -93,13 +93,13 @@ class TaskComparison:
 def compare_tasks(
     reference: Mapping[str, Mapping[str, Scores]], candidate: Mapping[str, Mapping[str, Scores]]
 ) -> list[TaskComparison]:
-    """Compare the tasks that both have, each by the first metric that both have.
+    """Compare the tasks that both sides have, each by the first metric that both have.
 
     Args:
         reference, candidate: task -> metric -> scores, as `read_scores` returns them.
 
     Raises:
-        NoVerdict: no task and metric is common, or an error of none is known.
+        NoVerdict: there is no common task and metric, or no error is known.
     """
     pairs = []
     for task in reference:
@@ -197,7 +197,7 @@ def _error_of(scores: Mapping[str, Any], name: str) -> float | None:
 
 
 def _samples(path: Path) -> dict[str, Scores]:
-    """lm-eval's samples: one item a line, its scores under the names in `metrics`."""
+    """Scores from lm-eval's samples: one item per line, with its scores under the names in `metrics`."""
     by_metric: dict[str, dict[str, float]] = {}
     for number, line in enumerate(read_regular_file(path, _MOST_BYTES).splitlines(), 1):
         record = parsed_json(line, path) if line.strip() else None
@@ -214,7 +214,7 @@ def _samples(path: Path) -> dict[str, Scores]:
 
 
 def _lists(content: Mapping[str, Any]) -> dict[str, dict[str, Scores]]:
-    """`{"task": [1, 0, …]}` or `{"task": {"item": 1, …}}`."""
+    """Scores from `{"task": [1, 0, …]}` or `{"task": {"item": 1, …}}`."""
     found = {}
     for task, values in content.items():
         named = dict(enumerate(values)) if isinstance(values, list) else values
@@ -242,7 +242,7 @@ def _is_count(value: Any) -> bool:
 def findings_of(
     compared: list[TaskComparison], reference: Collection[str] = (), candidate: Collection[str] = ()
 ) -> list[Finding]:
-    """One finding per task: `failure` where the interval does not contain 0.
+    """One finding per task: `failure` if the interval does not contain 0.
 
     Args:
         reference, candidate: the tasks of each side; those that were not compared are `unknown`.
@@ -259,7 +259,7 @@ def findings_of(
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     unequal = [each.code for each in findings if each.status == "failure"]
     count = sum(each.status != "unknown" for each in findings)
     if not unequal:

@@ -50,11 +50,11 @@ _UPDATES = (
 _DATA = "compare the data: files, order, seed, template, max_length, packing"
 _SHOWN_SAMPLES = 4
 _MOST_RANKS = 4
-"""That are named one by one."""
+"""Number of ranks that are listed one by one."""
 
 
 def with_dump_evidence(findings: tuple[Finding, ...], dumps: DumpComparison) -> tuple[Finding, ...]:
-    """The stages' findings with what the dumps add to each."""
+    """The stages' findings, supplemented by the dumps."""
     return tuple(_refined(each, dumps) for each in findings)
 
 
@@ -109,7 +109,7 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
 
 
 def _remedy_of_rows(code: str) -> str:
-    """The remedy for two batches with the same rows at different places."""
+    """The remedy for two batches with the same rows at different positions."""
     if code == "padding":
         return say(
             "the side of the padding does not change what is trained if each row's position ids begin at its first "
@@ -122,7 +122,7 @@ def _remedy_of_rows(code: str) -> str:
 
 
 def difference_text(place: FirstDifference) -> str:
-    """`step 3, forward, model.layers.0.self_attn, rank 1`."""
+    """The place as text: `step 3, forward, model.layers.0.self_attn, rank 1`."""
     phase = "token ids" if place.has_other_rows and place.row.key.phase == "forward" else _PHASES[place.row.key.phase]
     words = (say("step {step}", step=place.step), say(phase), place.module, _ranks(place))
     return say(", ").join(word for word in words if word)
@@ -151,7 +151,7 @@ def difference_as_json(place: FirstDifference) -> dict[str, Any]:
 
 
 def tensor_as_json(tensor: TensorStatistics) -> dict[str, Any]:
-    """Statistics of a tensor of any shape, with null for what is not a number."""
+    """Statistics of a tensor of any shape, with null for NaN."""
     fields = tensor._asdict()
     named = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()}
     return {**named, "samples": [None if math.isnan(each) else each for each in tensor.samples]}
@@ -198,7 +198,7 @@ def _is_fp32(row: TensorRow) -> bool:
 
 
 def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:
-    """The finding on the curve, with the place at which tensors part after the losses have."""
+    """The finding on the curve, with the place at which tensors differ after the losses do."""
     return replace(
         finding,
         remedy=say(
@@ -218,7 +218,7 @@ def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:
 
 
 def _set_aside(row: TensorRow | None) -> tuple[str, ...]:
-    """A sentence on a module that differs where no sampled gradient reaches, beside a loss that parts."""
+    """A sentence on a module that differs at samples without gradient, beside a loss that differs."""
     if row is None or row.key.phase != "forward":
         return ()
     return (
@@ -339,7 +339,7 @@ def _ranks(place: FirstDifference) -> str:
 
 
 def _sides(row: TensorRow) -> tuple[str, str]:
-    """The numbers of the reference, and of the candidate."""
+    """The numbers of the reference and of the candidate."""
     return (
         say("reference: {numbers}", numbers=_numbers(row.reference)),
         say("candidate: {numbers}", numbers=_numbers(row.candidate)),

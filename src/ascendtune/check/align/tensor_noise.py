@@ -1,16 +1,16 @@
-"""Limits of the difference between tensors of two correct trainings: rounding alone causes it.
+"""Limits of the difference that rounding alone causes between tensors of two correct trainings.
 
-A tensor is the result of n operations in a row, each of which rounds its output to the unit u of its dtype, and
-before that sums up K products in fp32 (u32 = 2^-24), whatever the dtype: partial sums of k terms are of size sqrt(k),
-so that their roundings add up to u32 · sqrt(1 + 2 + … + K) ≈ u32 · K / sqrt(2), relative to a result of size sqrt(K)
-this is u32 · sqrt(K / 2). Roundings behave as independent random numbers (Higham, Accuracy and Stability of Numerical
+A tensor is the result of n consecutive operations, each of which sums K products in fp32 (u32 = 2^-24), whatever the
+dtype, and rounds its output to the unit u of its dtype. Partial sums of k terms have size sqrt(k), so that their
+roundings add up to u32 · sqrt(1 + 2 + … + K) ≈ u32 · K / sqrt(2); relative to a result of size sqrt(K) this is
+u32 · sqrt(K / 2). Roundings behave like independent random numbers (Higham, Accuracy and Stability of Numerical
 Algorithms, 2002, section 2.8). Two machines differ, relative to the root mean square of the tensor, by
 
     sigma = sqrt(2 · n · (u² + u32² · K / 2)).
 
-n is the position of the tensor in the order of execution, which is at least the number of operations that lead to it.
-Limits are four sigma. Errors of n elements of a tensor cancel in its norm, which has 1/sqrt(n) of the limit, and one
-rounding more, for a scalar that scales all of them. docs/decisions/0016 has what was measured.
+n is the position of the tensor in the order of execution, an upper bound of the number of operations that lead to it.
+Limits are four sigma. Errors of n elements of a tensor cancel in its norm, whose limit is 1/sqrt(n) of that, plus one
+rounding for a scalar that scales all elements. Measurements are in docs/decisions/0016.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import TensorStatistics
 
 CERTAIN = 4.0
-"""Standard deviations beyond which a difference is not taken for rounding."""
+"""Standard deviations beyond which a difference is not attributed to rounding."""
 _OF_GRADIENT = 0.25
-"""The largest share of a gradient's limit that the norm of 16 elements or more has, whatever their sizes."""
+"""Largest share of a gradient's limit that applies to the norm of 16 elements or more, whatever their sizes."""
 UNIT_FP32 = 2.0**-24
 REDUCED_PRODUCTS = 2.0**13
 """Factor of the limits of fp32 where a GPU's TF32 or an NPU's HF32 rounds the inputs of products to 11 bits."""
@@ -45,13 +45,13 @@ Pairs = Sequence[tuple[TensorStatistics, TensorStatistics]]
 
 @dataclass(frozen=True)
 class ExtraNoise:
-    """Sources of noise beside the rounding to the types of tensors.
+    """Sources of noise besides the rounding to the dtypes of tensors.
 
     Attributes:
-        has_muon: a side's optimizer orthogonalises the updates of matrices in bf16.
-        sends_bf16: ranks of a side round their gradients to bf16 before these are added.
-        after_update: factor of the limits that each of the first updates brings.
-        has_experts: a router sends tokens to experts; rounding to 16 bits sends some to others.
+        has_muon: whether a side's optimizer orthogonalises the updates of matrices in bf16.
+        sends_bf16: whether ranks of a side round their gradients to bf16 before the reduction.
+        after_update: factor by which each of the first updates widens the limits.
+        has_experts: whether a router sends tokens to experts; 16-bit rounding sends some tokens to other experts.
     """
 
     has_muon: bool = False
@@ -64,12 +64,12 @@ NO_EXTRA_NOISE = ExtraNoise()
 
 
 def is_float(tensor: TensorStatistics) -> bool:
-    """Whether its dtype rounds; any shape."""
+    """Whether its dtype is a floating-point type; any shape."""
     return "float" in tensor.dtype
 
 
 def unit_of(tensor: TensorStatistics) -> float:
-    """u of its dtype, any shape; 0 for whole numbers, 2^-8 for a dtype that is not known."""
+    """Rounding unit u of its dtype, any shape; 0 for integers, 2^-8 for an unknown dtype."""
     return _UNITS.get(tensor.dtype, 2.0**-8) if is_float(tensor) else 0.0
 
 
@@ -77,12 +77,12 @@ def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit
     """Limits of relative differences in the order of execution.
 
     Args:
-        operations_before: operations that lead to the first of `pairs`.
-        reduction: the longest sum before, in terms.
-        unit: the coarsest before; or of each of `pairs` that of what it was computed with, (pairs,).
+        operations_before: number of operations that lead to the first of `pairs`.
+        reduction: number of terms of the longest sum before.
+        unit: the largest rounding unit before; or (pairs,) that of the inputs of each of `pairs`.
 
     Returns:
-        (pairs,) float64; 0 for whole numbers.
+        (pairs,) float64; 0 for integers.
     """
     units = np.array([max(unit_of(one), unit_of(other)) for one, other in pairs], dtype=np.float64)
     longest = np.array([max(one.shape, default=1) for one, _ in pairs], dtype=np.float64)
@@ -94,7 +94,7 @@ def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit
 
 
 def differences_in_any_order(pairs: Pairs) -> Floats:
-    """(pairs,) float64: the relative differences of what does not depend on the order of the values."""
+    """(pairs,) float64: the relative differences of the statistics that do not depend on the order of the values."""
     return differences([(one._replace(samples=(), digest=""), other._replace(samples=())) for one, other in pairs])
 
 
@@ -102,8 +102,8 @@ def differences(pairs: Pairs) -> Floats:
     """Relative differences from the statistics.
 
     The largest of: the difference of the samples (root mean square), of mean and of L2 norm, relative to the larger
-    root mean square; and of minimum and maximum, relative to the larger absolute value. Infinite where one side
-    alone has NaN or infinite elements; 0 where the bytes are the same; NaN where the shapes differ.
+    root mean square; and of minimum and maximum, relative to the larger absolute value. Infinite if only one side has
+    NaN or infinite elements; 0 if the bytes are the same; NaN if the shapes differ.
 
     Returns:
         (pairs,) float64.
@@ -141,11 +141,11 @@ def differences(pairs: Pairs) -> Floats:
 
 
 def with_norms(pairs: Pairs, apart: Floats, most: Floats, unit: float, *, of_gradients: bool) -> tuple[Floats, Floats]:
-    """Differences `apart` and their limits `most`, (pairs,) float64; those of the norms where these alone part.
+    """Differences `apart` and their limits `most`, (pairs,) float64; those of the norms if only these differ.
 
     Args:
-        unit: the coarsest of the step.
-        of_gradients: of parameters, which are sums over the tokens.
+        unit: the largest rounding unit of the step.
+        of_gradients: whether these are gradients of parameters, which are sums over the tokens.
     """
     rms = np.array([(one.rms, other.rms) for one, other in pairs], dtype=np.float64).reshape(-1, 2)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -162,11 +162,11 @@ def with_norms(pairs: Pairs, apart: Floats, most: Floats, unit: float, *, of_gra
 
 
 def _share_of_norm(tensor: TensorStatistics) -> float:
-    """The part of the relative error of the elements of a tensor, of any shape, that is left in its norm.
+    """The factor from the relative error of the elements of a tensor, of any shape, to that of its norm.
 
-    1/sqrt(n) of n elements of equal size whose errors are independent. One element may be most of the norm: at most
-    max² / norm² of it, so that n is taken as the inverse. Where the error is that of a weight it is the same in all
-    vectors: n is at most the last dimension.
+    1/sqrt(n) for n elements of equal size with independent errors. One element may dominate the norm, with the share
+    max² / norm², so that n is at most the inverse of that. An error of a weight is the same in all vectors, so that n
+    is at most the last dimension.
     """
     largest = max(abs(tensor.lowest), abs(tensor.highest))
     count = min(tensor.shape[-1:] or (1,))
@@ -175,7 +175,7 @@ def _share_of_norm(tensor: TensorStatistics) -> float:
 
 
 def _columns(tensors: Sequence[TensorStatistics], most: int) -> dict[str, Floats]:
-    """(tensors,) float64 by name; `samples` (tensors, most), NaN where there are fewer."""
+    """(tensors,) float64 by name; `samples` (tensors, most), padded with NaN."""
     blank = (np.nan,) * most
     columns = {
         name: np.array([getattr(each, name) for each in tensors], dtype=np.float64)

@@ -24,10 +24,10 @@ class TensorRow:
     """One tensor on both sides.
 
     Attributes:
-        difference: relative, as `tensor_noise.differences` defines it; of updates the difference of what the optimizer
-            added; NaN where the shapes differ.
-        limit: from rounding.
-        scale: candidate over reference of the L2 norms; of updates by the samples.
+        difference: relative, as defined in `tensor_noise.differences`; for updates, that of the change by the
+            optimizer; NaN if the shapes differ.
+        limit: largest difference that rounding explains.
+        scale: candidate over reference of the L2 norms; for updates, of the samples.
     """
 
     step: int
@@ -45,21 +45,21 @@ class TensorRow:
 
     @property
     def is_of_norm(self) -> bool:
-        """Whether the norms differ by more than anything else does: then all elements do, by a little."""
+        """Whether the norms have the largest difference: then all elements differ by a small factor."""
         norms = self.reference.rms, self.candidate.rms
         return self.difference > 0 and self.difference == abs(norms[0] - norms[1]) / max(norms)
 
     @property
     def is_of_one_side(self) -> bool:
-        """Whether one side alone has a gradient of the parameter; the other's counts as 0."""
+        """Whether only one side has a gradient of the parameter; the other one counts as 0."""
         return bool(self.reference.dtype) != bool(self.candidate.dtype)
 
     @property
     def stage(self) -> str:
         """The stage that this tensor is evidence for.
 
-        Whole numbers that go into the model are its data, and so is what the embedding makes of them: its weights are
-        compared as parameters.
+        Integer inputs of the model are its data, and so is the output of the embedding, whose weights are compared as
+        parameters.
         """
         if self.key.phase == "parameter_before" and self.step > 1:
             # The updates before it are what made it.
@@ -70,7 +70,7 @@ class TensorRow:
 
     @property
     def excess(self) -> float:
-        """Difference over limit; 0 where there is nothing to compare."""
+        """Difference over limit; 0 if there is nothing to compare."""
         if not self.difference > 0:
             return 0.0
         return self.difference / self.limit if self.limit else math.inf

@@ -29,17 +29,17 @@ from ascendtune.check.align.tensor_row import EMBEDDINGS, TensorRow
 from ascendtune.check.align.tensor_updates import update_rows
 
 _GROWTH = 0.5
-"""Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
+"""Share of the limit that every further step adds, as for losses: earlier roundings have changed the weights."""
 _AMPLIFYING_UPDATES = 3
-"""Updates of which each makes more of a difference of weights, where layers amplify it."""
+"""Number of updates that each enlarge a difference of weights, if layers amplify it."""
 _OF_ROUTED = 2.0
-"""Factor of the limits in 16 bits, where rounding decides to which expert some tokens go."""
+"""Factor of the limits in 16 bits if a router sends tokens to experts: rounding changes the choice for some."""
 _UNIT_OF_BF16 = 2.0**-8
-"""u of what is rounded to bf16, whatever the products are computed in: Muon's updates, gradients that are sent."""
+"""Rounding unit of bf16, for Muon's updates and for gradients that are sent, whatever the dtype of the products."""
 FROM_WEIGHTS = 30.0
-"""Times as much as weights may differ what a module computes with them: norms, attention, small gradients amplify."""
+"""Factor from a difference of weights to that of what a module computes: norms, attention, small gradients amplify."""
 _REPLICA_OPERATIONS = 64
-"""Operations that ranks may round differently before their replicas differ by more; the bits should be equal."""
+"""Operations that may be rounded differently on the ranks before replicas count as different; usually bits agree."""
 
 
 def make_tensor_rows(
@@ -53,12 +53,12 @@ def make_tensor_rows(
 ) -> list[TensorRow]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
-    On rank 0 also the gradients that one side alone has. With Muon updates of matrices are left out: it orthogonalises
-    in bf16, with five steps of an iteration that enlarges what is small, and a gradient of low rank whose rounding
-    differs by a thousandth gives another update.
+    On rank 0 this includes gradients that only one side has. With Muon, updates of matrices are omitted: it
+    orthogonalises in bf16, with five steps of an iteration that enlarges small values, and for a gradient of low rank a
+    rounding difference of a thousandth gives a different update.
 
     Args:
-        with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
+        with_modules: whether to include outputs of modules and their gradients, which belong to a rank's own rows.
     """
     groups: dict[tuple[str, int | None], dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]] = {}
     for key, tensor in reference.tensors.items():
@@ -123,10 +123,11 @@ def _is_of_its_input(key: TensorKey, tensor: TensorStatistics) -> bool:
 def _gradients_of_one_side(
     reference: RankDump, candidate: RankDump
 ) -> dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]:
-    """Gradients that one side alone has, with zeros for the other.
+    """Gradients that only one side has, with zeros for the other side.
 
-    Of parameters that both sides train: one detaches what they compute. Of parameters that one side trains beside all
-    those of the other; if both sides have parameters of their own, these may be the same ones under other names.
+    These are gradients of parameters that both sides train, if one side detaches what they compute, and of parameters
+    that one side trains in addition to all those of the other. If both sides have parameters of their own, these may be
+    the same ones under other names.
     """
     sides = [{key.name for key in side.tensors if key.phase == "parameter_before"} for side in (reference, candidate)]
     compared = sides[0] & sides[1]
@@ -148,7 +149,7 @@ def _is_of_trained(
 ) -> NDArray[np.bool_]:
     """(found,) whether a tensor is the output of a module with trained weights of its own, other than an embedding.
 
-    DeepSpeed, and FSDP in other loops, compute with them in the type of the products, though the output may be finer.
+    DeepSpeed, and FSDP in other loops, compute with them in the dtype of the products, even if the output is finer.
     """
     trained = {key.name.rpartition(".")[0] for key in groups.get(("parameter_before", None), ())}
     return np.array(
@@ -161,10 +162,10 @@ def _is_of_trained(
 
 
 def _forgive_order(apart: Floats, pairs: Pairs, most: Floats, usual: int) -> None:
-    """Change `apart`, (pairs,), where tensors hold the same values in another order.
+    """Replace entries of `apart`, (pairs,), for tensors that contain the same values in another order.
 
-    Only for those with another number of vectors than the tokens of the batch, `usual`: the experts of a mixture get
-    the tokens in an order that depends on all of them.
+    Only for tensors whose number of vectors differs from the number of tokens of the batch, `usual`: experts get the
+    tokens in an order that depends on all of them.
     """
     for at, (one, other) in enumerate(pairs):
         if apart[at] > most[at] and one.vectors != usual and is_float(one) and len(one.shape) > 1:
@@ -176,9 +177,9 @@ def _forgive_order(apart: Floats, pairs: Pairs, most: Floats, usual: int) -> Non
 def _drift(
     groups: Mapping[tuple[str, int | None], Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]]],
 ) -> float:
-    """The largest relative difference of a matrix of weights before the step, where updates are compared, too.
+    """The largest relative difference of a weight matrix before the step, if updates are compared as well.
 
-    Earlier updates have agreed within rounding: what is left of it in the weights shows in all that they compute.
+    Earlier updates agreed within rounding; the remaining difference of the weights affects everything they compute.
     """
     if ("parameter_after", None) not in groups:
         return 0.0
@@ -186,7 +187,7 @@ def _drift(
 
 
 def largest_of_matrices(pairs: Pairs) -> float:
-    """The largest relative difference of a matrix among tensors of any shape; 0 where there is none."""
+    """The largest relative difference of a matrix among tensors of any shape; 0 if there is none."""
     found = differences([pair for pair in pairs if len(pair[0].shape) > 1])
     return float(found[np.isfinite(found)].max(initial=0.0))
 
@@ -202,7 +203,7 @@ def rows_of_pair(
 def replica_rows(
     step: int, key: TensorKey, common: TensorStatistics, odd: Mapping[int, TensorStatistics]
 ) -> list[TensorRow]:
-    """Rows of one tensor, of any shape, of several ranks beside the one that most ranks hold."""
+    """Rows of one tensor, of any shape, for several ranks, compared with the value that most ranks have."""
     pairs = [(common, each) for each in odd.values()]
     most = limits(pairs, operations_before=_REPLICA_OPERATIONS)
     found = differences(pairs)
@@ -227,9 +228,10 @@ def _scale(reference: TensorStatistics, candidate: TensorStatistics) -> float:
 
 
 def _storage_limit(reference: TensorStatistics, candidate: TensorStatistics) -> float:
-    """Of weights that were loaded: equal bits, or those of the coarser dtype.
+    """Limit for loaded weights: 0 for equal dtypes, otherwise the rounding to the coarser one.
 
-    Statistics alone were summed up in fp32, in pairs (Higham 2002, section 4.2): log2(n) roundings.
+    Without samples, statistics are compared, which were summed pairwise in fp32 (Higham 2002, section 4.2): log2(n)
+    roundings.
     """
     if reference.dtype != candidate.dtype:
         return 2 * max(unit_of(reference), unit_of(candidate))
@@ -239,7 +241,7 @@ def _storage_limit(reference: TensorStatistics, candidate: TensorStatistics) -> 
 
 
 def _measured(reference: RankDump, candidate: RankDump, pairs: Pairs) -> Floats:
-    """(pairs,) float64: differences, of whole tensors where both sides wrote them."""
+    """(pairs,) float64: differences, from the whole tensors if both sides wrote them."""
     found = differences(pairs)
     if reference.values is None or candidate.values is None:
         return found

@@ -1,4 +1,4 @@
-"""Dumped tensors as HTML: the first that parts on top, then all in the order of execution, coloured by difference."""
+"""Dumped tensors as HTML: the first that differs on top, then all in the order of execution, coloured by difference."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ascendtune.core import language
 _MOST_ROWS = 4000
 _WIDTH, _HEIGHT = 420, 90
 _STRIP = 12
-"""Height of the marks of a side's samples."""
+"""Height of the marks for the samples of one side."""
 _FEW = 4
-"""Samples below which the table of numbers says as much."""
+"""Number of samples below which the table of numbers is sufficient."""
 _PHASES = {
     "parameter_before": ("parameter before the step", "更新前的参数"),
     "forward": ("forward", "前向"),
@@ -34,21 +34,21 @@ _ORDER = list(_PHASES)
 
 
 def both(english: str, chinese: str) -> str:
-    """Text in both languages; the page shows one. `english` and `chinese` are HTML."""
+    """Text in both languages; the page shows one of them. `english` and `chinese` are HTML."""
     return f'<span class="en">{english}</span><span class="zh">{chinese}</span>'
 
 
 def in_both(sentence: Callable[[], object]) -> str:
-    """HTML of a sentence in both languages; `sentence` makes it in the current one."""
+    """HTML of a sentence in both languages; `sentence` returns it in the current language."""
     found = language.in_each(lambda: html.escape(str(sentence())))
     return both(found["en"], found["zh"])
 
 
 def tensors_as_html(dumps: DumpComparison, histograms: Mapping[TensorKey, Histogram]) -> str:
-    """The section of the report; empty where no tensors were compared.
+    """The section of the report; empty if no tensors were compared.
 
     Args:
-        histograms: of the tensors that were dumped whole; the others are drawn by their samples.
+        histograms: of the tensors that were dumped whole; samples are drawn for the others.
     """
     if not dumps.rows:
         return ""
@@ -110,7 +110,7 @@ def _first(place: FirstDifference, histogram: Histogram | None) -> str:
 
 
 def _row(row: TensorRow, histogram: Histogram | None) -> str:
-    """One line; a click shows the picture and the numbers."""
+    """One line; a click shows the chart and the numbers."""
     number = "NaN" if math.isinf(row.difference) else f"{row.difference:.1e}" if row.difference else "0"
     name = html.escape(row.key.name or row.key.phase)
     batch = f" #{row.key.micro_batch}" if row.key.micro_batch else ""
@@ -122,7 +122,7 @@ def _row(row: TensorRow, histogram: Histogram | None) -> str:
 
 
 def _heat(row: TensorRow) -> int:
-    """0 equal, 1 to 2 within the limit, 3 to 5 beyond it by up to 10, 1000, and more."""
+    """0: equal; 1 and 2: within the limit; 3 to 5: beyond it, by up to 10, by up to 1000, and by more."""
     if row.excess == 0:
         return 0
     if not math.isfinite(row.excess):
@@ -163,7 +163,7 @@ def _samples(row: TensorRow) -> str:
 
 
 def _histogram(histogram: Histogram) -> str:
-    """Both sides' values as an SVG of steps."""
+    """The values of both sides as an SVG step chart."""
     largest = max(int(histogram.reference.max()), int(histogram.candidate.max()), 1)
     wide = _WIDTH / len(histogram.reference)
     paths = []
@@ -194,7 +194,7 @@ def _strip(row: TensorRow) -> str:
 
 
 def _drawing(parts: str, height: int, low: float, high: float) -> str:
-    """An SVG of `parts` with the ends of its axis below."""
+    """An SVG of `parts` with the limits of its axis below."""
     labels = (
         f'<text x="0" y="{height + 14}">{low:.3g}</text>'
         f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{high:.3g}</text>'

@@ -1,4 +1,4 @@
-"""Compares the optimizer's updates of each parameter: those of the candidate with those of the reference."""
+"""Compares the optimizer's updates of each parameter between candidate and reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascendtune.check.align.tensor_noise import CERTAIN, unit_of
 from ascendtune.check.align.tensor_row import TensorRow
 
 _WELL_CONDITIONED = 0.1
-"""An element's update is compared where the noise of its gradient changes it by at most this share."""
+"""An element's update is compared if the noise of its gradient changes it by at most this share."""
 
 
 def update_rows(
@@ -27,16 +27,16 @@ def update_rows(
 ) -> list[TensorRow]:
     """Rows of the updates: the values that the optimizer added to each parameter.
 
-    An optimizer such as Adam divides by the gradient's size, so that rounding of a gradient that is almost 0 decides
-    the sign of its update. Elements are compared whose gradient is known to a tenth: the noise of the gradient,
-    relative to the element's own gradient g, is nu = limit · rms(g) / |g|; its update may differ by nu · |update|, and
-    by the rounding of the parameter itself, u · |parameter|. From the second step on, gradients of earlier steps take
-    part: where they cancel, the update is smaller than usual, and nu is that much larger. In the first step an element
-    whose gradient is exactly 0 on both sides (LoRA's A, embeddings of tokens that do not occur) is moved by weight
-    decay alone, which nothing disturbs.
+    An optimizer such as Adam divides by the size of the gradient, so that the rounding of a gradient close to 0
+    determines the sign of its update. Only elements whose gradient is known to a tenth are compared: the noise of the
+    gradient, relative to the element's own gradient g, is nu = limit · rms(g) / |g|; its update may differ by
+    nu · |update|, and by the rounding of the parameter itself, u · |parameter|. From the second step on, gradients of
+    earlier steps contribute: if they cancel, the update is smaller than usual, and nu is larger by that factor. In the
+    first step an element whose gradient is exactly 0 on both sides (LoRA's A, embeddings of tokens that do not occur)
+    is changed by weight decay only, which has no noise.
 
     Args:
-        gradient_limits: (tensors,), those of `found`, relative: how far the gradients may differ.
+        gradient_limits: (tensors,), for those in `found`: how much the gradients may differ, relative.
     """
     rows = []
     changes: list[tuple[TensorKey, tuple[TensorStatistics, TensorStatistics], list[Floats], list[Floats], float]] = []
@@ -86,9 +86,9 @@ def update_rows(
 def _difference_of(
     update: Sequence[Floats], noise: Floats, rounding: Floats, chosen: NDArray[np.bool_]
 ) -> tuple[float, float, float] | None:
-    """Of the `chosen` elements of two updates: the relative difference, its limit, and candidate over reference.
+    """For the `chosen` elements of two updates: the relative difference, its limit, and candidate over reference.
 
-    None where neither side has moved one. All arguments: (samples,), `update` of both sides.
+    None if neither side changed any of them. All arguments: (samples,), `update` of both sides.
     """
     one, other = update[0][chosen], update[1][chosen]
     largest = max(_norm(one), _norm(other))
@@ -99,13 +99,13 @@ def _difference_of(
 
 
 def _usual_update(changes: Sequence[Sequence[Floats]]) -> Callable[[Floats], Floats]:
-    """From gradients, (samples,), to the sizes of updates of a step in which nothing cancels: (samples,).
+    """A function from gradients, (samples,), to the sizes of updates in a step in which nothing cancels: (samples,).
 
-    Adam's updates are as large as the largest of all parameters, whatever the gradient; those of SGD are in proportion
-    to the gradient. The smaller of both holds for either.
+    Adam's updates are as large as the largest of all parameters, whatever the gradient; those of SGD are proportional
+    to the gradient. The smaller of the two is valid for either.
 
     Args:
-        changes: of each parameter the updates of both sides, then their gradients, (samples,) each.
+        changes: for each parameter the updates of both sides, then their gradients, (samples,) each.
     """
     of_all = [np.abs(np.concatenate(each)) for each in zip(*changes, strict=True)] or [np.zeros(1)] * 4
     update, slope = (np.minimum(*of_all[at : at + 2]) for at in (0, 2))

@@ -1,4 +1,4 @@
-"""One side of a comparison: a run of ours, or the log that another trainer left."""
+"""One side of a comparison: a run of ascendtune, or the log of another trainer."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _OURS = {
     )
 }
 _MOST_DIRECTORIES = 10_000
-"""That are searched for events."""
+"""Number of directories that are searched for events."""
 _COARSEST_FIRST = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _RECORDED = "recorded.json"
-"""Facts of another trainer's run, that `ascendtune align record` wrote."""
+"""Facts of another trainer's run, written by `ascendtune align record`."""
 _SHOWN = 5
 
 
@@ -52,10 +52,10 @@ class TrainingRecord:
     Attributes:
         recipe: leaves of recipe.yaml by dotted key; None for a foreign log.
         run: run.json; empty for a foreign log.
-        precision: the type matrices were multiplied in; None where the record does not say.
-        layers: depth of the model; None where neither its weights' names nor config.json are at hand.
-        dump: tensors of some steps; None where nothing was dumped.
-        start_weights: hashes of the weights before the first step, as in start_weights.json; empty where not recorded.
+        precision: dtype of the matrix products; None if the record does not contain it.
+        layers: depth of the model; None if neither its weights' names nor config.json are available.
+        dump: tensors of some steps; None if nothing was dumped.
+        start_weights: hashes of the weights before the first step, as in start_weights.json; empty if not recorded.
     """
 
     name: str
@@ -81,16 +81,16 @@ class TrainingRecord:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """SHA-256 of the adapters that training went on from."""
+        """SHA-256 of the adapters that the training started from."""
         listed = self.run.get("adapters")
         return tuple(str(value_at(each, "digest")) for each in (listed if isinstance(listed, list) else []))
 
 
 def read_training_record(path: Path) -> TrainingRecord:
-    """Find out what `path` is, and read it.
+    """Detect the kind of record at `path`, and read it.
 
     Raises:
-        InputError: the path does not exist, or holds no record of a training, or records of several.
+        InputError: the path does not exist, or contains no record of a training, or records of several.
         DataError: the file has no step or no loss.
         MachineError: a file cannot be read.
     """
@@ -162,7 +162,7 @@ def _read_directory(path: Path) -> TrainingRecord:
 
 
 def _within(directory: Path, found: Path) -> TrainingRecord:
-    """The record that was found in `directory`, under a name that says which one it is."""
+    """The record that was found in `directory`, with its relative path as its name."""
     return replace(read_training_record(found), name=str(Path(directory.name) / found.relative_to(directory)))
 
 
@@ -175,7 +175,7 @@ def _events_below(path: Path) -> list[Path]:
     """Files of TensorBoard events, sorted.
 
     Raises:
-        InputError: there are too many directories to look into.
+        InputError: there are too many directories to search.
     """
     found: list[Path] = []
     for number, (directory, _, names) in enumerate(walk(path), 1):
@@ -245,7 +245,7 @@ def _read_recorded(path: Path) -> TrainingRecord:
 
 
 def _computed_in(dump: Dump) -> str | None:
-    """The coarsest type of the outputs of modules in the first dumped step: under autocast not that of the weights."""
+    """The coarsest dtype of module outputs in the first dumped step; under autocast it differs from the weights'."""
     ranks = dump.files[min(dump.files)]
     tensors = dump.read(ranks[min(ranks)]).tensors
     found = {each.dtype for key, each in tensors.items() if key.phase == "forward" and key.slot.startswith("output")}
@@ -279,7 +279,7 @@ def _metrics(path: Path) -> Curve:
 
 
 def _floats(column: Any) -> Floats:
-    """(records,) float64, NaN where null. From Arrow's buffers: its `to_numpy` imports pandas, which takes seconds."""
+    """(records,) float64, NaN for null. From Arrow's buffers: its `to_numpy` imports pandas, which takes seconds."""
     parts = []
     for chunk in column.chunks:
         validity, values = chunk.buffers()

@@ -1,6 +1,6 @@
-"""Positions of a batch that no gradient reaches, such as padding: what differs there has no effect on the training.
+"""Positions of a batch that no gradient reaches, such as padding: differences there have no effect on the training.
 
-Attention kernels compute other values at padding. The gradients of the outputs of modules are dumped at the same
+Attention kernels may compute other values at padding. The gradients of the outputs of modules are dumped at the same
 sampled positions as the outputs; a position at which all of them are 0, on both sides, is not trained on.
 """
 
@@ -16,16 +16,16 @@ from ascendtune.check.align.tensor_row import TensorRow
 
 _OF_EXPERTS = 2
 _Batch = tuple[int | None, int]
-"""Micro-batch, and how many vectors its tensors have."""
+"""Micro-batch, and number of vectors of its tensors."""
 
 
 def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow | None]:
-    """The rows of one rank without outputs that differ only where no gradient reaches, and the first of those.
+    """The rows of one rank without outputs that differ only at untrained positions, and the first of the omitted ones.
 
-    A norm that differs by more than the samples is that of the whole tensor. Few samples may lie there: where a batch
-    has such positions, attention that differs at no other sample is taken for such a difference, too. After one, norms
-    tell nothing, and tensors with another number of vectors are left out as well: which experts get the tokens of the
-    padding decides where those of the others stand.
+    If the norm differs by more than the samples, the whole tensor differs. Few samples may be at untrained positions:
+    if a batch has such positions, attention that differs at no other sample counts as such a difference, too. After
+    one, norms are not meaningful, and tensors with another number of vectors are omitted as well: the choice of experts
+    for padding tokens determines the positions of the other tokens.
     """
     if not any(row.is_parted for row in rows if row.key.phase == "forward"):
         return list(rows), None
@@ -49,7 +49,7 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
 def _untrained_positions(rows: Sequence[TensorRow]) -> Mapping[_Batch, NDArray[np.bool_]]:
     """(samples,) whether the gradients of all outputs are 0 there.
 
-    A sample lies at the same share of each tensor, so in the same one of its vectors, however wide the vectors are.
+    A sample is at the same relative position of each tensor, so in the same one of its vectors, whatever their width.
     """
     found: dict[_Batch, NDArray[np.bool_]] = {}
     for row in rows:
@@ -67,7 +67,7 @@ def _agrees_elsewhere(row: TensorRow, positions: NDArray[np.bool_], is_later: bo
     """Whether the samples agree within the row's limit, except at `positions`, (samples,).
 
     Args:
-        is_later: an earlier output differs at such positions.
+        is_later: whether an earlier output differs at such positions.
     """
     one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
     if not len(one) == len(other) == len(positions) or positions.all() or math.isinf(row.difference):

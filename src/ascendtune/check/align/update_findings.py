@@ -1,4 +1,4 @@
-"""The finding on the optimizers of two trainings, from what each made of its own dumped gradients."""
+"""The finding on the optimizers of two trainings, from the updates for their own dumped gradients."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from ascendtune.check.align.language import say
 from ascendtune.check.finding import Finding, failure, warning
 
 _NAMED = 3
-"""Parameters that are named."""
+"""Number of parameters that are listed."""
 
 
 def other_update(check: AdamCheck) -> Finding:
-    """6, where the candidate's optimizer makes something else of its gradients than the reference's would."""
+    """Finding 6 if the candidate's update differs from what the reference's optimizer would do with its gradients."""
     numbers = {"step": check.steps, "left": check.left, "other": check.left_of_candidate}
     evidence = say(
         "with the reference's settings ({settings}) Adam explains its updates but for {left:.1g} of them, those of the "
@@ -45,7 +45,7 @@ def other_update(check: AdamCheck) -> Finding:
 
 
 def same_updates(check: AdamCheck | None) -> tuple[str, ...]:
-    """A sentence on optimizers that were found to be the same; empty where nothing was."""
+    """A sentence on optimizers that are the same; empty if the check has no result."""
     if check is None:
         return ()
     said = say(

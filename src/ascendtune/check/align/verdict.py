@@ -11,7 +11,7 @@ from ascendtune.check.align.training_record import TrainingRecord
 
 
 def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate: TrainingRecord) -> str:
-    """One sentence; where they are aligned, with the records that were not compared."""
+    """One sentence; if the trainings are aligned, it includes the records that were not compared."""
     said = _verdict(comparison, reference, candidate)
     pair = comparison.pair
     if comparison.parted is not None or not len(pair.steps):
@@ -27,7 +27,7 @@ def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate
 
 
 def _which(comparison: TrainingComparison) -> str:
-    """The step, or the steps of the first record, at which the trainings part."""
+    """The step, or the steps of the first record, at which the trainings diverge."""
     if comparison.is_one_sided:
         return say("step {step} and after it", step=comparison.step)
     if comparison.parted is not None and comparison.parted.code == "later" and comparison.step is not None:
