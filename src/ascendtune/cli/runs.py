@@ -17,9 +17,10 @@ from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, table, width
+from ascendtune.core.attempt_time import seconds_since
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.procfs import is_alive
-from ascendtune.core.rundir import RunDir, seconds_since
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
 

@@ -192,9 +192,9 @@ def require_place_for(file: Path) -> None:
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
         if file.exists() and not file.is_file():
-            # It would be replaced by a file: /dev/null for everyone, where root writes it.
+            # Root would put a file in the place of /dev/null.
             raise NotRegular(
-                f"{file} is a device or a pipe", code="not-a-regular-file", remedy="give the name of a file", where=file
+                "this is a device or a pipe", code="not-a-regular-file", remedy="give the name of a file", where=file
             )
         if not file.parent.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))

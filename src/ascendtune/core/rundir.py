@@ -8,12 +8,13 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core import procfs
+from ascendtune.core.attempt_time import seconds_since
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import (
     open_regular,
@@ -25,7 +26,6 @@ from ascendtune.core.files import (
     write_atomically,
     write_json,
 )
-from ascendtune.core.foreign_json import is_number
 from ascendtune.core.suggest import run_suggestion
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
@@ -49,22 +49,6 @@ _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "plan": dict, 
 def hash_of_recipe(recipe_yaml: str) -> str:
     """The hash of recipe.yaml in run.json: 16 hexadecimal digits."""
     return hashlib.sha256(recipe_yaml.encode()).hexdigest()[:16]
-
-
-def seconds_since(attempt: Mapping[str, Any]) -> float | None:
-    """Since an attempt of run.json began; None where only a clock tells that was set back meanwhile."""
-    since_boot, began = attempt.get("monotonic"), attempt.get("started")
-    if is_number(since_boot) and attempt.get("boot_id") == procfs.boot_id():
-        return time.monotonic() - since_boot
-    seconds = time.time() - began if is_number(began) else -1.0
-    return seconds if seconds >= 0 else None
-
-
-def seconds_of_attempts(attempts: Iterable[Mapping[str, Any]]) -> float | None:
-    """What all attempts took together; None unless each has noted it."""
-    each = [attempt.get("seconds") for attempt in attempts]
-    known = [seconds for seconds in each if is_number(seconds)]
-    return sum(known) if known and len(known) == len(each) else None
 
 
 def _fault_of(record: dict[str, Any]) -> str | None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ascendtune.core import rundir
+from ascendtune.core.attempt_time import seconds_of_attempts, seconds_since
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_json
-from ascendtune.core.rundir import RunDir, seconds_of_attempts, seconds_since
+from ascendtune.core.rundir import RunDir
 
 
 @pytest.fixture

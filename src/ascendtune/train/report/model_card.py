@@ -14,10 +14,11 @@ from typing import Any
 
 import yaml
 
+from ascendtune.core.attempt_time import seconds_of_attempts
 from ascendtune.core.document import read_document
 from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.mask import without_secrets
-from ascendtune.core.rundir import RunDir, seconds_of_attempts
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count, format_duration
 from ascendtune.hub.download import split_hub
 from ascendtune.hub.model_directories import is_reward_model

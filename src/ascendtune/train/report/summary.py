@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from ascendtune.core.rundir import RunDir, seconds_of_attempts
+from ascendtune.core.attempt_time import seconds_of_attempts
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
 from ascendtune.hub.model_directories import is_reward_model
 
