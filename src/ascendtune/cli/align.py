@@ -48,7 +48,7 @@ def align(
     from ascendtune.check.align.tensor_findings import difference_as_json
     from ascendtune.check.align.training_record import read_training_record
     from ascendtune.check.align.verdict import verdict
-    from ascendtune.core.files import require_place_for
+    from ascendtune.core.directories import require_place_for
 
     chosen = in_language(lang, as_json=as_json)
     if report:

@@ -170,7 +170,7 @@ def bench(
     from ascendtune.cli.comm_ranks import choose_ranks, run
     from ascendtune.cli.comm_report import Report, measure_step
     from ascendtune.core import log
-    from ascendtune.core.files import require_place_for
+    from ascendtune.core.directories import require_place_for
 
     log.set_up()
     if profile_step is not None:

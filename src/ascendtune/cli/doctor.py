@@ -73,7 +73,7 @@ def doctor(
     from ascendtune.check.doctor.language import say
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
-    from ascendtune.core.files import require_place_for
+    from ascendtune.core.directories import require_place_for
     from ascendtune.core.progress_bar import slow_work_bar
 
     if yes and not mend and bundle is None:

@@ -69,7 +69,8 @@ def profile(
     from ascendtune.cli.profile_trial import trials_as_text, try_changes
     from ascendtune.cli.run_names import run_named
     from ascendtune.core import log
-    from ascendtune.core.files import require_place_for, write_json
+    from ascendtune.core.directories import require_place_for
+    from ascendtune.core.files import write_json
 
     log.set_up()
     chosen = in_language(lang, as_json=as_json)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import require_writable
+from ascendtune.core.files import NotRegular, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
 
@@ -44,6 +45,26 @@ def require_writable_place(directory: Path, variable: str) -> None:
     except MachineError as error:
         remedy = f"export {variable}=<a directory that can be written>"
         raise MachineError(error.what, code=error.code, remedy=remedy, where=error.where or directory) from error
+
+
+def require_place_for(file: Path) -> None:
+    """Raise unless a file can be written as `file`, in a directory that exists. Leaves no file behind.
+
+    Raises:
+        MachineError: the directory does not exist, is read-only or not permitted, or `file` is a directory, a device
+            or a pipe.
+    """
+    with translated_disk_errors(file):
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+        if file.exists() and not file.is_file():
+            # Root would put a file in the place of /dev/null.
+            raise NotRegular(
+                "this is a device or a pipe", code="not-a-regular-file", remedy="give the name of a file", where=file
+            )
+        if not file.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    require_writable(file.parent)
 
 
 def require_free_space(directory: Path, needed: int, what: str, *, remedy: str, free: int | None = None) -> None:

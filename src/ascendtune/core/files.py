@@ -181,26 +181,6 @@ def require_writable(path: Path) -> None:
         tempfile.TemporaryFile(dir=existing).close()  # /proc, for one, tells root that it can be written
 
 
-def require_place_for(file: Path) -> None:
-    """Raise unless a file can be written as `file`, in a directory that exists. Leaves no file behind.
-
-    Raises:
-        MachineError: the directory does not exist, is read-only or not permitted, or `file` is a directory, a device
-            or a pipe.
-    """
-    with translated_disk_errors(file):
-        if file.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
-        if file.exists() and not file.is_file():
-            # Root would put a file in the place of /dev/null.
-            raise NotRegular(
-                "this is a device or a pipe", code="not-a-regular-file", remedy="give the name of a file", where=file
-            )
-        if not file.parent.exists():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
-    require_writable(file.parent)
-
-
 def ask_disk(directory: Path) -> None:
     """Write 1 MiB and remove it, to find the disk's error after a library failed to write without reporting it.
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.core.directories import require_place_for
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, ask_disk, is_endless, parsed_record, require_place_for, walk, write_json
+from ascendtune.core.files import LineWriter, ask_disk, is_endless, parsed_record, walk, write_json
 from ascendtune.core.locks import file_lock
 
 

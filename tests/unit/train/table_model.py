@@ -20,6 +20,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
+from ascendtune.train.checkpoint.content import CheckpointContent, NamedTensors
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.flops import TokenFlops
@@ -68,6 +69,9 @@ class FirstOfTwo(Strategy):
     def __init__(self) -> None:
         super().__init__(find_device())
         self.world_size = 2
+
+    def content(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> CheckpointContent:
+        return NamedTensors(model, optimizer, self.device)
 
 
 def write_dataset(directory: Path) -> TokenDataset:
