@@ -1,1 +1,1 @@
-"""What do the lines of a log say? Files of any kind, read as lines with their rank, time and level."""
+"""How is a log read? Files of any kind, as lines with their rank, time and level."""

@@ -1,4 +1,4 @@
-"""Compressed logs, such as those that were rotated, read as what they hold: gzip, xz and bzip2."""
+"""Decompresses logs, such as rotated ones: gzip, xz and bzip2."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _OTHERS = (
     (b"PK\x03\x04", "zip", "unzip -p"),
     (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x -so"),
 )
-"""(first bytes, who wrote them, the command that unpacks them): Python 3.11 cannot."""
+"""(first bytes, format, command that decompresses it): formats that Python 3.11 cannot read."""
 _PIECE = 1 << 16
 _MOST_DICTIONARY = 256 << 20
-"""Memory of a decoder of xz; `xz -9` needs 65 MiB."""
+"""Bytes of memory for an xz decoder; `xz -9` needs 65 MiB."""
 _LEAST_BOUND, _MOST_RATIO = 1 << 30, 100
-"""A file may hold so many bytes, or so many times its size: few logs are more regular, and a bomb is."""
+"""A file may decompress to this many bytes, or this many times its size: few logs compress better, bombs do."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class Decoder(Protocol):
-    """What decoders of bz2 and lzma share."""
+    """Common interface of the decoders of bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -50,11 +50,11 @@ class Decoder(Protocol):
 
 
 class Pieces:
-    """A log, in pieces of at most so many bytes.
+    """A log, read piece by piece.
 
     Args:
-        read: gives at most so many bytes; raises one of `_DAMAGED` where a compressed log is cut off or damaged.
-        cut_off: called at that place, and where the log holds more than `most` bytes, with the sentence that says so.
+        read: returns at most so many bytes; raises one of `_DAMAGED` if a compressed log is cut off or damaged.
+        cut_off: called with the reason at that place, and after `most` bytes.
     """
 
     def __init__(self, read: Callable[[int], bytes], cut_off: Callable[[str], None], most: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Pieces:
         self._left = most
 
     def next(self, most: int) -> bytes:
-        """The next bytes; empty at the end."""
+        """Next bytes, at most `most`; empty at the end."""
         if self._left is None:
             return self._read(most)
         try:
@@ -75,7 +75,7 @@ class Pieces:
         except OSError as error:
             if error.errno is not None:
                 raise
-            # bzip2's sign of damaged data.
+            # bzip2 reports damaged data by an OSError without errno.
             self._left = 0
             self._cut_off(DAMAGED)
             return b""
@@ -87,20 +87,20 @@ class Pieces:
 
 @contextmanager
 def pieces_of(file: BinaryIO, name: str, size: int, cut_off: Callable[[str], None], start: int = 0) -> Iterator[Pieces]:
-    """The file, from the byte `start` on; of a compressed one what it holds.
+    """Open a file, from the byte `start` on, or the decompressed content of a compressed file.
 
     Args:
         size: of the file, in bytes.
 
     Raises:
-        InputError: the file is compressed in a way that is not read here.
+        InputError: the compression format is not supported.
     """
     most = max(_LEAST_BOUND, _MOST_RATIO * size)
     with BufferedReader(cast(RawIOBase, file)) as opened:
         begin = opened.peek(_PEEKED)[:_PEEKED]
         _refuse_others(begin, name)
         if _GZIP.match(begin):
-            # It does not close the file below it.
+            # GzipFile does not close `opened`.
             with gzip.GzipFile(fileobj=opened) as unpacked:
                 yield Pieces(unpacked.read1, cut_off, most)
         elif _XZ.match(begin):
@@ -127,7 +127,7 @@ def _refuse_others(begin: bytes, name: str) -> None:
 
 
 class _Streams:
-    """Streams of xz or bzip2, one behind the other: programs that use several cores write many."""
+    """Consecutive streams of xz or bzip2: programs that use several cores write many."""
 
     def __init__(self, file: BinaryIO, make: Callable[[], Decoder]) -> None:
         self._file = file
@@ -136,7 +136,7 @@ class _Streams:
         self._given = b""
 
     def read(self, most: int) -> bytes:
-        """At most so many bytes; empty at the end.
+        """At most `most` bytes; empty at the end.
 
         Raises:
             EOFError: the file is cut off.

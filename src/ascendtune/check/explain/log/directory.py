@@ -1,4 +1,4 @@
-"""Which logs lie in a directory, and which of them are earlier parts of others: those that were rotated."""
+"""Finds the logs in a directory, and joins rotated ones with their current log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IS_LOG = re.compile(
     r"|(?:[\w-]*[_-])?(?:log|std_?(?:out|err)|output|console|nohup|messages|syslog|dmesg)$",
     re.IGNORECASE | re.DOTALL,
 )
-"""Names of logs, without what a compressing program appends."""
+"""Names of logs, without the suffixes of compression."""
 _IS_OTHER = re.compile(
     r".*\.(?:sw[a-p]|lock|pid|json|yaml|yml|toml|idx|md5|sha\d+|py|sh|png|csv|html|pt|pth|bin|npy|tmp)$|\.nfs",
     re.IGNORECASE,
@@ -34,23 +34,23 @@ _IS_OTHER = re.compile(
 _HAS_NO_SUFFIX = re.compile(
     r"(?![.]|[A-Z]+$|(?:Make|Docker|Container|Rake|Gem|Pip|Jenkins)file)(?:[^.]+|.+\.(?:[a-z]*\d+|o|e))$"
 )
-"""Names that may be those of logs, or of anything else."""
+"""Names without a suffix: logs or other files."""
 _IS_COPY = re.compile(r"(?P<of>.+?)(?:~|\.(?:bak|orig|save|backup))\d*$")
-"""An editor's backup."""
+"""Backup of an editor."""
 _ROTATED = re.compile(
     r"(?P<of>.+?)[.-](?:(?P<number>[1-9]\d{0,3})|(?P<date>20\d\d-?\d\d-?\d\d(?:[T_.-]?[\d:.-]+)?|1\d{9})|(?P<old>old|prev(?:ious)?))$"
 )
 _NO_DIGIT = re.compile(r"\D")
 _MOST_ENTRIES = 100_000
-"""Files and directories below a directory of logs; a whole file system has millions."""
+"""Most files and directories below a directory of logs; a whole file system has millions."""
 _MOST_LOGS = 20_000
 _MOST_UNNAMED = 100
 _MOST_BYTES = 20 << 30
-"""Of all logs of a directory: five minutes of one core."""
+"""Size of all logs of a directory: five minutes of one core."""
 _MOST_EARLIER_BYTES = 2 << 30
-"""Of all earlier parts of a directory's logs: half a minute. The newest of them go first."""
+"""Size of all earlier parts of a directory's logs: half a minute. The newest are read first."""
 _RATIO = 10
-"""Bytes of a log in one that it was compressed to."""
+"""Assumed compression ratio."""
 
 IS_COPY = "a copy"
 IS_UNNAMED = "not named like a log"
@@ -64,9 +64,9 @@ IS_OLD = "older than the earlier parts that are read"
 class Log:
     name: str
     start: int = 0
-    """The byte at which to begin."""
+    """Offset in bytes."""
     earlier: tuple[str, ...] = ()
-    """The files with what stood before, the oldest first."""
+    """Files with the earlier parts, the oldest first."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Unread:
 
     name: str
     why: str
-    """A sentence of `phrases`; or a command that shows what the file holds."""
+    """A sentence of `phrases`; or a command that shows the file's content."""
     may_matter: bool = True
-    """Nothing tells that it holds no failure of this job."""
+    """Whether it may contain a failure of this job."""
 
     @classmethod
     def after(cls, error: InputError | PermissionError, name: str) -> Unread:
-        """The file that could not be read for `error`."""
+        """The file that could not be read because of `error`."""
         if isinstance(error, PermissionError):
             return cls(name, IS_CLOSED)
         if error.code == "not-a-log":
@@ -90,10 +90,10 @@ class Unread:
 
 
 def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
-    """The logs in a directory and below it, such as one of CANN's or of a scheduler's.
+    """Find the logs in a directory and below it, such as a log directory of CANN or a scheduler.
 
     Raises:
-        InputError: there is none, all are those of runs, or the directory holds more than the logs of a training.
+        InputError: there is none, all belong to runs, or the directory contains more than the logs of a training.
     """
     files = _look_through(directory)
     unread = files.unread
@@ -118,11 +118,11 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
 
 @dataclass
 class _Files:
-    """The files of a directory that are logs, or may be."""
+    """Files of a directory that are, or may be, logs."""
 
     logs: dict[Path, os.stat_result] = field(default_factory=dict)
     unnamed: list[Path] = field(default_factory=list)
-    """Without a suffix that tells."""
+    """Files without a suffix."""
     unread: list[Unread] = field(default_factory=list)
 
 
@@ -153,7 +153,7 @@ def _look_through(directory: Path) -> _Files:
 
 
 def _require_other_than_runs(directory: Path, logs: Iterable[Path]) -> None:
-    """Raise where all logs are those of runs: how a run ended stands in its record, not in its logs alone."""
+    """Raise if all logs belong to runs: the end of a run is in its record, not only in its logs."""
     runs = sorted(each for each in directory.iterdir() if _is_run(each))
     if runs and all(not {*path.parents}.isdisjoint(runs) for path in logs):
         raise InputError(
@@ -185,7 +185,7 @@ def _mark_of(path: Path) -> re.Match[str] | None:
 
 
 def _once(found: dict[Path, os.stat_result]) -> dict[Path, os.stat_result]:
-    """The files in the order of their names; of several names of one file, the first."""
+    """The files in the order of their names; a file with several names is listed under the first."""
     files = {(found[path].st_dev, found[path].st_ino): path for path in sorted(found, reverse=True)}
     return {path: found[path] for path in sorted(files.values())}
 
@@ -231,9 +231,9 @@ def _age(part: Path) -> tuple[int, int]:
 
 
 def _were_rotated(current: Path, earlier: Sequence[Path], files: dict[Path, os.stat_result]) -> bool:
-    """Whether `earlier` are parts of one log, and not logs of ranks with numbers behind a common name.
+    """Whether `earlier` are parts of one log, and not logs of ranks that have numbers after a common name.
 
-    Those are written at the same time.
+    Logs of ranks are written at the same time.
     """
     if current.with_name(f"{current.name}.0") in files:
         return False

@@ -1,4 +1,4 @@
-"""Panics of programs in Go: the innermost frame of the program itself, by the lines below."""
+"""Panics of Go programs: the innermost frame of the program itself, from the lines below."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ _PANIC = re.compile(r"\bObserved a panic\b|(?<!\w)panic: |\bfatal error: concurr
 _FUNCTION = re.compile(
     r"\s*(?:\S+ )?(?P<module>[\w.@~-]+(?:/[\w.@~-]+)*?)\.(?P<name>(?:\(\*?\w+(?:\[[^\]]*\])?\)\.)?\w+(?:\.\w+)*)\("
 )
-"""A frame: the path of a package, a function or method of it, and its arguments."""
+"""A frame: path of a package, a function or method of it, and its arguments."""
 _PLACE = re.compile(r"\s*\S*?(?P<file>\w[\w.-]*\.go):(?P<line>\d+)\b")
 _RERAISED = re.compile(r"\s*panic\(")
 _OF_RUNTIME = ("runtime", "k8s.io/apimachinery/pkg/util/runtime", "sync", "reflect", "testing")
-"""Packages whose frames only hand a panic on, or check an argument."""
+"""Packages whose frames only pass a panic on, or check an argument."""
 _FORGES = ("github.com", "gitlab.com", "gitee.com", "gitcode.com", "bitbucket.org")
-"""Hosts of which a module's path has the owner and the name; of others, it has the name alone."""
+"""Hosts in whose module paths an owner and a name follow; after other hosts only a name follows."""
 
 
 def is_panic(said: str) -> bool:
-    """Whether a line says that a program in Go panicked."""
+    """Whether a line reports a panic of a Go program."""
     return _PANIC.search(said) is not None
 
 
 def frame_in(said: str, below: list[str]) -> str:
-    """Where the program panicked, as "in FUNCTION (FILE:LINE) of MODULE", without the module where that is "main".
+    """Place of the panic, as "in FUNCTION (FILE:LINE) of MODULE", without the module if it is "main".
 
-    Empty where the lines name no frame.
+    Empty if the lines name no frame.
 
     Args:
-        said: the line of the panic; in logs of JSON it holds the stack.
+        said: the line of the panic; in JSON logs it contains the stack.
         below: the lines below it.
     """
     rows = [*said.replace("\\t", "\t").split("\\n")[1:], *below]
@@ -44,6 +44,7 @@ def frame_in(said: str, below: list[str]) -> str:
 
 
 def _module(path: str) -> str:
-    """The module of a package: where its path begins with a host, this with what follows; else the first part."""
+    """Module of a package: host and name (on a forge also the owner) if its path begins with a host, else the first
+    part of the path."""
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[0] in _FORGES else 2 if "." in parts[0] else 1])

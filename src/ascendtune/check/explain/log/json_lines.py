@@ -1,4 +1,4 @@
-"""Lines that a collector of logs wrapped in JSON objects: Docker, Fluent Bit, journald, Loki, those of clouds."""
+"""Lines that a log collector wrapped in JSON objects: Docker, Fluent Bit, journald, Loki, cloud services."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 _BEGIN = b'{"'
 _PEEKED = 1 << 12
 _OF_STREAM = ("log", "textPayload", "MESSAGE", "line")
-"""Fields with a line as the container wrote it,"""
+"""Fields with a line as the container wrote it."""
 _OF_LOGGER = ("message", "msg", "event")
-"""and fields that loggers of programs use as well: their other fields say how grave the line is."""
+"""Fields that loggers of programs use as well; other fields of theirs contain the level."""
 _FIELDS = re.compile(rb'"(?:%s)": ?"' % "|".join([*_OF_STREAM, *_OF_LOGGER]).encode())
 _OF_RECORD = {"level", "levelname", "severity", "exception", "exc_info", "stack_info", "record", "stack"}
 _OF_RECORD |= {"log.level", "error", "stack_trace", "stacktrace", "exc_text"}
@@ -23,12 +23,12 @@ _OF_DOCKER = re.compile(
     % ((_CHARACTER,) * 4),
     re.MULTILINE,
 )
-"""A line as Docker writes it, whose text has no character that JSON escapes: all but a few. They need no parser."""
+"""A line as Docker writes it, without characters that JSON escapes: nearly all, and they need no parser."""
 _decoded = json.JSONDecoder().raw_decode
 
 
 def unwrapped_lines(block: bytes) -> bytes:
-    """The lines as the container wrote them, where they are objects with one; as many as before."""
+    """Replace JSON objects by the lines of the container in them; the number of lines stays the same."""
     if not block.startswith(_BEGIN) or _FIELDS.search(block[:_PEEKED]) is None:
         return block
     if _is_utf_8(block):
@@ -54,7 +54,7 @@ def _said(line: bytes) -> bytes:
         return line
     if text[end:].strip(" \t\r") or (said := _text_of(fields)) is None:
         return line
-    # A progress bar is in the same object as what was written behind it.
+    # A progress bar is in the same object as the text after it.
     return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
 
 
@@ -64,7 +64,7 @@ def _text_of(fields: dict[str, object]) -> str | None:
             return said
     is_record = not _OF_RECORD.isdisjoint(fields)
     for name in _OF_LOGGER:
-        # Loggers write a traceback line by line where a program logs what it captured of another one.
+        # A program that logs the captured output of another one writes its traceback line by line.
         if isinstance(said := fields.get(name), str) and (not is_record or _OF_TRACEBACK.match(said)):
             return said if "\n" not in said.strip() else None
     return None

@@ -72,13 +72,13 @@ _INFO = re.compile(
     r"(?<!-)\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
 )
 _ENDS_COMMAND = "WARNING: command error: ''"
-"""xtuner's words, as a warning, for the exception that ended a command."""
+"""xtuner's line, logged as a warning, for the exception that ended a command."""
 _OWN_ERROR = re.compile(
     r"\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d|\[[EF] \S+\.cpp:\d+\]|E[A-Z1-9]\d{4}: |\[(?:ERROR|FATAL)\] "
 )
-"""Beginning of what a library logs as an error, whatever level a collector of logs puts before it."""
+"""Beginning of a line that a library logs as an error, even if a log collector puts another level before it."""
 _ASIDE = re.compile(
-    r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote
+    r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX in a model's output
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
     r"\s*(?:and |please |or )*(?:submit|report|open|file) (?:an? |this |the |your )\w.*\b(?:issues?|bugs?)\b|"
     r"\s*(?:│(?! {3}\S[^│]*$)|[❱╭]|╰(?!─▶))|"  # of boxes; uv's margin has no right side
@@ -103,9 +103,9 @@ _OF_THREAD = re.compile(
 """Lines that threads, tasks and servers of Python print above an exception after which the program goes on."""
 _IGNORED_BELOW = ("Exception ignored", "--- Logging error ---")
 _REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
-"""The prefix that FastChat's logger adds to every line of a stream; its level says which stream it was."""
+"""Prefix that FastChat's logger adds to every line of a stream; its level only marks the stream."""
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
-"""Lines that say nothing but how a program ended."""
+"""Lines that contain only the way a program ended."""
 _REFUSAL = re.compile(
     r"(?!.*[:=] ?(?:0|none|None|\[\]|\{\})$)\W{0,3}"
     r"(?:[Ii]nvalid \w|[Cc]annot \w|[Cc]an't \w|[Cc]ould not \w|[Uu]nable to \w|[Uu]nsupported \w|[Uu]nknown \w|"
@@ -125,7 +125,7 @@ _PROGRAM_REFUSES = re.compile(
     r"(?:[Ff]ailed to|[Cc]annot|[Cc]an't|[Cc]ould not|[Cc]ouldn't|[Uu]nable to) \w|"
     r"(?:mpirun|mpiexec|orterun|prterun) (?:was unable to|could not) \w"
 )
-"""How programs of Unix say that they did not do what they were started for. Scripts go on where small tools refuse."""
+"""Errors of Unix programs that did not do their job. Small tools are excluded: scripts continue after their errors."""
 _LAST_REFUSAL = re.compile(
     r"[a-z][\w.+-]*: (?:[\w-]+: )?(?:[Uu]nknown (?:command|queue|option|argument|subcommand|host|user)\b|"
     r"[Ii]nvalid (?:command|option|argument|choice|user|partition|account|credentials?)\b|would exceed \w|"
@@ -144,7 +144,7 @@ _LAST_REFUSAL = re.compile(
     r".*\b(?:requires|enough|sufficient|need) (?:root |administrator )?privileges\b|Argument list too long$|"
     r"No package \S+ available|Package \S+ is not available|Updates were rejected because\b"
 )
-"""Refusals that count as the last words of an excerpt only: in its middle they may have been overcome."""
+"""Refusals that count only at the end of an excerpt: after one in the middle the job may have continued."""
 _TOOL_REFUSES = re.compile(
     r"(?:s(?:alloc|acctmgr|batch|bcast|cancel|control|info|queue|run|trigger)|[bmq](?:sub|del|stat|kill|hold|rls|alter)|"
     r"kubectl|helm|kubeadm|minikube|crictl|nerdctl|ctr|docker|docker-compose|podman|buildah|skopeo|apptainer|singularity|"
@@ -163,24 +163,24 @@ _TOOL_REFUSES = re.compile(
     r"too (?:many|few|long|large)|bad \w+)\b|No such file or directory$)",
     re.IGNORECASE,
 )
-"""The last words of a tool that was started by name."""
+"""Last line of a tool that refuses: "TOOL: …"."""
 _HINT = re.compile(
     r"(?:See|Try|Use|Run|Refer|Type|Usage|For more|For help|Please (?:see|refer|check))\b|[Tt]erminating early due to|"
     r"tar: Child returned status \d",
 )
-"""What programs print below a refusal."""
+"""Hints that programs print below a refusal."""
 _WENT_ON = re.compile(
     r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|(?<!\bnot )\b(?:done|finished|completed?|succeeded|successfully|saved|"
     r"synced|started|starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^\S*[$#] ?$",
     re.IGNORECASE,
 )
-"""Words of a job that is under way."""
+"""Words of a job in progress."""
 _DOES_WITHOUT = re.compile(
     r"(?:[,;(] ?| - )(?:so |will |now |then )?(?:retr|us(?:e|ing)\b|fall|continu|skip|ignor|runn|going|trying|switch|"
     r"software|CPU|cache disabled)|\bretry \d",
     re.IGNORECASE,
 )
-"""The end of such a line, by which the program says what it does in place of it."""
+"""End of a refusal that names the program's fallback."""
 _GOES_ON = re.compile(
     r"\b(?:will|may|can) (?:still )?(?:be (?:used|ignored|disabled)|continue|run|result in|lower|degrade|work)\b|"
     r"\binstead\b|\bdeprecat|\bNOTE: |"
@@ -208,41 +208,44 @@ _DENIED = re.compile(
     r"\b(?:error|fail\w*)[ _][a-z]{3,12}(?:s ?[:=] ?(?:none|0)\b(?!\.|, ?\d)| *[:=] *no$)",
     re.IGNORECASE,
 )
-"""Figures of merit and their absence; codes are hexadecimal, negative or long."""
+"""Error rates and counts of zero errors; error codes, in contrast, are hexadecimal, negative or long."""
 
 
 def may_matter(text: str) -> bool:
-    """Any other line matters only if something is known about it; saves most of the work on long logs."""
+    """Whether a line looks like an error; any other line matters only if an entry knows it.
+
+    Saves most of the work on long logs.
+    """
     signs = any(map(text.__contains__, _SIGNS)) or _GLOG.search(text) is not None
     return signs or (" error " in text and _STAMPED.search(text) is not None)
 
 
 def has_sign(line: bytes) -> bool:
-    """Whether `may_matter` may hold for the line, or for one that differs from it in digits only."""
+    """Whether `may_matter` may be true for the line, or for one that differs from it only in digits."""
     return _SIGNS_AS_BYTES.search(line) is not None
 
 
 def is_error(text: str, said: str) -> bool:
-    """Whether a line calls itself an error; one that is indented belongs to another."""
+    """Whether a line is logged as an error; an indented one belongs to another line."""
     is_called_so = (_ERROR.search(text) or _ERROR.match(said)) is not None
     return is_called_so and bool(said) and not said[0].isspace() and _SUCCEEDED.search(said) is None
 
 
 def announces_caught(text: str, said: str) -> bool:
-    """Whether a line says that the exception below it is logged, or ended a thread or a task: the program goes on."""
+    """Whether the exception below a line was logged, or ended a thread or a task: the program continues."""
     return is_error(text, said) or _OF_THREAD.match(said) is not None
 
 
 def is_ignored_below(text: str) -> bool:
-    """Whether Python says in a line that it goes on after the exception below it."""
+    """Whether Python ignores the exception below a line and continues."""
     return any(map(text.__contains__, _IGNORED_BELOW))
 
 
 def is_warning_or_news(text: str, said: str = "") -> bool:
-    """Whether a line is below an error by its level, and what it says has no level of its own.
+    """Whether the level of a line is below error, and its message has no level of its own.
 
     Args:
-        said: the line without its prefixes, where they are told apart.
+        said: the line without its prefixes, if they are known.
     """
     is_below = _INFO.search(text) is not None or is_warning(text)
     return is_below and (len(said) >= len(text) or _OWN_ERROR.match(said) is None)
@@ -253,17 +256,17 @@ def is_warning(text: str) -> bool:
 
 
 def goes_on_without(text: str) -> bool:
-    """Whether a line says that something is missing, and what the job therefore does without."""
+    """Whether a line reports that something is missing, and that the job continues without it."""
     return _GOES_ON_WITHOUT.search(text) is not None
 
 
 def is_aside(said: str) -> bool:
-    """Advice, frames of native code, and code: lines of a message that say nothing new about what failed."""
+    """Whether a line is advice, a frame of native code, or code: it adds nothing about the failure."""
     return _ASIDE.match(said) is not None
 
 
 def are_last_words(text: str, said: str) -> bool:
-    """Whether a line, as the last of a log, says that the job failed; figures of merit have such names as well.
+    """Whether the last line of a log reports a failure of the job; metrics may have such names as well.
 
     Args:
         said: the line without its prefixes.
@@ -275,39 +278,39 @@ def are_last_words(text: str, said: str) -> bool:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a paragraph says that something was not done, and is neither a warning nor says that the job goes on."""
+    """Whether a paragraph reports that something was not done; False for warnings, and if the job continues."""
     return _REFUSES.search(text) is not None and not is_warning_or_news(text) and not _GOES_ON.search(text)
 
 
 def program_refuses(text: str, said: str) -> bool:
-    """Whether a line is that of a program which did not do what it was started for: "PROGRAM: failed to …"."""
+    """Whether a line is the error of a program that did not do its job: "PROGRAM: failed to …"."""
     if _PROGRAM_REFUSES.match(said) is None or is_warning_or_news(text):
         return False
     return not is_overcome(text)
 
 
 def is_last_refusal(text: str, said: str) -> bool:
-    """Whether the last line of an excerpt says that something was not done."""
+    """Whether the last line of an excerpt reports that something was not done."""
     is_denied = is_warning_or_news(text) or _DENIED.search(text) or _GOES_ON.search(text)
     return (_LAST_REFUSAL.match(said) or _TOOL_REFUSES.match(said)) is not None and not is_denied
 
 
 def is_hint(said: str) -> bool:
-    """Whether a line only says where to read on, below what a program refused."""
+    """Whether a line only refers to more information, below a refusal."""
     return _HINT.match(said) is not None
 
 
 def went_on(text: str) -> bool:
-    """Whether a line has words of a job that is under way."""
+    """Whether a line has words of a job in progress."""
     return _WENT_ON.search(text) is not None
 
 
 def is_overcome(text: str) -> bool:
-    """Whether a line says what the program does in place of what failed, or that nothing failed."""
+    """Whether a line names the program's fallback, or reports that nothing failed."""
     return any(each.search(text) for each in (_DENIED, _GOES_ON, _DOES_WITHOUT))
 
 
 def sounds_bad(text: str) -> bool:
-    """Whether a line, which may be a warning, has words of trouble; too vague to be told as a failure."""
+    """Whether a line, which may be a warning, has words of trouble; too vague to be reported as a failure."""
     has_words = any(words.search(text) for words in (_SOUNDS_BAD, _REFUSES, _OF_TROUBLE))
     return has_words and _DENIED.search(text) is None

@@ -1,4 +1,4 @@
-"""Prefixes of a log line: which rank wrote it, and when."""
+"""Prefixes of a log line: its rank and its time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PREFIX = re.compile(
     r")"
 )
 _PROGRESS = re.compile(r"[^|\n]{0,120}?\d%\|[^|\n]{0,400}\|[^\n\[]{0,60}\[[^]\n]{0,120}\](?=\s*\S)")
-"""A progress bar that did not end its line: what another program or the shell wrote then stands behind it."""
+"""A progress bar without a line end: text of another program or the shell follows it."""
 _RANK_INSIDE = re.compile(
     r"RankID:(\d+)|\[Rank (\d+)\]|(?<!(?i:lora) )(?<!tensor )(?<!input )(?<!matrix )\brank[=:]\s?(\d+)|"
     r"\bglobal_rank[=: ]+(\d+)"
@@ -56,7 +56,7 @@ _DEVICE = re.compile(
     r"\b(?:Device:(?=\d)|NPU (?=\d+[;,:])|GPU (?=\d+[ ;,:])|device(?:_id|Id)?[=: ]+(?=\d)|npu:(?=\d)|cuda:(?=\d))"
     r"(\d{1,3})(?!\w|[.:-]\w| ?(?:[KMGT]i?B|bytes|MHz)\b)"
 )
-"""The number of a device; no address on the PCI bus, size or version."""
+"""Number of a device; not a PCI address, size or version."""
 _PID = re.compile(r"\bPID: ?(\d+)")
 _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
@@ -72,23 +72,23 @@ _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")
 _ANY_DIGIT = re.compile(r"\d")
 _INNER_PREFIXES = 8
 _EXCEPTION_NAME = re.compile(r"\w+ +$|\W+$")
-"""IPython and rich put the exception's name, or a frame, before the first line only."""
+"""IPython and rich print the exception's name, or a frame, only before the first line."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line without what launchers and loggers put before it."""
+    """A line without the prefixes of launchers and loggers."""
 
     speaker: str
-    """Tells speakers apart: what the prefixes say of rank, process and host, without their times and levels."""
+    """Identifies the speaker: rank, process and host of the prefixes, without times and levels."""
     said: str
     rank: int | None = None
-    """The rank (or local rank) that a prefix names."""
+    """Rank (or local rank) in a prefix."""
     host: str | None = None
 
 
 def read(text: str) -> Line:
-    """Take the prefixes off a line, and a progress bar before or behind them."""
+    """Remove the prefixes of a line, and a progress bar before or after them."""
     text = _COLOURS.sub("", text) if "\x1b" in text or "[0m" in text else text
     start, speaker, rank, host = 0, "", None, None
     has_bar = "%|" in text
@@ -99,7 +99,7 @@ def read(text: str) -> Line:
         start = match.end()
         if match.lastgroup is not None:
             name = f"{match.lastgroup} {match[match.lastgroup]} "
-            # Before and behind a bar the same rank may be named.
+            # The same rank may be named before and after a bar.
             speaker += "" if speaker.endswith(name) else name
             named = _rank_of(match)
             rank = rank if named is None else named
@@ -112,16 +112,15 @@ def read(text: str) -> Line:
 
 
 def bar_in(text: str) -> str:
-    """The progress bar that a line begins with, with its prefixes, where something of another process stands behind it;
-    empty if there is none.
-    """
+    """The progress bar at the beginning of a line, with its prefixes, if text of another process follows it; else
+    empty."""
     prefix = _PREFIX.match(text) if "%|" in text else None
     bar = _PROGRESS.match(text, prefix.end()) if prefix else None
     return text[: bar.end()] if bar and _PREFIX.match(text, bar.end()) else ""
 
 
 def without_colours(text: bytes) -> bytes:
-    """Lines as `read` sees them; as many as before."""
+    """Remove colour codes as `read` does; the number of lines stays the same."""
     return _COLOURS_AS_BYTES.sub(b"", text)
 
 
@@ -136,13 +135,13 @@ def _rank_of(prefix: re.Match[str]) -> int | None:
 
 
 def rank_in(text: str) -> int | None:
-    """A rank that the line itself names as its own."""
+    """Rank that the line itself names as its own."""
     match = _RANK_INSIDE.search(text)
     return int(next(filter(None, match.groups()))) if match else None
 
 
 def rank_of_file(name: str) -> int | None:
-    """The rank whose log a file is, by its name."""
+    """Rank of a log, by the name of its file."""
     if match := _DISTRIBUTED_LOGS.search(name):
         return int(match[1])
     match = _RANK_IN_NAME.search(PurePath(name).stem)
@@ -150,20 +149,20 @@ def rank_of_file(name: str) -> int | None:
 
 
 def device_in(text: str) -> int | None:
-    """The number of the device that a line names; None where it names several."""
+    """Number of the device that a line names; None if it names several."""
     devices = {int(match[1]) for match in _DEVICE.finditer(text)}
     return devices.pop() if len(devices) == 1 else None
 
 
 def speaks_of_ascend(text: str) -> bool:
-    """Whether a line names the chip, its software, or one of its error codes; our own name does not count."""
+    """Whether a line names the chip, its software, or one of its error codes; "ascendtune" does not count."""
     lower = text.lower()
     named = any(map(lower.__contains__, _ASCEND_WORDS)) and _ASCEND.search(lower) is not None
     return named or _ASCEND_CODE.search(text) is not None
 
 
 def time_of(text: str) -> float | None:
-    """Seconds since the year began; good for ordering only, for the zone is not known and glog writes no year."""
+    """Seconds since the beginning of the year, for ordering only: the time zone is unknown, and glog writes no year."""
     if match := _TIME.search(text):
         return _seconds(*match.groups())
     if match := _GLOG_TIME.search(text):
@@ -172,7 +171,7 @@ def time_of(text: str) -> float | None:
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float | None:
-    """None for what only looks like a time: before its logging is set up, absl writes month 0."""
+    """None for an invalid month: before its logging is set up, absl writes month 0."""
     if not 1 <= int(month) <= 12:
         return None
     whole = timegm((1970, int(month), int(day), int(hour), int(minute), int(second)))
@@ -180,13 +179,13 @@ def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction
 
 
 class RanksOfProcesses:
-    """Of several lines of a process that CANN writes one names the rank; the number of the process stands in all."""
+    """Ranks by process id: CANN writes the process id in every line of a process, the rank only in one."""
 
     def __init__(self) -> None:
         self._by_pid: dict[str, int] = {}
 
     def rank_of(self, text: str, *named: int | None, last: int | None) -> int | None:
-        """The first of `named` that is known, else the rank that the line or its process names, else `last`."""
+        """The first known one of `named`, else the rank of the line or its process, else `last`."""
         inside, pid = rank_in(text), _PID.search(text)
         if pid is not None and inside is not None:
             self._by_pid[pid[1]] = inside
@@ -196,13 +195,13 @@ class RanksOfProcesses:
 
 
 class InnerPrefixes:
-    """Loggers and schedulers put something of their own before each line; a traceback shows what it is."""
+    """Unknown prefixes of loggers and schedulers, learnt from the lines of tracebacks."""
 
     def __init__(self) -> None:
         self._shapes: list[str] = []
 
     def learn(self, prefix: str) -> None:
-        """What stands before the head of a traceback, or before a frame."""
+        """Learn the text before the heading of a traceback, or before a frame."""
         shape = _ANY_DIGIT.sub("0", prefix)
         known = shape in self._shapes or len(self._shapes) == _INNER_PREFIXES
         if prefix and not known and not _EXCEPTION_NAME.match(prefix):

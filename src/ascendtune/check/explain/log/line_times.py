@@ -1,30 +1,30 @@
-"""When a line was written that says no time itself: at the time that the nearest line above it says."""
+"""Times of lines without one: the time of the nearest line above."""
 
 from __future__ import annotations
 
 from ascendtune.check.explain.log import line
 
 _LOOK_BACK = 200
-"""Lines in which the time of a line without one is looked for."""
+"""Lines that are searched for the time of a line without one."""
 
 
 class LineTimes:
-    """Times of the lines of a log, which is read in blocks; each line is looked at once."""
+    """Times of the lines of a log that is read in blocks; each line is searched once."""
 
     def __init__(self) -> None:
         self._last: float | None = None
-        """The time that was found last; it holds until a line says another."""
+        """Time that was found last; it applies until a line has another."""
         self.begin_block()
 
     def begin_block(self) -> None:
-        """Lines are counted from 0 again."""
+        """Restart the line numbers at 0."""
         self._looked_at = -1
 
     def time_of(self, lines: list[bytes], index: int) -> float | None:
-        """Seconds, as `line.time_of` has them, of line `index` of the block `lines`; None where none was found.
+        """Time in seconds, as from `line.time_of`, of line `index` of the block `lines`; None if none was found.
 
         Args:
-            index: not below that of an earlier call for this block.
+            index: at least that of the last call for this block.
         """
         first = max(0, index - _LOOK_BACK, self._looked_at + 1)
         for text in reversed(lines[first : index + 1]):

@@ -1,4 +1,4 @@
-"""What shells, the C library and compilers say in the language of a host, as they say it in English."""
+"""Messages of shells, the C library and compilers in other languages, translated to English."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MESSAGES = {
     "Name or service not known": ("未知的名称或服务", "名稱或服務未知"),
     "Temporary failure in name resolution": ("域名解析暂时失败", "解析名稱時發生暫時性錯誤"),
 }
-"""Of bash 5.2 and glibc 2.36, by their message catalogues; they stand at the end of a line, behind a colon."""
+"""From the message catalogues of bash 5.2 and glibc 2.36; at the end of a line, after a colon."""
 _SIGNALS = {
     "Segmentation fault": ("段错误", "程式記憶體區段錯誤", "Speicherzugriffsfehler", "Erreur de segmentation"),
     "Killed": ("已杀死", "强制结束", "強制結束", "Getötet", "Processus arrêté"),
@@ -64,7 +64,7 @@ _SIGNALS = {
     "Bus error": ("总线错误", "匯流排錯誤"),
     "Illegal instruction": ("非法指令", "無效指令"),
 }
-"""They stand alone on a line, or behind the number of the process that they ended."""
+"""Alone on a line, or after the id of the process that the signal ended."""
 _PARTS = {
     "cannot open shared object file": ("无法打开共享对象文件", "无法打开共享目标文件", "無法開啟共用物件"),
     "error while loading shared libraries": ("载入共享库时出错", "載入共用函式庫時發生錯誤"),
@@ -83,14 +83,14 @@ _SIGNS_IN_ASCII = tuple(filter(bytes.isascii, _SIGNS))
 _LETTERS = re.compile(
     b"[" + bytes({next(byte for byte in sign if byte > 127) for sign in _SIGNS if not sign.isascii()}) + b"]"
 )
-"""The bytes with which their letters begin: those of progress bars are others."""
+"""First bytes of their letters; those of progress bars differ."""
 _COLON = rb"(?::|\xef\xbc\x9a)"
-"""ASCII, or as wide as a Chinese character."""
+"""ASCII, or full-width."""
 
 
 def _any_of(*tables: dict[str, tuple[str, ...]]) -> bytes:
     found = [re.escape(local.encode()) for table in tables for each in table.values() for local in each]
-    # The longest first: some begin with another one.
+    # The longest first: some are prefixes of others.
     found.sort(key=len, reverse=True)
     return b"|".join(found)
 
@@ -118,8 +118,8 @@ _OF_MAKE = re.compile(rb"(?P<before>\*\*\* \[[^\]\n]*\] )" + "(?:错误|錯誤)"
 
 
 def in_english(block: bytes) -> bytes:
-    """`block` with the known messages of shells, the C library and compilers in English, the original behind them in
-    parentheses; it has as many lines as before."""
+    """Translate the known messages of shells, the C library and compilers in `block` to English, followed by the
+    original in parentheses; the number of lines stays the same."""
     is_other = not block.isascii() and _LETTERS.search(block) is not None
     if not any(map(block.__contains__, _SIGNS if is_other else _SIGNS_IN_ASCII)):
         return block
@@ -140,7 +140,7 @@ def _part(found: re.Match[bytes]) -> bytes:
 
 
 def _level(found: re.Match[bytes]) -> bytes:
-    """git writes `fatal:`, compilers write `fatal error:` behind the place in the source."""
+    """git writes `fatal:`, compilers write `fatal error:` after the place in the source."""
     of_compiler = b":" in found["before"]
     level = (b"fatal error" if of_compiler else b"fatal") if found["level"].startswith("致命".encode()) else b"error"
     return found["before"] + level + b": "

@@ -1,4 +1,4 @@
-"""Lines of a log that together are one message."""
+"""Messages of several lines."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from itertools import takewhile
 from ascendtune.check.explain.log import go_panic, level
 
 LONGEST_TEXT = 2000
-"""Bytes of a line that are read."""
+"""Bytes that are read of a line."""
 _SAYS_WHERE = re.compile(
     r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
     r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$|"
     r" \w*[a-z](?:Error|Exception):\s*$|\bBackendCompilerFailed: backend='\w+' raised:\s*$"
 )
 _LEAST_BROKEN = 40
-"""Characters of a line from which on it may have been broken at the width of a window."""
+"""Characters; shorter lines were not broken at the width of a window."""
 _IS_WHOLE = re.compile(r"[.!?:;]\s*$")
 _GOES_ON = re.compile(r"\s?[a-z(]")
 _CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:(?:.*,)?\s*$")
-"""A reason of CANN that goes on in the next lines."""
+"""A CANN reason that continues on the next lines."""
 _ENDS_CODED = re.compile(
     r"\[(?:FUNC|FILE|THREAD):|TraceBack \(most recent|Solution\b|Possible Cause|\[(?:ERROR|INFO|WARNING)\]"
 )
 _MOST_CODED = 6
-"""Lines of such a reason: whoever copied it broke it at the width of a page."""
+"""Most lines of such a reason, which was broken at the width of a page when it was copied."""
 _CHECKED = re.compile(r"\b(?:ASSERT(?:ION)?|CHECK) FAILED: \S")
-"""The condition that does not hold, or its number; what it means stands in the next line."""
+"""The condition that is not met, or its number; the next line explains it."""
 _PLACE_OF_CHECK = re.compile(r"\s*(?:, )?func \w|\S+\.so\(|[#\[(]")
 _OF_VALIDATOR = re.compile(r"\s*(?:Value error|Assertion failed), ")
 _TYPE_OF_PYDANTIC = "[type="
-"""Behind the words of a validator."""
+"""After the message of a validator."""
 _OF_PYDANTIC = re.compile(r"\berror: .*\b\d+ validation errors? for \w+\s*$")
 _OF_FIELD = re.compile(r"\s+\S.*[\[(]type=\w+")
 NO_SOLUTION = "No solution found when resolving"
-"""Of uv, above a tree of reasons."""
+"""uv's line above a tree of reasons."""
 _BECAUSE = "Because "
 _OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
-"""Ornament of uv's tree of reasons: branches before a line (with the time that Docker's build prints before them), and
-conditions in braces behind a package's name."""
+"""Ornament of uv's tree of reasons: branches before a line (after the time that Docker's build prints), and
+conditions in braces after a package's name."""
 _LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
 _LONGEST_BOX = 8
 _RULE_OF_MPI = "-" * 74
 _EXCERPT = 20
-"""Lines of a log that somebody cut out: what a program in it refused is what its reader asks about."""
+"""Most lines of an excerpt: a refusal anywhere in it is probably the failure that its reader asks about."""
 
 
 def text_of(line: bytes) -> str:
-    """What is read of a line."""
+    """The part of a line that is read."""
     return line[:LONGEST_TEXT].decode(errors="replace")
 
 
 def boxed_error(lines: list[bytes], index: int) -> str:
-    """The error of a command line that typer draws in a box, at the box's first line; empty for any other line."""
+    """The error that typer draws in a box, if the line is the box's first one; else empty."""
     if not index or not lines[index - 1].startswith(_BOX_OF_ERROR) or not lines[index].startswith(_BOX_SIDE):
         return ""
     rows = takewhile(lambda row: row.startswith(_BOX_SIDE), lines[index : index + _LONGEST_BOX])
@@ -62,15 +62,15 @@ def boxed_error(lines: list[bytes], index: int) -> str:
 
 
 def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
-    """Where nothing calls itself an error: Open MPI's help at the end, or what a program in an excerpt refuses.
+    """Find a refusal in a log without errors: Open MPI's help at its end, or a program's refusal in an excerpt.
 
     Args:
         texts: the last lines of a log.
         said: the same without their prefixes.
-        last_lines: as many lines at the end may stand behind Open MPI's help.
+        last_lines: most lines after Open MPI's help.
 
     Returns:
-        The index of its first line, and its words; empty if there is none.
+        Index of its first line, and its text; (0, "") if there is none.
     """
     index, words = _help_text(said, last_lines)
     if words or len(texts) > _EXCERPT:
@@ -87,18 +87,18 @@ def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, st
 
 
 def _is_above_hint(texts: list[str], said: list[str], index: int) -> bool:
-    """Whether a line with words of failure is the last but for hints where to read on."""
+    """Whether a line with words of failure is followed only by hints."""
     return index + 1 < len(said) and level.are_last_words(texts[index], said[index])
 
 
 def _help_text(said: list[str], last_lines: int) -> tuple[int, str]:
-    """The refusal that Open MPI, which calls nothing an error, prints between two lines of dashes as the last.
+    """Open MPI's last help text between two lines of dashes, if it is a refusal; it is not marked as an error.
 
     Args:
-        last_lines: as many lines at the end of `said` may stand behind it.
+        last_lines: most lines of `said` after it.
 
     Returns:
-        The index of its first line, and its words; empty if there is none.
+        Index of its first line, and its text; empty if there is none.
     """
     rules = [index for index, each in enumerate(said) if each.rstrip() == _RULE_OF_MPI]
     if len(rules) < 2 or len(said) - rules[-1] > last_lines:
@@ -114,19 +114,19 @@ def may_be_broken(said: str) -> bool:
 
 
 def may_go_on(said: str, rest: str) -> bool:
-    """Whether `rest` may be the other piece of a broken line: a terminal begins it at its margin, uv, which wraps what
-    a build prints at words, below the first piece."""
+    """Whether `rest` may be the second piece of a broken line: a terminal starts it at the margin; uv, which wraps the
+    output of a build at words, starts it below the first piece."""
     margin = said[: len(said) - len(said.lstrip(" │|"))]
     return _GOES_ON.match(rest.removeprefix(margin)) is not None
 
 
 def begins_warning(text: str) -> bool:
-    """Whether a line calls the next one, which holds the message, a warning."""
+    """Whether a line announces a warning whose message is on the next line."""
     return text.rstrip().endswith(":") and level.is_warning(text)
 
 
 def goes_far(said: str) -> bool:
-    """Whether the message of a line stands many lines further down: reasons of uv and CANN, frames of Go."""
+    """Whether the message of a line is many lines further down: reasons of uv and CANN, frames of Go."""
     return (
         NO_SOLUTION in said
         or _OF_VALIDATOR.match(said) is not None
@@ -136,14 +136,14 @@ def goes_far(said: str) -> bool:
 
 
 def with_message(said: str, below: list[str]) -> str:
-    """An error line that says only where it happened, and the next one, which says what."""
+    """An error line that contains only the place, joined with the message in the lines below it."""
     message = next(filter(None, map(str.strip, below)), "")
     if said.startswith(_CMAKE):
-        # Its message is an indented paragraph, a name may stand below a blank line.
+        # Its message is an indented paragraph; a name may follow a blank line.
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
     if _OF_PYDANTIC.search(said) and len(below) > 1 and _OF_FIELD.match(below[1]):
-        # A command line refuses a value that is checked by pydantic: the field, and what is wrong with it.
+        # A command line refuses a value that pydantic checks: the field, then the reason.
         return f"{said.rstrip()}: {below[0].strip()}: {below[1].strip()}"
     if _CODED_CLAUSE.search(said):
         message = _coded_paragraph(below) or message
@@ -158,7 +158,7 @@ def with_message(said: str, below: list[str]) -> str:
         return f"{said.rstrip()}: {below[0].strip()}"
     if _OF_VALIDATOR.match(said) and _TYPE_OF_PYDANTIC not in said:
         return _whole_refusal(said, below)
-    # An error that ends with a colon has its reason in the indented line below.
+    # The reason of an error that ends with a colon is in the indented line below.
     is_indented = bool(below) and below[0][:1].isspace() and not level.is_aside(below[0])
     is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
     goes_on = is_reason or _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
@@ -166,14 +166,14 @@ def with_message(said: str, below: list[str]) -> str:
 
 
 def _whole_refusal(said: str, below: list[str]) -> str:
-    """What a validator of pydantic says, with its other lines, where whoever copied it broke it at a page's width."""
+    """Join the message of a pydantic validator that was broken at a page's width when it was copied."""
     words = [each.removeprefix("E ").strip() for each in below[:_MOST_CODED]]
     last = next((index for index, each in enumerate(words) if _TYPE_OF_PYDANTIC in each), None)
     return said if last is None else " ".join([said.rstrip(), *words[: last + 1]])
 
 
 def _coded_paragraph(below: list[str]) -> str:
-    """The lines below a reason of CANN that belong to it: up to the end of its sentence, or the place in the source."""
+    """Lines that continue a CANN reason: up to the end of its sentence, or the place in the source."""
     found: list[str] = []
     for each in below[:_MOST_CODED]:
         if not each.strip() or _ENDS_CODED.match(each.strip()) or level.is_error(each, each):

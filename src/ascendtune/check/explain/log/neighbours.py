@@ -1,4 +1,4 @@
-"""The lines above and below one of a block; where a prefix names its speaker, those of this speaker."""
+"""The lines above and below a line of a block; if its prefix names a speaker, only those of that speaker."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ascendtune.check.explain.log.message_lines import text_of
 
 _FAILURES_ABOVE = 10
 _SPEAKERS = 64
-"""Speakers whose lines may alternate, so that those of one stand further away."""
+"""Greatest number of speakers whose lines may alternate: the lines of one are that much further apart."""
 
 
 class Neighbours:
-    """Of the line at `index`, which was read as `line`."""
+    """Neighbours of the line at `index`, parsed as `line`."""
 
     def __init__(self, lines: list[bytes], index: int, line: Line) -> None:
         said = line.said.encode()
@@ -21,7 +21,7 @@ class Neighbours:
         self._lines, self._index = lines, index
 
     def below(self, count: int) -> list[str]:
-        """At most so many lines below it, without the prefix; any speaker's where its own says no more."""
+        """At most `count` lines below it, without the prefix; lines of any speaker if its own has no more."""
         first, prefix = self._index + 1, self._prefix
         far = self._lines[first : first + count * _SPEAKERS] if prefix else []
         own = [each.removeprefix(prefix) for each in far if each.startswith(prefix)]
@@ -29,22 +29,22 @@ class Neighbours:
 
     @property
     def above(self) -> str:
-        """The line above it; empty if there is none."""
+        """Line above it; empty if there is none."""
         before = self._all_above
         return text_of(before[-1]) if before else ""
 
     @property
     def code_above(self) -> list[str]:
-        """The two lines above it that are not empty, without the prefix."""
+        """Last two non-empty lines above it, without the prefix."""
         said = [text_of(each.removeprefix(self._prefix)) for each in self._all_above]
         return [each for each in said if each.strip()][-2:]
 
     @property
     def failure_above(self) -> tuple[int, str]:
-        """The first of the lines with words of failure that stand, with none of other words in between, above it.
+        """First of the consecutive lines with words of failure directly above it.
 
         Returns:
-            How many lines above it stands, and its words; 0 and none if there is none.
+            Its distance in lines, and its text; (0, "") if there is none.
         """
         found = 0, ""
         for up in range(1, min(self._index, _FAILURES_ABOVE) + 1):

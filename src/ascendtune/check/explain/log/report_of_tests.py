@@ -1,4 +1,4 @@
-"""What pytest and unittest report of tests that failed, in lines that call nothing an error."""
+"""Failed tests in the reports of pytest and unittest, whose lines are not marked as errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 PYTEST = r"(?:FAILED|ERROR) \S+\.py(?:::.{1,200}?)? - (?=[\w.]+(?:Error|Exception|Exit)\b)"
-"""What stands before an exception in pytest's summary."""
+"""Text before an exception in pytest's summary."""
 _TEST = re.compile(
     r"(?:FAILED|ERROR) \S+\.py(?:\b|::)|(?:FAIL|ERROR): \w+ \([\w.]+\)$|"
     r"[^\s:]+\.py::\S.* (?:FAILED|ERROR)(?: +\[ *\d+%\])?$"
@@ -21,13 +21,13 @@ _REASON = re.compile(r"E {3,}(?P<words>\S.*)")
 
 
 def failed_test(said: list[str], last_lines: int) -> tuple[int, str]:
-    """The first test that failed, or what it failed with, where a log ends with a report of pytest or unittest.
+    """The first failed test, or its reason, if a log ends with a report of pytest or unittest.
 
     Args:
-        last_lines: so many lines at the end of `said` are looked at for the report.
+        last_lines: lines at the end of `said` in which the report is searched for.
 
     Returns:
-        The index of the line, and its words; empty if there is none.
+        Index of the line, and its text; (0, "") if there is none.
     """
     last = said[-last_lines:]
     if any(map(_PLACE.match, last)):
@@ -40,7 +40,7 @@ def failed_test(said: list[str], last_lines: int) -> tuple[int, str]:
 
 
 def _reasons(said: list[str]) -> Iterator[tuple[int, str]]:
-    """The first line of what pytest shows of an assertion, with the exception that its place names."""
+    """First line that pytest prints for an assertion, with the exception of its place."""
     first = next(((index, match["words"]) for index, line in enumerate(said) if (match := _REASON.match(line))), None)
     if first is not None:
         place = next(filter(None, map(_PLACE.match, said[first[0] :])), None)

@@ -1,4 +1,4 @@
-"""One log in several files: the one that is written to, and those that were rotated away before."""
+"""One log in several files: the current one, and the rotated ones before it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ascendtune.core.errors import InputError
 
 
 class Parts:
-    """Reads the files as one log, and knows which line stands in which file.
+    """Reads the files as one log, and maps its lines to the files.
 
     Args:
-        names: the oldest first.
-        start: the byte of a single file at which to begin.
+        names: files, the oldest first.
+        start: offset in bytes, for a single file.
     """
 
     def __init__(self, names: Sequence[str], start: int = 0) -> None:
         self.names = tuple(names)
         self.lines = 0
-        """Lines of the log so far: its reader counts them."""
+        """Lines read so far; the reader increments it."""
         self.cut_off = "", ""
-        """The compressed file that could not be read to its end, and why; empty if all were."""
+        """The compressed file that could not be read to its end, and the reason; empty if all were."""
         self.cut_line = 0
-        """The first line of which the middle was left out; 0 if there is none."""
+        """Number of the first line without its middle; 0 if there is none."""
         self.unread: list[Unread] = []
         self._start = start
         self._begins = list[tuple[int, str]]()
@@ -35,7 +35,7 @@ class Parts:
         """Blocks of whole lines.
 
         Raises:
-            InputError, PermissionError: none of the files can be read; of several, the others are read.
+            InputError, PermissionError: none of the files can be read; one of several is skipped.
         """
         for name in self.names:
             self._begins.append((self.lines, name))
@@ -64,19 +64,19 @@ class Parts:
                 return
 
     def place_of(self, number: int) -> tuple[str, int] | None:
-        """The file of a line, and its number in that; None where there is one file only."""
+        """File of a line, and its number in that file; None if there is only one file."""
         if len(self.names) == 1:
             return None
         before, name = next((each for each in reversed(self._begins) if each[0] < number), (0, self.names[0]))
         return name, number - before
 
     def where(self, number: int) -> str:
-        """The place of a line: its file, and its number in that."""
+        """Place of a line, as FILE:NUMBER."""
         file, line = self.place_of(number) or (self.names[0], number)
         return f"{file}:{line}"
 
     def lines_of(self, name: str) -> int:
-        """How many lines of a file were read."""
+        """Number of lines that were read from a file."""
         begins = [*(begin for begin, _ in self._begins), self.lines]
         index = self.names.index(name)
         return begins[index + 1] - begins[index]

@@ -16,34 +16,34 @@ from ascendtune.core.tail import size_of
 
 BLOCK_BYTES = 1 << 18
 LONGEST_LINE = 1 << 16
-"""Of a longer one, the beginning and the end are kept."""
+"""Bytes; of a longer line only the beginning and the end are kept."""
 CUT = " […] ".encode()
 _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 """Progress bars end their lines with \\r."""
 
 _SIMPLIFIED = "gb2312"
-"""GBK's characters of two bytes above 127, nearly all that are written. The others' second byte may be a letter: a
-stray byte in a line of another encoding would take the letter after it."""
+"""The subset of GBK whose characters have two bytes above 127, nearly all that occur. The second byte of the others
+may be a letter: a stray byte in a line of another encoding would take the letter after it."""
 
 _SAMPLE = 1 << 12
 _CONTROL = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 _LEAST_TEXT = 0.98
-"""Share of characters that are no control characters; in weights and compressed data they are nine in ten."""
+"""Lowest share of characters that are not control characters; in weights and compressed data it is nine in ten."""
 STDIN = "-"
 _MOST_OF_STDIN = 200 << 20
-"""Assumed size of standard input, where it is compressed."""
+"""Assumed size in bytes of compressed standard input."""
 
 
 def blocks(name: str, start: int = 0, cut_off: Callable[[str], None] = lambda _: None) -> Iterator[bytes]:
-    """The file, or standard input for "-", in blocks of whole lines; the last line may lack its end.
+    """Read the file, or standard input for "-", in blocks of whole lines; the last line may lack its end.
 
-    That one belongs to the block before it, so that it is seen from the lines above. Of a very long line the middle is
-    left out, with `CUT` in its place.
+    A last line without an end is part of the block before it, together with the lines above it. The middle of a very
+    long line is replaced by `CUT`.
 
     Args:
-        start: the byte at which to begin, where a line does.
-        cut_off: called, before the last block is yielded, where a compressed log is cut off, damaged within, or too
-            large: with the sentence that says so.
+        start: offset in bytes; a line begins there.
+        cut_off: called with the reason, before the last block is yielded, if a compressed log is cut off, damaged or
+            too large.
 
     Raises:
         InputError: the file cannot be read, or is not text.
@@ -79,7 +79,7 @@ def blocks(name: str, start: int = 0, cut_off: Callable[[str], None] = lambda _:
 
 
 def _texts(pieces: Pieces, name: str) -> Iterator[bytes]:
-    """The text of the pieces, its lines ended by \\n alone."""
+    """Text of the pieces, with \\n as the only line end."""
     is_first, has_crlf, wide = True, False, None
     while new := pieces.next(BLOCK_BYTES):
         if is_first and new.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -94,12 +94,12 @@ def _texts(pieces: Pieces, name: str) -> Iterator[bytes]:
                 behind = pieces.next(2 if wide else 1)
                 new += wide.decode(behind).encode(errors="replace") if wide else behind
             new = new.replace(b"\r\n", b"\n")
-        # Many stand where a log was cut while it was written.
+        # A log that was truncated while it was written contains many NUL bytes.
         yield new.replace(b"\0", b"").translate(_TO_NEWLINES)
 
 
 def _whole_lines(texts: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks that end with a line's end, the last one perhaps without it; very long lines lack their middle."""
+    """Blocks of whole lines, the last one perhaps without a line end; very long lines lack their middle."""
     head = rest = b""
     for text in texts:
         data = rest + text
@@ -123,7 +123,7 @@ def _whole_lines(texts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _in_utf8(block: bytes) -> bytes:
-    """The block with its lines in GBK as UTF-8: on hosts with a GBK locale programs print both."""
+    """Convert the GBK lines of a block to UTF-8: on hosts with a GBK locale programs print both."""
     if block.isascii() or _is_in(block, "utf-8"):
         return block
     return b"\n".join(
@@ -141,7 +141,7 @@ def _is_in(text: bytes, encoding: str) -> bool:
 
 
 def lines_before(name: str, end: int) -> int:
-    """How many lines stand before the byte `end`."""
+    """Number of lines before the byte `end`."""
     if not end:
         return 0
     with Path(name).open("rb") as file:

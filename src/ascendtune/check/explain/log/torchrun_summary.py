@@ -1,4 +1,4 @@
-"""torchrun's summary at the end: which rank failed first, and how its process ended."""
+"""torchrun's summary at the end: the rank that failed first, and the way its process ended."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 HEADER = "Root Cause (first observed failure)"
 LONGEST = 3000
-"""Lines; torchrun lists every rank that ended later before it comes to the first."""
+"""Lines; torchrun lists every rank that ended later before the first one."""
 _FIELD = re.compile(r"\b(host|rank|exitcode)\s*: (\S+)")
 _ENDED_BY_LAUNCHER = "-15"
-"""The exit code of a process that was alive, and got SIGTERM."""
+"""Exit code of a process that was alive and received SIGTERM."""
 _LAST = 10
 """Lines of the root cause."""
 
@@ -21,27 +21,27 @@ class RootCause:
     host: str | None
     exit_code: int | None
     failed: frozenset[int]
-    """All ranks that the summary lists, without those that torchrun ended."""
+    """All ranks in the summary, without those that torchrun ended."""
 
 
 @dataclass(frozen=True)
 class Summary:
     root_cause: RootCause
     text: str
-    """The line that says most: the signal that ended the process, else its exit code."""
+    """Line with the signal that ended the process, else with its exit code."""
     index: int
-    """Where that line stands, from the beginning of the summary."""
+    """Index of that line, from the beginning of the summary."""
     last: int
-    """The last line of the summary that nothing else should be read from."""
+    """Index of the summary's last line: no other events are read up to it."""
 
 
 def begins(said: str) -> bool:
-    """Whether a line is the first of a summary, also where its beginning is lost."""
+    """Whether a line begins a summary, even if the summary's heading is lost."""
     return ("ChildFailedError:" in said and "raise" not in said) or HEADER in said
 
 
 def summary(lines: list[str]) -> Summary | None:
-    """Read the lines from where a summary begins."""
+    """Parse the lines of a summary, from its beginning on."""
     start = next((index for index, line in enumerate(lines) if HEADER in line), None)
     if start is None:
         return None

@@ -9,9 +9,9 @@ from ascendtune.check.explain.log.line import without_colours
 
 _NARROWEST = 60
 _LEAST_JOINTS = 2
-"""A single line of the greatest length ends there by chance."""
+"""One line of the greatest length may end there by chance."""
 _SHOWN = 8
-"""Characters at which lines of one format begin alike."""
+"""Characters that lines of one format have in common at their beginning."""
 _DIGITS = re.compile(r"\d")
 _BEGINS = re.compile(
     r"\s*(?:Traceback \(|File \"|(?:\w+\.)*\w+(?:Error|Exception)\b|\[?\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[IWEF]\d{4} |"
@@ -20,17 +20,17 @@ _BEGINS = re.compile(
 )
 """Beginnings of lines that do not continue the line above."""
 _ORNAMENT = re.compile(r"\s*([|+=*#│╭╰┃║-]).*[|+=*#│╮╯┃║-]\s*$")
-"""Lines of tables, boxes and rules, which are equally long."""
+"""Lines of tables, boxes and rules, which have equal lengths."""
 
 
 _CUT_FRAME = re.compile(rb'^[ \t]*File ?[ \n]"[^"\n]+", ?[ \n]line ?[ \n]\d+, in ?[ \n][\w<>.]+$', re.MULTILINE)
-"""A frame that was broken between its words, as editors and mail do it."""
+"""A frame broken between words, as editors and mail programs do."""
 
 
 def unwrapped(block: bytes) -> bytes:
-    """`block` with broken lines in one piece, each followed by empty lines in place of its other pieces.
+    """Join the broken lines of `block`; empty lines replace their other pieces.
 
-    A terminal breaks lines at the same column: so many are as long as the longest one, and go on in the next.
+    A terminal breaks lines at the same column: many are as long as the longest one, and continue on the next.
     """
     block = _CUT_FRAME.sub(_in_one_piece, block)
     lines = block.split(b"\n")
@@ -53,18 +53,18 @@ def unwrapped(block: bytes) -> bytes:
 
 
 def _in_one_piece(frame: re.Match[bytes]) -> bytes:
-    """The frame in its first line, and as many empty lines below it as it had more."""
+    """Join a frame on its first line; empty lines replace its other lines."""
     return re.sub(rb" ?\n", b" ", frame[0]) + b"\n" * frame[0].count(b"\n")
 
 
 def _joints(lines: list[str]) -> frozenset[int]:
-    """The lines that go on in the next one; none where the log does not look broken."""
+    """Indices of the lines that continue on the next one; none if the log does not look broken."""
     width = max(map(len, lines), default=0)
     if width < _NARROWEST:
         return frozenset()
     full = [index for index, line in enumerate(lines[:-1]) if len(line) == width and not line.endswith("  ")]
     joints = frozenset(index for index in full if _goes_on(lines[index], lines[index + 1]))
-    # A line that is repeated is of one length, too.
+    # Repeated lines have equal lengths as well.
     different = {_DIGITS.sub("0", lines[index]) for index in joints}
     return joints if len(different) >= _LEAST_JOINTS and 2 * len(joints) > len(full) else frozenset()
 
