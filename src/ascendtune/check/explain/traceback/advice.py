@@ -1,4 +1,4 @@
-"""What a message itself advises: in its own sentences, or in the lines below it."""
+"""Advice in a message itself: in its own sentences, or in the lines below it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _IMPERATIVE = (
 IN_MESSAGE = re.compile(
     rf"(?:(?:(?<=[.!?;] )|(?<=[.!?;])|^){_IMPERATIVE}|(?<=, )please (?!note|ignore|report|submit)\w)[^\n]{{8,}}"
 )
-"""Where a message goes over to what its authors advise."""
+"""Beginning of the advice in a message."""
 _LINE = re.compile(rf"\s*(?:[-*•] )?{_IMPERATIVE} (?=\S+ \S)")
 _PROSE = re.compile(r"\s*[A-Za-z][\w'-]*:? (?:\S+ ){2,}")
 _OTHER = re.compile(
     r"\S*\d\d:\d\d|[^\s:]+\(\d+\)|\W*(?:Traceback|File|Exception|Fatal|Process|During)\b|(?:\w+\.)*\w+Error\b"
 )
-"""Lines that others print: with a time, with the place of a warning, and those of the next exception."""
+"""Lines of other speakers: with a time or the place of a warning; or those of the next exception."""
 _MOST = 4
-"""Lines below an exception among which its advice is looked for."""
+"""Lines below an exception that are searched for advice."""
 
 
 def advice_below(message: str, below: list[str]) -> str:
-    """The lines below a message from the first one that advises something on; empty if none does.
+    """Lines below a message, from the first advice on; empty if there is none.
 
     Args:
-        message: what is known of the message; it may hold the first of the lines.
+        message: the message as far as it is known; it may contain the first of the lines.
         below: the lines below the exception.
     """
     found: list[str] = []

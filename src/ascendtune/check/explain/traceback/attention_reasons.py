@@ -1,28 +1,28 @@
-"""Why xformers found no attention operator: it lists a reason for each operator, and the nearest one decides."""
+"""Reasons for which xformers found no attention operator: those of the operator that comes nearest."""
 
 from __future__ import annotations
 
 import re
 
 _REFUSED = ("No operator found for `memory_efficient", "` does not support inputs")
-"""The message of the dispatcher, and that of an operator which the code itself chose."""
+"""Message of the dispatcher, and of an operator that the code itself chose."""
 _OPERATOR = re.compile(r"\s*`(?P<name>[\w@.+-]+)` is not supported because:\s*(?P<reason>.*)")
 _REASON = re.compile(r"\s+(?!query |key  |value )\S")
 _GENERAL = re.compile(r"cutlass|fa\d|flshatt|ck[FB]")
-"""Operators that take most inputs; the others are for small heads, for decoding, or for Triton alone."""
+"""Operators that accept most inputs; the others are for small heads, for decoding, or only for Triton."""
 _NOT_BUILT = "wasn't buil"
 _CAPABILITY = "your GPU has capability"
 
 
 def refusal_in(message: str, below: list[str]) -> str:
-    """The reasons of the operator that comes nearest, and the GPU's capability where another operator names it.
+    """Reasons of the operator that comes nearest, and the GPU's capability if another operator names it.
 
     Args:
         message: of the exception.
         below: the lines below it.
 
     Returns:
-        "`OPERATOR` is not supported because: REASON, REASON; `OTHER`: REASON"; empty where the message is another one.
+        "`OPERATOR` is not supported because: REASON, REASON; `OTHER`: REASON"; empty for other messages.
     """
     if not any(each in message for each in _REFUSED):
         return ""
@@ -30,7 +30,7 @@ def refusal_in(message: str, below: list[str]) -> str:
     if not by_operator:
         return ""
     candidates = [name for name in by_operator if _GENERAL.match(name)] or list(by_operator)
-    # An operator that was left out of this build says nothing about the inputs, unless all were.
+    # An operator that is not in this build tells nothing about the inputs, unless none is.
     nearest = min(candidates, key=lambda name: (_is_not_built(by_operator[name]), len(by_operator[name])))
     reasons = by_operator[nearest]
     told = f"`{nearest}` is not supported because: {', '.join(reasons)}"
@@ -42,7 +42,7 @@ def refusal_in(message: str, below: list[str]) -> str:
 
 
 def _reasons(below: list[str]) -> dict[str, list[str]]:
-    """The reasons by operator, in the order of the message."""
+    """Reasons by operator, in the order of the message."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in below:

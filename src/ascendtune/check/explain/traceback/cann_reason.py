@@ -1,7 +1,7 @@
-"""The innermost reason of a call of CANN that failed: torch_npu prints it below the place and the number of the call.
+"""The innermost reason of a failed CANN call: torch_npu prints it below the place and the number of the call.
 
 A block is read from its call on: the number's meaning, "Inner Error!" and the frames ("Check … failed", "do tiling
-failed") only pass the failure on. What remains first is what the operator, HCCL or the runtime said.
+failed") only pass the failure on. The first other line is the message of the operator, HCCL or the runtime.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import re
 from collections.abc import Sequence
 
 _PLACE = re.compile(r"(?:\[\w+\] ?)?\S*[\w.)]:\S*\.\w*:\d+,?")
-"""A message that is only a place in C++: "function:file.cpp:7"."""
+"""A message that contains only a place in C++: "function:file.cpp:7"."""
 _CALL = re.compile(r"(?:NPU|OPS|ACL|HCCL|DIST) (?:function )?error\b|\bcall aclnn\w+ failed")
 _CODE = r"E[A-Z1-9]\d{4}"
 PROCESS = r"\[PID: ?[\dxX*.]+\]"
 TIME = r"[\dxX*]{4}-[\dxX*]{2}-[\dxX*]{2}-[\dxX*:.]+"
-"""Process and time of a message of CANN. A published log may have crosses or stars in place of the digits."""
+"""Process and time of a CANN message. A published log may have crosses or stars in place of the digits."""
 _PREFIX = re.compile(
     rf"(?:\.{{3}} ?)?(?:{PROCESS} ?)?(?:{TIME} ?)?"
     rf"(?P<code>(?:[A-Za-z_/]+\()?{_CODE}\)?)?:? *(?:{PROCESS} ?)?(?:{TIME} ?|\.{{3}} ?)?:? *"
     rf"(?:\({_CODE}\): *)?"
 )
-"""Code, process and time before a reason, in the orders of several versions."""
+"""Code, process and time before a reason, in the orders of several CANN versions."""
 _PLACES_BEHIND = re.compile(r"\.?\s*\[(?:FUNC|FILE|LINE|THREAD):.*")
 _PASSED_ON = re.compile(
     r"\[(?:FUNC|FILE|LINE|ERROR|Error)\b|.*\bERR\d{5} |Inner Error|TraceBack \(most recent|"
@@ -31,7 +31,7 @@ _PASSED_ON = re.compile(
     r".*(?:fails? to invoke|failed to (?:call|invoke|execute)) |call \S+ failed|\[[\w:~<>]+\]\[[\w.]+:\d+\]$",
     re.IGNORECASE,
 )
-"""Lines of a block that name no reason."""
+"""Lines of a block without a reason."""
 _REFUSES = re.compile(
     r"\b(?:must|should|shall|only supports?|(?:not|un)\s?support(?:ed)?|(?:do|does|is|are) not|isn't|inval?id|invaild|"
     r"too (?:large|small|many|big|long)|exceeds?|equal|no more than|at (?:least|most)|greater than|less than|"
@@ -39,7 +39,7 @@ _REFUSES = re.compile(
     r"differ\w*)\b",
     re.IGNORECASE,
 )
-"""Words of a reason that has neither a code nor a place in the source behind it."""
+"""Words of a reason without a code and without a place in the source after it."""
 _OTHER_LOG = re.compile(r"\W*(?:INFO|DEBUG|WARN(?:ING)?)\b|\s*File \"|\s*(?:[a-z_]\w*\.)*[A-Z]\w*Error: ")
 _ENDS_BLOCK = re.compile(r"Traceback \(most recent call last\)|\s*(?:INFO|DEBUG)\b")
 _RUNTIME_CALL = re.compile(r"(?P<call>\w+) execut\w+ failed, ?reason=\[?(?P<reason>[^\]\[]+)")
@@ -50,22 +50,22 @@ _CLAUSE = re.compile(r"(?<=[,;]) (?=\S)|(?<=[.!?]) (?=[A-Z])")
 
 
 def is_place(message: str) -> bool:
-    """Whether a message is only a place in C++, whose error stands in the next line."""
+    """Whether a message contains only a place in C++; the error is on the next line."""
     return _PLACE.fullmatch(message.strip()) is not None
 
 
 def is_call(text: str) -> bool:
-    """Whether a line says that a call of CANN failed, and at most a number why."""
+    """Whether a line reports a failed CANN call, with a number at most as the reason."""
     return _CALL.search(text) is not None
 
 
 def is_of_runtime(reason: str) -> bool:
-    """Whether a reason is only the state that a call of the runtime ended with, "rtCall: task timeout"."""
+    """Whether a reason is only the final state of a runtime call, "rtCall: task timeout"."""
     return _OF_RUNTIME.match(reason) is not None
 
 
 def reason_in(lines: Sequence[str]) -> str:
-    """The first reason in the lines below a call; else that of a call of the runtime; empty if they have none."""
+    """First reason in the lines below a call, else that of a runtime call; empty if there is none."""
     of_runtime = ""
     for line in lines:
         said = line.strip()
@@ -86,7 +86,7 @@ def reason_in(lines: Sequence[str]) -> str:
 
 
 def shortened(reason: str) -> str:
-    """A reason that fits into a headline: of a long one the last clauses, which have the values."""
+    """Shorten a reason to fit into a headline: the last clauses are kept, which contain the values."""
     reason = reason.strip(" .!")
     while len(reason) > _LONGEST and (clause := _CLAUSE.search(reason)) is not None:
         reason = reason[clause.end() :]

@@ -15,7 +15,7 @@ from ascendtune.check.explain.traceback.attention_reasons import refusal_in
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
 _SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
-"""A line of code with one subscript and nothing else, of which it can be said what was None."""
+"""A line of code with only one subscript: the expression that was None is certain."""
 _LENGTH_OF = re.compile(r"\blen\(([A-Za-z_][\w.]*)\)")
 _MEMBER_OF = re.compile(r"(?P<loop>\bfor [\w, ()]+? )?\bin (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
 _LOOP = re.compile(r"\bfor (?P<each>[\w, ()]+?) in (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
@@ -36,47 +36,47 @@ _USES_OF_NONE = (
     ("'NoneType' object is not subscriptable", ast.Subscript, "value"),
     ("'NoneType' object is not callable", ast.Call, "func"),
 )
-"""Words of a message, the use of a value that it is about, and where the syntax tree has the value."""
+"""Words of a message, the node of the syntax tree that uses the value, and the node's attribute with the value."""
 _SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
     ast.MatMult: "@", ast.BitOr: "|", ast.BitAnd: "&", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
 }  # fmt: skip
 _LONGEST_CODE = 200
-"""Of a line that is parsed: nothing in it is nested so deep that Python gives up."""
+"""Characters of a line that is parsed: nothing in it is nested too deeply for Python."""
 _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
-"""A look-up in a table that has a name."""
+"""A look-up in a named table."""
 
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/(?:[^/]+\.egg/)?([A-Za-z]\w*)")
 _ANYBODYS = r"(?:train(?:ers?|ing)?|utils?|models?|data|common|core|scripts|tools|lib)/"
-"""Directories below src/ that are parts of a project, and not packages."""
+"""Directories below src/ that are parts of a project, not packages."""
 _SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
-"""A package that runs from its source: below src/, or in a directory of its own name."""
+"""A package that runs from its source tree: below src/, or in a directory of its own name."""
 OF_MODULES = ("__getattr__", "__getattribute__")
-"""Methods of modules and configurations that say that they have no such attribute: who asked stands above them."""
+"""Methods of modules and configurations that raise AttributeError: the access is in the frame above them."""
 
 OUTERMOST = ("<module>", "<cell line")
-"""Functions of the frame in which a program or a cell of a notebook begins."""
+"""Functions of the frame in which a program or a notebook cell begins."""
 _PASSING_ON = re.compile(
     r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
     r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
     r"transformers/utils/(?:generic|deprecation)\.py in wrap|google/protobuf/"
 )
-"""Frames that only call a function with what they were given: who chose its arguments stands above them."""
+"""Frames that only pass arguments on: the arguments were chosen in the frames above them."""
 _RUN_FROM_CLONES = re.compile(
     r"(?:.*/)?(vllm_(?:ascend|omni)|mindspeed(?:_\w+)?|mindie_llm|atb_llm|(?<!swift/)megatron|flag_gems|torchair|torch(?:ao|tune|titan|rl|vision|audio)|tensordict|liger_kernel|skyrl_train|prime_rl|nemo_rl|mind(?:formers|one|nlp))/"
 )
-"""Packages that are mostly run from a clone, whatever its directory is called."""
+"""Packages that are mostly run from a clone, whose directory may have any name."""
 _OF_FRAMEWORK = re.compile(
     r"(?:.*/)?(?:sglang/(?=srt/)|vllm/(?=(?:v1|engine|entrypoints|executor|model_executor|worker|compilation)/)|"
     r"lmdeploy/(?=(?:pytorch|turbomind|serve)/)|verl/(?=(?:trainer|workers|single_controller)/)|"
     r"transformers/(?=(?:models|generation|integrations|utils)/)|deepspeed/(?=(?:runtime|ops|module_inject)/)|"
     r"llamafactory/(?=(?:train|data|model|hparams)/)|swift/(?=(?:cli|llm|trainers|megatron|tuners)/))"
 )
-"""Packages that are known by the directories within them, wherever they lie and however a path was shortened."""
+"""Packages that are recognised by their inner directories, also in shortened paths."""
 
 _SHORTENED = re.compile(r"(?:\.{3}|…)/(?:.*/(?:src|lib)/)?(?!(?:src|lib|site|dist)\b)(?P<package>[a-z][a-z0-9_]+)/")
-"""A file whose path was shortened: what is left begins with its package."""
+"""A shortened path: the rest begins with the package."""
 
 _CUT_NAMES = (
     (re.compile(r"No module named '(?P<part>[\w.]*)$"), re.compile(r"^(?:from|import) (?P<name>\w[\w.]*)")),
@@ -85,16 +85,16 @@ _CUT_NAMES = (
     (re.compile(r"cannot import name '(?P<part>\w*)$"), re.compile(r"(?:import|,) \(?(?P<name>[A-Za-z_]\w*)")),
     (re.compile(r"^name '(?P<part>\w*)$"), re.compile(r"(?<![\w.])(?P<name>[A-Za-z_]\w*)")),
 )
-"""Ends of messages within a name, each with what finds the names of its kind in a line of code."""
+"""Ends of messages that are cut within a name, each with a pattern of such names in a line of code."""
 _LISTING = ("state_dict", "Weights only", "variable ready only once")
-"""Messages of torch that name what they are about some lines below."""
+"""Messages of torch whose subject is named some lines below."""
 _LISTED = re.compile(
     r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d)"
 )
 
 
 def completed(message: str, code: str) -> str:
-    """The message whose end the log lacks, with the name from the line of code; empty where that is not one name."""
+    """Complete a message that is cut within a name with the name in the line of code; empty if several names fit."""
     for cut, named in _CUT_NAMES:
         if (end := cut.search(message)) is not None:
             found = (each["name"] for each in named.finditer(code))
@@ -104,10 +104,10 @@ def completed(message: str, code: str) -> str:
 
 
 def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
-    """The package of the innermost of `frames` (file, line, function); empty if it is not in one.
+    """Package of the innermost of `frames` (file, line, function); empty if that is not in a package.
 
     Args:
-        passed_on: a package whose frames do not count: it only passed on what its caller gave it.
+        passed_on: a package whose frames do not count: it only passed on the arguments of its caller.
     """
     called = [(posix(file), function) for file, _, function in frames if function not in OF_MODULES]
     choosing = (file for file, function in reversed(called) if not _PASSING_ON.search(f"{file} in {function}"))
@@ -116,8 +116,8 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
 
 
 def library_alone(frames: list[tuple[str, int, str]]) -> str:
-    """The package of the innermost frame outside of torch, where all of `frames` are those of packages, of Python, or
-    of a command that pip installed; empty if one is other code."""
+    """Package of the innermost frame outside of torch, if all of `frames` belong to packages, to Python, or to a
+    command that pip installed; empty if one is other code."""
     files = [posix(file) for file, _, _ in frames]
     others = [file for file in files if not (file.startswith("<frozen ") or is_command(file))]
     packages = [_package_of(file) for file in others if file[:1] == "<" or not is_of_standard_library(file)]
@@ -125,7 +125,7 @@ def library_alone(frames: list[tuple[str, int, str]]) -> str:
 
 
 def is_model_code_in(frames: list[tuple[str, int, str]]) -> bool:
-    """Whether a frame is of code that a model on the hub brings (trust_remote_code)."""
+    """Whether a frame belongs to a model's own code from the hub (trust_remote_code)."""
     return any("/transformers_modules/" in posix(file) for file, _, _ in frames)
 
 
@@ -135,13 +135,13 @@ def _package_of(file: str) -> str:
 
 
 def framework_of(file: str) -> str:
-    """The training or serving framework that a file belongs to by its directories; empty if it is another file."""
+    """Training or serving framework of a file, by its directories; empty for other files."""
     match = _OF_FRAMEWORK.match(file)
     return match[0].rstrip("/").rpartition("/")[2] if match else ""
 
 
 def _cloned(file: str) -> str:
-    """The package that runs from a clone whose directory has its name in another spelling: Moon-MM/moon_mm/."""
+    """Package in a clone whose directory has its name in another spelling: Moon-MM/moon_mm/."""
     *folders, _ = file.split("/")
     pairs = pairwise(folders)
     return next((inner for outer, inner in pairs if outer != inner and _spelt(outer) == inner), "")
@@ -158,7 +158,7 @@ def _spelt(folder: str) -> str:
 
 
 def none_in(code: str, message: str) -> str:
-    """The expression in `code` that was None, by the exception's message; empty if it is not known."""
+    """Expression in `code` that was None, by the exception's message; empty if unknown."""
     attribute = _NONE_HAS_NO.search(message)
     if attribute is not None:
         used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", code)
@@ -187,7 +187,7 @@ def none_in(code: str, message: str) -> str:
 
 
 def _given(code: str, function: str, name: str, place: int) -> Iterator[str]:
-    """The expressions in `code` that calls of `function` pass as the argument `name`, the one at `place` from 1 on."""
+    """Expressions that calls of `function` in `code` pass as the argument `name`, at position `place`, from 1."""
     for node in _nodes_of(code):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == function:
             yield from (ast.unparse(each.value) for each in node.keywords if each.arg == name)
@@ -195,14 +195,14 @@ def _given(code: str, function: str, name: str, place: int) -> Iterator[str]:
 
 
 def _converted(code: str, function: str) -> Iterator[str]:
-    """The arguments of calls in `code` that are not constants; of calls of `function` alone, where it is named."""
+    """Arguments of the calls in `code` that are not constants; only of calls of `function` if it is not empty."""
     for node in _nodes_of(code):
         if isinstance(node, ast.Call) and function in ("", ast.unparse(node.func)):
             yield from (ast.unparse(each) for each in node.args if not isinstance(each, ast.Constant))
 
 
 def _operand(code: str, operands: re.Match[str]) -> str:
-    """The side of the one operator of this kind in `code` that the message says was None."""
+    """The operand that was None by the message, if `code` has one such operator."""
     sides = [
         side
         for symbol, *both in _operations(code)
@@ -214,7 +214,7 @@ def _operand(code: str, operands: re.Match[str]) -> str:
 
 
 def _operations(code: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
-    """Symbol, left and right side of each operator in a line of code."""
+    """Symbol, left and right operand of each operator in a line of code."""
     for node in _nodes_of(code):
         if isinstance(node, ast.BinOp):
             yield _SYMBOLS[type(node.op)], node.left, node.right
@@ -227,19 +227,19 @@ def _operations(code: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
 
 
 def _nodes_of(code: str) -> list[ast.AST]:
-    """Of a line of code, also of one that begins a block; none where it goes on in the next line."""
+    """Syntax nodes of a line of code, which may begin a block; none if it continues on the next line."""
     line = re.sub(r"^elif\b", "if", code.strip())
     if len(line) > _LONGEST_CODE:
         return []
     for text in (line, f"{line} pass"):
-        # What Python itself would warn of is for whoever runs that code.
+        # Warnings of Python's parser are not about our code.
         with suppress(SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
             return list(ast.walk(ast.parse(text)))
     return []
 
 
 def _iterated(code: str) -> str:
-    """The iterable of the loop in `code`; of two nested loops that of the outer one."""
+    """Iterable of the loop in `code`; of the outer one of two nested loops."""
     loops = list(_LOOP.finditer(code))
     if len(loops) == 2 and loops[0]["each"] == loops[1]["whole"]:
         return say("{name} or an entry of it", name=loops[0]["whole"])
@@ -253,22 +253,22 @@ def _only(names: Iterable[str]) -> str:
 
 
 def argument_of(name: str, function: str, call: str) -> str:
-    """The expression that the line `call` passes to `function`, if it is the only argument; else `name`."""
+    """Expression that the line `call` passes to `function`, if it is the only argument; else `name`."""
     passed = re.search(rf"\b{re.escape(function)}\(([A-Za-z_][\w.]*)\)", call) if function.isidentifier() else None
     first, blank, rest = name.partition(" ")
     return f"{passed[1]}{blank}{rest}" if passed and first.isidentifier() else name
 
 
 def looked_up_in(marked: str) -> str:
-    """The table of the one look-up that Python's marks single out in a line of code; empty if they do not."""
+    """Table of the look-up that Python's marks underline in a line of code; empty if they underline anything else."""
     table = _SUBSCRIPT.search(marked)
     return table[1] if table else ""
 
 
 def table_in(code: str, message: str) -> str:
-    """The table in `code` that lacks the key, which is the message of a KeyError; empty if it is not known.
+    """Table in `code` that lacks the key, which is the message of a KeyError; empty if unknown.
 
-    That is the one in which the key itself is looked up, else the only one of the line.
+    It is the one in which the key itself is looked up, else the only one of the line.
     """
     key = message.strip("'\"")
     tables = {each["table"]: each["key"].strip("'\"") for each in _LOOK_UP.finditer(code)}
@@ -279,7 +279,7 @@ def table_in(code: str, message: str) -> str:
 
 
 def indexed_in(code: str, message: str) -> str:
-    """The list in `code` that is too short, if only one is indexed or popped; empty if it is not known."""
+    """List in `code` that is too short, if only one is indexed or popped; else empty."""
     nodes = _nodes_of(code)
     if "pop from" in message:
         calls = (node.func for node in nodes if isinstance(node, ast.Call))
@@ -298,12 +298,11 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def taken_from(code: str, error: str, marked: str) -> str:
-    """The expression that gave `code` no value, or the wrong number of them, or was read by a key although it has none;
-    empty if it is not known.
+    """Expression in `code` that had no next value, or the wrong number of values, or no keys; empty if unknown.
 
     Args:
         error: the exception's type and message.
-        marked: the part of `code` that Python underlines.
+        marked: part of `code` that Python underlines.
     """
     nodes = _nodes_of(marked if marked and "indices must be integers" in error else code)
     if error.startswith("StopIteration"):
@@ -323,12 +322,12 @@ def taken_from(code: str, error: str, marked: str) -> str:
 
 
 def condition_in(code: str) -> str:
-    """The condition of an assert statement; empty where the statement goes on in the next line."""
+    """Condition of an assert statement; empty if the statement continues on the next line."""
     return _only(ast.unparse(node.test) for node in _nodes_of(code) if isinstance(node, ast.Assert))
 
 
 def listed_in(message: str, below: list[str]) -> str:
-    """The line below an exception that names what its message is about; empty if there is none."""
+    """Line below an exception that names the subject of its message; empty if there is none."""
     if refusal := refusal_in(message, below):
         return "" if refusal in message else refusal
     if not any(each in message for each in _LISTING):

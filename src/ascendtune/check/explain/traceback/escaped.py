@@ -1,5 +1,5 @@
-"""Tracebacks in one line of a log: their line ends written as two characters, in JSON or quoted by a program, or their
-parts as fields (exception_fields.py)."""
+"""Tracebacks in one line of a log: with escaped line ends, in JSON or quoted by a program, or as fields
+(exception_fields.py)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ascendtune.check.explain.traceback import exception_fields
 from ascendtune.check.explain.traceback.trace import HEADER
 
 _SIGN = b"last):\\"
-"""In every line with such a traceback, however often it was escaped."""
+"""Part of every line with such a traceback, escaped once or several times."""
 _LONGEST = 1 << 16
-"""Bytes of such a line that are read."""
+"""Bytes that are read of such a line."""
 _ESCAPED = re.compile(r"\\+(n|t|r|[\"'])")
 _MEANT = {"n": "\n", "t": "\t", "r": "", '"': '"', "'": "'"}
 _CLOSING = re.compile(r"[\"'][\s)\]},]*$")
 
 
 def traceback_in(line: bytes) -> list[str]:
-    """The lines of the traceback that `line` holds, from its heading on; none if it holds none."""
+    """Lines of the traceback in `line`, from its heading on; none if there is none."""
     of_fields = exception_fields.may_have_fields(line)
     if not (_SIGN in line or of_fields):
         return []
@@ -36,7 +36,7 @@ def traceback_in(line: bytes) -> list[str]:
 
 
 def _of_json(text: str) -> str:
-    """The text with a traceback in a line that is a JSON object; empty if there is none."""
+    """Value with a traceback in a JSON object; empty if there is none."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Exceptions that a logger wrote as fields of a JSON object, in place of a traceback's text.
+"""Exceptions that a logger wrote as fields of a JSON object, instead of a traceback's text.
 
 structlog (`dict_tracebacks`), ecs-logging, Sentry's events, AWS Powertools and logging-json name the type, the message
 and the frames; python-json-logger may write a traceback as an array of its lines.
@@ -13,7 +13,7 @@ from typing import Any
 from ascendtune.check.explain.traceback.trace import HEADER
 
 SIGNS = (b'"exc_type"', b'"stack_trace"', b'"stacktrace"', b'"stack"', b'last):"')
-"""Every line with such an exception holds one of them."""
+"""Every line with such an exception contains one of them."""
 _TYPES, _MESSAGES = ("exc_type", "type", "kind", "name"), ("exc_value", "value", "message")
 _STACKS = ("frames", "stacktrace", "stack_trace", "stack")
 _FILES, _LINES = ("filename", "file", "abs_path"), ("lineno", "line")
@@ -29,7 +29,7 @@ def may_have_fields(line: bytes) -> bool:
 
 
 def traceback_of_fields(text: str) -> list[str]:
-    """The lines of the traceback as Python would have printed it; none if `text` is not an object with an exception."""
+    """Lines of the traceback as Python prints it; none if `text` is not a JSON object with an exception."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ def _written(value: Any) -> list[str]:
 
 
 def _chain(values: list[Any]) -> list[str]:
-    """structlog's array: the exception that was caught, then, one after the other, what each was raised from."""
+    """structlog's array: the caught exception, followed by the chain of those that it was raised from."""
     written: list[str] = []
     for each in reversed(values):
         if not isinstance(each, dict) or "exc_type" not in each or not (lines := _one(each)):

@@ -1,4 +1,4 @@
-"""What a `raise` statement says of its exception, for logs that end within the code that IPython shows."""
+"""Exceptions read from their `raise` statement, for logs that end within the code that IPython prints."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 NUMBERED = re.compile(r"(?:-+>|\s)\s*(?P<line>\d+)(?P<code>(?: .*)?)$")
-"""A line of code in a traceback of IPython; an arrow points at the one that was executed."""
+"""A numbered line of code in a traceback of IPython; an arrow marks the executed one."""
 OPEN = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\($")
-"""A statement whose text stands in the next line."""
+"""A statement whose message is on the next line."""
 _RAISE = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\((?P<rest>.*)")
 _LITERAL = re.compile(r"[frbFRB]{0,2}(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
 PLACEHOLDER = re.compile(r"\{[^{}]*\}")
@@ -17,10 +17,10 @@ _LEAST_WORDS = 3
 
 
 def raised_by(code: Sequence[str]) -> tuple[str, str]:
-    """The type and the text of the exception that the last `raise` among lines of code makes; empty if there is none.
+    """Type and text of the exception of the last `raise` in lines of code; empty if there is none.
 
     Args:
-        code: lines as they stand in a file, of which the last one may be cut off.
+        code: lines of a file; the last one may be cut off.
     """
     begin = next((index for index in reversed(range(len(code))) if _RAISE.match(code[index])), None)
     if begin is None or not (statement := _RAISE.match(code[begin])):

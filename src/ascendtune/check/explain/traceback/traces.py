@@ -1,4 +1,4 @@
-"""Which lines of many speakers are tracebacks, and when one has come to its end."""
+"""Recognises tracebacks in the lines of several speakers, from their heading to their exception."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from ascendtune.check.explain.traceback.trace import ASSERT, GOES_ON, LONGEST_ME
 
 _NOTEBOOK_CODE = re.compile(r"-+> ?(?P<line>\d+) +(?P<code>\S.*)")
 _PANEL_CODE = re.compile(r"\s*│ *❱ *\d+(?: *│)* *(?P<code>\S.*?) *│?\s*$")
-"""The line of code that a panel of rich points at; those around it only show where it stands."""
+"""The line of code that a panel of rich marks; the lines around it are context."""
 _BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
-"""A prefix of a launcher that was garbled when the log was copied."""
+"""A launcher's prefix that was garbled when the log was copied."""
 _EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
 )
 _NAME_BEFORE_TRACEBACK = re.compile(r"\W*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z]\w*) +$")
 _INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
-"""Where the whole log was indented; the lines of code in a traceback stand further right than its frames."""
+"""An exception in a log that is indented as a whole; a traceback's code is indented more than its frames."""
 _THROWN = re.compile(
     r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
 )
-"""MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
+"""MindSpore's line of a C++ exception, which Python may raise much later with another message."""
 _OF_RAY = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\(\w+\))?: .{0,9}ray::")
-"""Ray's line between the frames of the process that waited and those of the one that it waited for."""
+"""Ray's line between the frames of the waiting process and those of the process that it waited for."""
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
-"""Characters with which lines inside a traceback begin, also those that rich and exception groups draw."""
+"""First characters of lines inside a traceback, including those of rich and of exception groups."""
 _ENDINGS = (
     *("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired"),
     *("ArrowInvalid", "BadZipFile", "IncompleteRead", "IncompatibleWorldSize", "DataDependentSymNode", "gaierror"),
 )
-"""Of names of exceptions; those in the second line are called like nothing else."""
+"""Ends of exceptions' names; those of the second line are whole names of exceptions."""
 _OF_EXCEPTIONS = re.compile(r"\.(?:exceptions|exc)\.[A-Z]\w+$")
-"""Classes of a module of exceptions, whatever they are called; torch calls such modules exc."""
+"""Classes with any name in a module of exceptions; torch calls such modules exc."""
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
-"""Words before a colon that no exception of Python is called by, but every other program says."""
+"""Words before a colon that are not exceptions of Python; other programs print them."""
 _LONGEST = 400
-"""Lines after which a traceback without an end is given up; of several ranks that write at once, for each of them."""
+"""Lines after which a traceback without an end is dropped; multiplied by the number of open tracebacks."""
 _MOST_FRAMES = 60
-"""Of one traceback; of more those in the middle are dropped."""
+"""Frames kept of one traceback; beyond that, frames in the middle are dropped."""
 _UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
-"""A line of code that lost its blanks when the log was copied."""
+"""A line of code that lost its indentation when the log was copied."""
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
-"""A line of ornament between an exception and its message."""
+"""A decorative line between an exception and its message."""
 _LONGEST_PARAGRAPH = 8
-"""Lines below an exception in which the rest of its message is looked for."""
+"""Lines below an exception that are searched for the rest of its message."""
 
 
 class Traces:
-    """Feeds on lines in their order; tells when a traceback has come to its end.
+    """Receives the lines in their order, and returns each traceback at its end.
 
     Lines of several ranks may alternate: each speaker has its own state.
     """
@@ -66,7 +66,7 @@ class Traces:
 
     @staticmethod
     def bare(text: str, number: int) -> Trace | None:
-        """The exception that a line names without a traceback before it: the log was cut, or it was not printed."""
+        """Exception in a line without a traceback before it: the log was cut, or the traceback was not printed."""
         if thrown := _THROWN.match(text):
             frame = (thrown["file"], int(thrown["line"]), thrown["function"])
             return Trace(number, "an exception in C++", thrown["message"].strip(), [frame], last_line=number)
@@ -81,7 +81,7 @@ class Traces:
         return trace
 
     def begin(self, speaker: str, trace: Trace) -> None:
-        """Open a traceback, of which the heading is read."""
+        """Open a traceback at its heading."""
         trace.parent = self._last.get(speaker) if speaker in self._linked else None
         if trace.parent is not None:
             trace.parent.child = trace
@@ -89,12 +89,12 @@ class Traces:
         self._open[speaker] = trace
 
     def begin_headless(self, speaker: str, number: int) -> None:
-        """Open a traceback whose beginning the log lacks, unless the line may belong to one that is open."""
+        """Open a traceback whose beginning the log lacks, unless the line may belong to an open one."""
         if speaker not in self._open and all(trace.headless for trace in self._open.values()):
             self._open[speaker] = Trace(number, headless=True)
 
     def link(self, speaker: str) -> None:
-        """The next traceback of this speaker belongs to its last one."""
+        """Link the next traceback of this speaker to its last one."""
         self._linked.add(speaker)
 
     def feed(self, speaker: str, text: str, number: int) -> tuple[bool, Trace | None]:
@@ -112,28 +112,28 @@ class Traces:
         text = _without_bar(text)
         match = _exception_in(text)
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace, number)):
-            # Something else was printed in between.
+            # Another line was printed in between.
             return False, None
         _note_exception(trace, match, text, number)
         if GOES_ON.search(text):
             return True, None
         if not trace.message and trace.code.startswith(ASSERT):
-            # Only the code says what was not so.
+            # The condition is only in the code.
             trace.lines = [trace.code, text.strip()]
             trace.message, trace.is_composed = trace.code, True
         return True, self._ended(speaker)
 
     def settle(self, speaker: str) -> Trace | None:
-        """The exception whose message seemed to go on, when something else follows."""
+        """End the traceback of a speaker whose message seemed to continue, when another line follows."""
         trace = self._open.get(speaker)
         return self._ended(speaker) if trace is not None and trace.type else None
 
     def close(self, speaker: str) -> None:
-        """Drop the open traceback of this speaker."""
+        """Drop the open traceback of a speaker."""
         self._open.pop(speaker, None)
 
     def _goes_on(self, speaker: str, trace: Trace, text: str, number: int) -> tuple[bool, Trace | None]:
-        """The first line of the message said only that more follows."""
+        """Read a line after a message that announced its continuation."""
         said = text.strip()
         may_go_on = number - trace.last_line < LONGEST_MESSAGE
         is_blank_before = not (said or trace.message)
@@ -150,7 +150,7 @@ class Traces:
         return self._last[speaker]
 
     def _adopted(self, speaker: str, text: str, number: int) -> Trace | None:
-        """A logger puts its prefix before the first line of a traceback only: the frames look like another's."""
+        """Find the traceback that a frame belongs to, if its logger writes a prefix only before the first line."""
         for other, trace in self._open.items():
             if trace.first_line == number - 1 and not trace.frames and is_python_frame(text):
                 self._open[speaker] = self._open.pop(other)
@@ -158,23 +158,23 @@ class Traces:
         return None
 
     def above(self, speaker: str, number: int) -> Trace | None:
-        """The exception that this speaker raised last, if line `number` may belong to its message."""
+        """Last exception of this speaker, if line `number` may belong to its message."""
         trace = self._last.get(speaker)
         return trace if trace is not None and number - trace.last_line <= _LONGEST_PARAGRAPH else None
 
     def rest(self) -> list[tuple[str, Trace]]:
-        """(speaker, traceback) of what was still open when the log ended."""
+        """(speaker, traceback) of the tracebacks that are open at the end of the log."""
         return list(self._open.items())
 
     @staticmethod
     def named_in(heading: str) -> str:
-        """The type that stands before "Traceback (most recent call last)", as IPython writes it; empty if none does."""
+        """Type before "Traceback (most recent call last)", as IPython writes it; empty if there is none."""
         match = _NAME_BEFORE_TRACEBACK.match(heading)
         return match["type"] if match is not None and _is_exception(match["type"]) else ""
 
     @staticmethod
     def of_any_name(text: str, number: int) -> Trace | None:
-        """The exception that a line may be, by its form alone: a class with its module, and a message."""
+        """Exception in a line, recognised only by its form: a class with its module, and a message."""
         match = _EXCEPTION.match(text.rstrip())
         if match is None or not match["message"] or "." not in match["type"]:
             return None
@@ -182,7 +182,7 @@ class Traces:
 
     @staticmethod
     def raised_in_code(text: str, number: int) -> Trace | None:
-        """The exception that a line of code raises, for a log that ends with this line."""
+        """Exception that a line of code raises, for a log that ends with this line."""
         pointed = _NOTEBOOK_CODE.match(text)
         code = pointed["code"] if pointed else text
         if opened := OPEN.match(code):
@@ -194,7 +194,7 @@ class Traces:
 
 
 def _is_inside(trace: Trace, text: str, number: int) -> bool:
-    """Whether the line stands between the heading of a traceback and its exception; `trace` notes what it says."""
+    """Whether the line is between the heading of a traceback and its exception; stores its content in `trace`."""
     if frame := frame_of(text):
         _note_frame(trace, frame, text, number)
         return True
@@ -217,7 +217,7 @@ def _is_inside(trace: Trace, text: str, number: int) -> bool:
         trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
         return True
     if _OF_RAY.match(text) and trace.frames:
-        trace.asking, trace.end = list(trace.frames), number
+        trace.waiting_frames, trace.end = list(trace.frames), number
         return True
     lacks_code = not trace.code and trace.frames and number == trace.end + 1
     if lacks_code and _UNINDENTED.match(text) and _exception_in(text) is None:
@@ -227,8 +227,8 @@ def _is_inside(trace: Trace, text: str, number: int) -> bool:
 
 
 def _note_frame(trace: Trace, frame: tuple[str, int, str], text: str, number: int) -> None:
-    if trace.asking and trace.frames == trace.asking:
-        # Those that follow are of the process that raised it.
+    if trace.waiting_frames and trace.frames == trace.waiting_frames:
+        # The following frames belong to the process that raised it.
         trace.frames = []
     if len(trace.frames) > _MOST_FRAMES:
         del trace.frames[_MOST_FRAMES // 2]
@@ -241,7 +241,7 @@ def _note_frame(trace: Trace, frame: tuple[str, int, str], text: str, number: in
 
 def _note_exception(trace: Trace, match: re.Match[str], text: str, number: int) -> None:
     trace.type, trace.last_line = match["type"], number
-    # Two ranks that write into one line put the name of the second exception behind the message of the first.
+    # If two ranks write into one line, the second exception's name follows the message of the first.
     said = (match["message"] or "").strip()
     trace.message = said.removesuffix(match["type"])
     if trace.message != said:
@@ -255,12 +255,12 @@ def _exception_in(text: str) -> re.Match[str] | None:
 
 
 def _without_bar(text: str) -> str:
-    """A line without what an exception group draws before it."""
+    """Remove the bar of an exception group from a line."""
     return _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:
-    """Whether it stands no further right than the frames do, or, where the first of them lost its blanks, left of the
+    """Whether an exception is indented at most as its frames; or, if the first frame lost its blanks, less than the
     line of code."""
     match = _INDENTED_EXCEPTION.match(text)
     code_indent = len(trace.code_line) - len(trace.code_line.lstrip())
@@ -268,8 +268,10 @@ def _is_indented_exception(text: str, trace: Trace) -> bool:
 
 
 def _may_be_one(match: re.Match[str], trace: Trace, number: int) -> bool:
-    """A whole traceback ends in its exception, whatever that is called; a log that begins with frames may not: there it
-    is a class with its module and a message, right below the line of code."""
+    """Whether a name of any form is the exception of an open traceback.
+
+    A complete traceback ends with its exception. If the log begins with frames, the line must be a class with its
+    module and a message, directly below the line of code."""
     if not trace.headless:
         return match["message"] is not None or "." in match["type"]
     *module, name = match["type"].split(".")
