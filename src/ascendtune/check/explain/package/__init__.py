@@ -1,1 +1,1 @@
-"""Whose code is it, and of which release? Names that packages added, renamed and removed."""
+"""To which package and release does the code belong? Names that packages added, renamed and removed."""

@@ -1,21 +1,21 @@
-"""Names that packages added, removed and renamed: they tell which side of a failed import or call is the older one.
+"""Names that packages added, removed and renamed: they show which side of a failed import or call is older.
 
 A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
 
     distribution = "moon"                  # for pip; "python" for the standard library
     modules = ["moon"]                     # its top-level modules
     source = "https://…"
-    names = ["moonrise"]                   # optional; names of all releases, of which others are misspelt forms
+    names = ["moonrise"]                   # optional; names in all releases, for finding misspelt ones
 
-    [added]                                # name -> the first release that has it; "" where that is not known
+    [added]                                # name -> the first release that has it; "" if unknown
     Crater = "1.2"                         # a class, function or constant, wherever in the package it is imported from
     "moon.seas.tides" = "1.3"              # a module
     "Crater(depth)" = "1.4"                # an argument of a constructor, a function, or Class.method
     "Crater.rim" = "1.5"                   # an attribute or a method
-    "*Crater(depth)" = "1.6"               # of all classes whose names end so
-    "Crater*" = "1.7"                      # all names that begin so, or ("*Crater") end so
+    "*Crater(depth)" = "1.6"               # for all classes with this ending
+    "Crater*" = "1.7"                      # all names with this beginning, or ("*Crater") this ending
 
-    [removed]                              # name -> the first release without it; and, if there is one, its successor
+    [removed]                              # name -> the first release without it, and its successor, if any
     Lunar = { release = "2.0", now = "Crater" }
 """
 
@@ -58,9 +58,9 @@ _BASES = {
     "ForConditionalGeneration": ("PreTrainedModel", "GenerationMixin"),
     "ForSequenceClassification": ("PreTrainedModel",),
 }
-"""By the ending of a class's name: classes of the tables that it most likely inherits from."""
+"""By the ending of a class's name: classes in the tables that it most likely inherits from."""
 _OF_MODEL_TYPE = re.compile(r"(?P<type>[A-Z]\w*?)(?:Config|Model|For[A-Z]\w+)$")
-"""A class of transformers that is called by its model type."""
+"""A class of transformers whose name contains its model type."""
 _SIGNS = re.compile(r"[-_.]")
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
@@ -68,33 +68,33 @@ _PYTHON = "python"
 
 @dataclass(frozen=True)
 class ApiChange:
-    """A name that a release of a package is the first one with, or the first one without."""
+    """A name that a release of a package added or removed."""
 
     library: str
     modules: tuple[str, ...]
     name: str
-    """As it stands in the table."""
+    """As in the table."""
     is_added: bool
     release: str = ""
     now: str = ""
     is_misspelt: bool = False
-    """A name that no release has: `now` is the one that was meant."""
+    """Whether no release has the name: `now` is the correct one."""
     is_overridden: bool = False
-    """An argument that the library hands to a method since `release`; the class that overrides the method is older."""
+    """Whether it is an argument that the library passes to a method since `release`, and an older class overrides
+    that method."""
 
     @property
     def kind(self) -> str:
-        """ "added", "removed" or "renamed", with "python-" before it where it is a name of the standard library; or
-        "misspelt"."""
+        """ "added", "removed" or "renamed", after "python-" for names of the standard library; or "misspelt"."""
         if self.is_misspelt:
             return "misspelt"
         kind = "added" if self.is_added else "renamed" if self.now else "removed"
         return f"{_PYTHON}-{kind}" if self.library == _PYTHON else kind
 
     def groupdict(self) -> dict[str, str]:
-        """The names that sentences may use, as a match of a regular expression has them."""
+        """Names that sentences may use; the same interface as a match of a regular expression."""
         bound = ">=" if self.is_added and not self.is_overridden else "<"
-        unknown = self.library if self.is_added else f"{self.library}==VERSION"  # pip's newest is the one that lacks it
+        unknown = self.library if self.is_added else f"{self.library}==VERSION"  # the newest release lacks it
         return {
             "library": self.library,
             "package": self.modules[0],
@@ -106,7 +106,7 @@ class ApiChange:
 
 
 class ApiPattern:
-    """In place of a regular expression: matches messages about names that the tables call `kind`."""
+    """Used like a regular expression: matches messages about names with the given `kind` of change."""
 
     names = frozenset(ApiChange("", ("",), "", is_added=True).groupdict())
 
@@ -119,12 +119,12 @@ class ApiPattern:
 
 
 def change_in(message: str) -> ApiChange | None:
-    """Which release has the missing name, or which name it is a misspelling of; None if neither is known."""
+    """Find the release with the missing name, or the name that it misspells; None if neither is known."""
     return _change_in(message) or _misspelling_in(message)
 
 
 def release_of_model_type(name: str) -> str:
-    """The first release of transformers with classes for a model type ("qwen3_moe"); empty where it is not known."""
+    """First release of transformers with classes for a model type ("qwen3_moe"); empty if unknown."""
     wanted = _SIGNS.sub("", name).lower()
     releases = (
         change.release
@@ -139,7 +139,7 @@ def release_of_model_type(name: str) -> str:
 
 
 def inherited_in(message: str) -> ApiChange | None:
-    """The change of a class of the tables, from which the class that the message names most likely inherits."""
+    """Change of a class in the tables from which the class in the message most likely inherits."""
     if argument := _ARGUMENT.search(message):
         owner, _, method = argument["function"].rpartition(".")
         member, is_overridden = f".{method}({argument['argument']})", True
@@ -155,13 +155,13 @@ def inherited_in(message: str) -> ApiChange | None:
 
 
 def missing_in(message: str) -> tuple[str, str] | None:
-    """(module, name) of a message that says that a module lacks a name."""
+    """(module, name) of a message about a module that lacks a name."""
     missing = IMPORTED.search(message) or _OF_MODULE.search(message)
     return (missing["module"], missing["name"]) if missing is not None else None
 
 
 def _misspelling_in(message: str) -> ApiChange | None:
-    """The name that was meant, by Python's own suggestion or by the tables."""
+    """The correct name, from Python's own suggestion or from the tables."""
     missing = missing_in(message)
     if missing is not None:
         module, name = missing
@@ -178,7 +178,7 @@ def _misspelling_in(message: str) -> ApiChange | None:
 
 
 def _names_of(module: str) -> Iterator[str]:
-    """Names that the tables know in the package of `module`, without those that it no longer has."""
+    """Names of the package of `module` in the tables, without removed ones."""
     root = module.partition(".")[0]
     of_package = (change for each in _changes().values() for change in each if root in change.modules)
     for change in of_package:
@@ -204,8 +204,7 @@ def _change_in(message: str) -> ApiChange | None:
 
 
 def _is_of_shadow(message: str) -> bool:
-    """Whether a name is missing in something of one's own that has the name of the package: a file beside the script,
-    or an empty directory."""
+    """Whether the user's own file beside the script, or an empty directory, hides the package of the same name."""
     imported = IMPORTED.search(message)
     if imported is None:
         return False
@@ -215,7 +214,7 @@ def _is_of_shadow(message: str) -> bool:
 
 
 def _known(name: str, module: str) -> ApiChange | None:
-    """Of the name itself, else of the longest beginning or ending of it."""
+    """Change of the name itself, else of its longest beginning or ending in the tables."""
     root = module.partition(".")[0]
     beginnings = (f"{name[:end]}*" for end in range(len(name), 0, -1))
     spellings = (name, *(each for pair in zip(beginnings, _endings(name), strict=True) for each in pair))
@@ -225,33 +224,33 @@ def _known(name: str, module: str) -> ApiChange | None:
 
 
 def _endings(name: str) -> Iterator[str]:
-    """The longest first."""
+    """Patterns of all endings of a name, the longest first."""
     return (f"*{name[start:]}" for start in range(len(name)))
 
 
 def _of_call(function: str, argument: str) -> ApiChange | None:
     owner = function.removesuffix(f".{_CONSTRUCTOR}")
     if owner == _CONSTRUCTOR:
-        # Pythons before 3.10 do not name the class: it is known where all classes with this argument say the same.
+        # Python before 3.10 does not name the class: the change is known if it is the same for all classes.
         return _agreed(_arguments().get(argument, ()))
     return _agreed(_changes().get(f"{owner}({argument})", ())) or _of_class(owner.rpartition(".")[2], f"({argument})")
 
 
 def _of_class(owner: str, member: str) -> ApiChange | None:
-    """Of the class itself, else of the longest ending of its name."""
+    """Change of the class itself, else of the longest ending of its name in the tables."""
     names = (f"{owner}{member}", *(f"{each}{member}" for each in _endings(owner)))
     found = _agreed(next((_changes()[name] for name in names if name in _changes()), ()))
     return replace(found, name=f"{owner}{member}") if found is not None else None
 
 
 def _agreed(found: Sequence[ApiChange]) -> ApiChange | None:
-    """The first of them, unless they are of several packages, or of one that has both directions."""
+    """The first change, unless the changes differ in package or kind."""
     return found[0] if len({(change.library, change.kind) for change in found}) == 1 else None
 
 
 @cache
 def _arguments() -> dict[str, list[ApiChange]]:
-    """By the argument's name: of all constructors and functions."""
+    """Changes of all constructors and functions, by the argument's name."""
     found: dict[str, list[ApiChange]] = {}
     for name, changes in _changes().items():
         if name.endswith(")"):
@@ -261,7 +260,7 @@ def _arguments() -> dict[str, list[ApiChange]]:
 
 @cache
 def _changes() -> dict[str, tuple[ApiChange, ...]]:
-    """By name as it stands in the tables."""
+    """Changes by name, as in the tables."""
     found: dict[str, tuple[ApiChange, ...]] = {}
     for change in changes():
         found[change.name] = (*found.get(change.name, ()), change)
@@ -269,7 +268,7 @@ def _changes() -> dict[str, tuple[ApiChange, ...]]:
 
 
 def changes() -> Iterator[ApiChange]:
-    """All tables, row by row."""
+    """Changes in all tables, row by row."""
     for content in _tables():
         of_library: dict[str, Any] = {"library": content["distribution"], "modules": tuple(content["modules"])}
         for name, release in content.get("added", {}).items():
@@ -280,12 +279,12 @@ def changes() -> Iterator[ApiChange]:
 
 @cache
 def is_known_module(module: str) -> bool:
-    """Whether the tables have a package with this top-level module."""
+    """Whether the tables contain a package with this top-level module."""
     return any(module in content["modules"] for content in _tables())
 
 
 def names() -> Iterator[ApiChange]:
-    """The names of all releases, as if they had been added at some time."""
+    """Names in all releases, as added ones without a release."""
     for content in _tables():
         for name in content.get("names", ()):
             yield ApiChange(content["distribution"], tuple(content["modules"]), name, is_added=True)

@@ -1,4 +1,4 @@
-"""The name under which pip knows a module, where it is another one than the module's."""
+"""Names of modules' distributions for pip, if they differ from the modules' names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _DISTRIBUTION = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""Of the others pip takes the module's name: it does not tell "_" from "-"."""
+"""For other modules pip accepts the module's name: it treats "_" and "-" alike."""
 _OF_NAMES = (
     *("bitsandbytes", "deepspeed", "diffusers", "fairseq", "flash_attn", "fsspec", "gradio", "huggingface_hub"),
     *(
@@ -81,19 +81,19 @@ _OF_NAMES = (
         "xformers",
     ),
 )
-"""Modules after which functions of their own are called, and which are not words of everyday use."""
+"""Modules whose names occur in their functions' names, and are not everyday words."""
 _NAMED = re.compile(rf"_(?:\w+_)?(?P<module>{'|'.join(_OF_NAMES)})(?:_\w+)?")
 _COMMAND = re.compile(r"\bpip (?:show|install|uninstall|index versions|download)\b[^`;:,)\n]*")
 _WORD = re.compile(r"(?<![\w./@=-])[A-Za-z_][\w.]*(?![\w./+-])")
 
 
 def named_for_pip(remedy: str) -> str:
-    """`remedy` with the names of distributions in place of those of modules, in its commands of pip."""
+    """Replace modules' names by those of their distributions in the pip commands of a remedy."""
     return _COMMAND.sub(lambda command: _WORD.sub(_renamed, command[0]), remedy)
 
 
 def named_in(function: str) -> str:
-    """The package after which a private function is called: hydra of `_run_hydra`; empty if none is known."""
+    """Package in the name of a private function: hydra for `_run_hydra`; empty if there is none."""
     match = _NAMED.fullmatch(function)
     return match["module"] if match is not None else ""
 

@@ -1,5 +1,5 @@
-"""Where the code of a failed import or call came from: one's own, an installed package, the package that lacks a part
-of itself, or another copy of the project that the script belongs to."""
+"""Origin of the code of a failed import or call: the user's own code, an installed package, a package that lacks a
+part of itself, or another copy of the script's project."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
 """Names that the sentences of an entry with an origin may use.
 
-    package, missing   the package that lacks something, and what it lacks; of a patch the package that brings it, and
-                       the one that it patches
+    package, missing   the package that lacks a name or module, and that name or module; for a patch the package that
+                       contains it, and the patched one
     file, folder       the file of a package that imports it, and the directory of that package
-    folder             of a directory of one's own that hides a package: its path
+    folder             of the user's own directory that hides a package: its path
     checkout, copy     the directory of the script's project, and of the copy that Python imports
 """
 _MISSING = re.compile(
@@ -35,19 +35,19 @@ _MISSING = re.compile(
 )
 _INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[A-Za-z]\w*))/")
 _GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
-"""Code that a package has written from that of other packages, for the releases which were installed then."""
+"""Code that a package generated from other packages, for the releases that were installed then."""
 _CALLER_AND_CALLED = 2
-"""Frames of a package of which one called another."""
+"""Fewest frames of a package if it called itself."""
 _RAISES = re.compile(r"(?:^|: )raise ")
 FAULTS_OF_CODE = (
     *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError"),
     *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
 )
-"""Exceptions of code that did not reckon with a value, where no `raise` stands in it."""
+"""Exceptions of code that did not expect a value, if it does not raise them itself."""
 _LEAST_TELLING = 5
-"""Words of a message that tell more than the place it was raised at."""
+"""Fewest words of a message that is more useful than the place of its exception."""
 _NO_FILES = ("<stdin>", "<string>", "<unknown>", "<module>")
-"""What Python calls code that stands in no file."""
+"""Python's names for code that is not in a file."""
 _ASSERTED = (
     "{package} asserts this of what it is called with: print these values where you call it; they are what its "
     "documentation asks for: `pip show {package}`, and search its issues for '{type} {function}'"
@@ -58,15 +58,15 @@ _OF_LIBRARY = (
     "print the values of that line; a newer release or commit, or the option that leads there off"
 )
 _RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
-"""The end of a directory's name that an archive of GitHub adds to that of the project."""
+"""Suffix that a GitHub archive adds to the directory's name."""
 _SOURCES = ("src", "python", "lib")
-"""Directories of a project that hold its package."""
+"""Directories of a project that contain its package."""
 _ANYBODYS = re.compile(
     r"apps?|build|codes?|data|datasets?|documents|desktop|downloads|eval|evaluate|git|github|home|"
     r"inference|lib|lib64|mnt|models?|opt|projects?|python|repos?|root|shared?|src|tmp|users?|usr|work|workdir|workspaces?",
     re.IGNORECASE,
 )
-"""Names of directories that say nothing about a project."""
+"""Names of directories that do not identify a project."""
 _HOMES = ("home", "Users", "users")
 
 
@@ -107,8 +107,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
 
 
 def is_read_by_itself(said: str, trace: Trace) -> bool:
-    """Whether the library that has had a name since some release reads it itself, of an object without it: that object
-    is of another package's class, for no library asks for what only its next release brings."""
+    """Whether the library that added a name reads it itself from an object without it: the object's class belongs to
+    another package, because no library uses a name that only its next release has."""
     if not trace.frames or trace.asks_for_attribute or "' object has no attribute" not in said:
         return False
     change = change_in(said)
@@ -118,16 +118,18 @@ def is_read_by_itself(said: str, trace: Trace) -> bool:
 
 
 def advice_on_frames(trace: Trace) -> tuple[str, ...]:
-    """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands;
-    nothing where the only frames are in no file, in Python's own library, or in what builds a package."""
+    """Advice on the place to look at, and on an installed package that failed in its own code without `raise`.
+
+    Empty if all frames are outside of files, in the standard library, or in the build of a package.
+    """
     file, line, _ = trace.place or ("", 0, "")
     if not file or file in _NO_FILES or is_of_standard_library(file) or is_of_build(file):
         return ()
     if not (trace.type or is_own(file)):
-        # Without the exception a package's code tells nothing.
+        # Without the exception a package's code is not informative.
         return ()
     package = trace.package_that_failed
-    # Of a line within a package that refused something there is nothing to correct.
+    # In a package that raised an error on purpose the line is not to be corrected.
     is_to_look_at = is_own(file) or not (trace.type and package)
     look = (say("look at {file}:{line}", file=file, line=line),) if is_to_look_at else ()
     if library := _library_that_failed(trace):
@@ -149,26 +151,26 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
 
 
 def asked_of_library(trace: Trace, library: str) -> str:
-    """The remedy for a package whose code holds the whole traceback."""
+    """Remedy for a package that contains the whole traceback."""
     file, line, _ = trace.place or ("", 0, "")
     function, shown = trace.frames[-1][2], from_package_on(file)
     return named_for_pip(say(_OF_LIBRARY, package=library, function=function, file=shown, line=line, type=trace.type))
 
 
 def advises_search(trace: Trace) -> bool:
-    """Whether `advice_on_frames` names what to search the issues of a package for."""
+    """Whether `advice_on_frames` names a search in the issues of a package."""
     is_fault = trace.type in FAULTS_OF_CODE and trace.code and not trace.code.startswith("raise")
     return bool(_library_that_failed(trace) or (trace.package_that_failed and is_fault))
 
 
 def _library_that_failed(trace: Trace) -> str:
-    """The package in whose code the traceback lies as a whole, where it refused nothing in words of its own."""
+    """Package that contains the whole traceback, unless it raised an error with its own message."""
     says_itself = trace.type not in FAULTS_OF_CODE and len(trace.message.split()) >= _LEAST_TELLING
     return trace.library_alone if trace.type and not (says_itself or _RAISES.search(trace.code)) else ""
 
 
 def _package_code(trace: Trace) -> dict[str, str] | None:
-    """The installed package whose code raised the exception."""
+    """Installed package whose code raised the exception."""
     file, line, _ = trace.frames[-1]
     installed = _INSTALLED.match(posix(file))
     if installed is None:
@@ -178,7 +180,7 @@ def _package_code(trace: Trace) -> dict[str, str] | None:
 
 
 def _package_alone(trace: Trace) -> dict[str, str] | None:
-    """The package that both called and was called: the only one with several frames, all others being Python's."""
+    """Package that called itself: it alone has frames, several of them, besides Python's."""
     package = trace.library_alone
     of_package = [frame for frame in trace.frames if trace.package_of(frame) == package]
     others = {trace.package_of(frame) for frame in trace.frames} - {package, "torch", ""}
@@ -188,14 +190,14 @@ def _package_alone(trace: Trace) -> dict[str, str] | None:
 
 
 def _generated_code(trace: Trace) -> dict[str, str] | None:
-    """The generated file whose code failed, where it refused nothing in words of its own."""
+    """Generated file whose code failed, unless it raised an error itself."""
     file, line, _ = trace.frames[-1]
     generated = _GENERATED.match(posix(file))
     return {"file": f"{generated['file']}:{line}"} if generated and not _RAISES.search(trace.code) else None
 
 
 def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None:
-    """The installed package whose own code asks for what it lacks."""
+    """Installed package whose own code imports a part that it lacks."""
     importer = posix(trace.frames[-1][0])
     installed = _INSTALLED.match(importer)
     if installed is None or installed["package"] != package or (file and not file.startswith(installed["folder"])):
@@ -204,8 +206,8 @@ def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None
 
 
 def _own_folder(package: str, file: str, trace: Trace) -> dict[str, str] | None:
-    """The directory of one's own that has the name of a known package, and is imported in its place: it lies beside the
-    script, or is a part of a package that the traceback passed."""
+    """The user's own directory with the name of a known package, imported instead of it: it is beside the script, or a
+    part of a package in the traceback."""
     if not file or _INSTALLED.match(file) or not is_known_module(package):
         return None
     hiding = file.removesuffix("/__init__.py")
@@ -218,7 +220,7 @@ def _own_folder(package: str, file: str, trace: Trace) -> dict[str, str] | None:
 
 
 def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[str, str] | None:
-    """The project that the script lies in, and the copy of it that Python imports."""
+    """Project of the script, and the copy of it that Python imports."""
     files = [posix(each) for each, _, _ in trace.frames]
     imported = next(filter(None, (root_of(each, package) for each in [*([file] if file else files[:0:-1])])), "")
     is_of_pip = _INSTALLED.match(f"{imported}/") is not None
@@ -236,7 +238,7 @@ def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[
 
 
 def root_of(file: str, package: str) -> str:
-    """The directory of the project that a file of `package` lies in; of an installed package its own directory."""
+    """Directory of the project with a file of `package`; for an installed package its own directory."""
     if (installed := _INSTALLED.match(file)) is not None:
         return installed["folder"] if installed["package"] == package else ""
     folder, found, _ = file.rpartition(f"/{package}/")
@@ -246,7 +248,7 @@ def root_of(file: str, package: str) -> str:
 
 
 def _folders(file: str) -> Iterator[str]:
-    """The directories that hold a file of one's own, the innermost first."""
+    """Directories above a file of the user's own, the innermost first."""
     folder = file.rpartition("/")[0] if "-packages/" not in file and file[:1] != "<" else ""
     while folder.strip("/"):
         yield folder

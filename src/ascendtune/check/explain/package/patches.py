@@ -1,4 +1,4 @@
-"""Code that a package puts in place of another package's functions (a monkey patch), and whose functions these are."""
+"""Monkey patches: code of a package that replaces functions of another package, and the patched package."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _PATCHERS = {
     "mindspeed_llm": "megatron-core",
     "mindspeed_mm": "megatron-core",
 }
-"""Packages that patch others, each with the one that it patches where its path names none."""
+"""Packages that patch others, each with the patched one if the path does not name it."""
 _FILE = re.compile(r"(?:.*/)?(?P<package>" + "|".join(_PATCHERS) + r")/(?P<rest>\S+) in (?P<function>.*)")
 _IS_PATCH = re.compile(
     r"temporary_patches/|monkey_?patch|(?:^|/)patch(?:es|er|ers|ing|_utils)?(?:/|_|\.py)|_patch(?:er|es)?\.py|"
     r"megatron_adaptor|hf_adapter\.py| in patch_\w+"
 )
 _WHOLLY = {"unsloth": "models/", "liger_kernel": "transformers/model/"}
-"""Packages, each with the directory whose functions all stand in place of others."""
+"""Packages, each with the directory that contains only patches."""
 _PATCHED = re.compile(r"(?:^|[/_.])(trl|peft|vllm|deepspeed|accelerate)(?:[/_.]|$)")
 _NAMED = re.compile(
     r"\b(?P<function>(?:(?P<liger>lce_forward|liger_\w+)|\w+_fast_forward|unsloth_\w+)(?:\.[\w<>.]+)?)\(\) "
 )
-"""Functions that are known by their names, where the caller's frame is the last one."""
+"""Functions that are recognised by their names, if the caller's frame is the last one."""
 
 
 def patch_in(said: str, trace: Trace) -> dict[str, str] | None:
-    """The package whose patch an exception ended, the package that it patches, and the place; None if there is none.
+    """Package whose patch raised the exception, patched package, and place; None if the exception is not in a patch.
 
     Args:
         said: the exception's type and message.

@@ -1,4 +1,4 @@
-"""Whether a name is a misspelt form of another one, and not the name of something else."""
+"""Whether a name is a misspelling of another one, and not another correct name."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from itertools import takewhile
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LEAST_LETTERS = 5
 _LEAST_SUBSTITUTED, _LEAST_MOVED = 4, 5
-"""Letters of the word that differs, in a name of lower case: names of devices (npu, xpu) differ in one letter, too."""
+"""Fewest letters of the differing word in a lower-case name: names of devices (npu, xpu) differ in one letter, too."""
 _MOST_CAPITALS = 2
-"""Letters that differ in case only: of more than these the name was written so somewhere (LLaMA, Llama)."""
+"""Most letters that differ only in case; with more, both spellings are in use (LLaMA, Llama)."""
 _LEAST_SUBSTITUTED_IN_CLASS, _LEAST_MOVED_IN_CLASS = 8, 6
-"""The same in the name of a class: families of models (Mistral, Mixtral; Olmo, Olmoe) differ in one letter, too."""
+"""The same for names of classes: model families (Mistral, Mixtral; Olmo, Olmoe) differ in one letter, too."""
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The one of `known` that `name` is a misspelt form of; empty if there is none, or more than one."""
+    """The one of `known` that `name` misspells; empty if there is none, or more than one."""
     found = {each for each in known if is_misspelt(name, each)}
     return found.pop() if len(found) == 1 else ""
 
 
 def is_misspelt(name: str, right: str) -> bool:
-    """Whether one wrong, missing, doubled or misplaced letter tells `name` from `right`; or capitals and underscores
-    within it do.
+    """Whether `name` differs from `right` by one wrong, missing, doubled or swapped letter, or by capitals and
+    underscores within it.
 
-    Digits, abbreviations and short words tell names apart that are both right.
+    Names that differ in digits, abbreviations or short words may both be correct.
     """
     if name == right or min(len(name), len(right)) < _LEAST_LETTERS or name.startswith("_") != right.startswith("_"):
         return False
@@ -48,7 +48,7 @@ def is_misspelt(name: str, right: str) -> bool:
 
 
 def _shared(one: str, other: str) -> int:
-    """Characters that both begin with."""
+    """Length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
@@ -57,7 +57,7 @@ def _plain(name: str) -> str:
 
 
 def _word_at(name: str, place: int) -> str:
-    """The word of a name that has, or ends before, the character at `place`."""
+    """Word of a name that contains, or ends before, the character at `place`."""
     words = _WORD.finditer(name)
     return next((word[0] for word in words if word.start() <= place < word.end()), _last_word(name[:place]))
 

@@ -1,1 +1,1 @@
-"""Whose line is it, and which ranks are missing?"""
+"""Which rank wrote a line, and which ranks are missing?"""

@@ -1,7 +1,7 @@
-"""Which ranks are in another collective than the others, by the time-outs that all of them report?
+"""Finds ranks that are in another collective than the others, by the time-outs that all of them report.
 
-Of one process group the collectives are counted (`SeqNum`). A rank at a lower number is behind: it was slow, or hung
-before. Only another operation or size at the same number shows that the ranks do not make the same calls.
+torch counts the collectives of a process group (`SeqNum`). A rank at a lower number is behind: it was slow, or hung
+before. Only another operation or size at the same number shows that the ranks make different calls.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _GROUP = re.compile(r"\bPG GUID (\w+)")
 _NAMED_GROUP = re.compile(r"\bPG GUID \w+\((\w+)\)")
 _DEFAULT_GROUP = "default_pg"
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED")
-"""Between two ranks; they are counted for each pair."""
+"""Operations between two ranks, which are counted for each pair."""
 _SAME_SIZE = ("ALLREDUCE", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
-"""All ranks pass as many elements."""
+"""Collectives in which all ranks pass the same number of elements."""
 _FEWEST = 3
-"""Of two ranks, whose calls differ, nothing tells which is the odd one; and among others they may be of two groups."""
+"""Fewest ranks: of two that differ either may be the odd one; and in a larger job they may be in two groups."""
 
 
 @dataclass(frozen=True)
 class OddRanks:
-    """Ranks that are not where most others are."""
+    """Ranks whose collective differs from that of most others."""
 
     ranks: tuple[int, ...]
     kind: str
-    """`behind`, `operation` or `size`; `apart` where two ranks differ and neither is the odd one."""
+    """`behind`, `operation` or `size`; `apart` if two ranks differ and neither is the odd one."""
     theirs: str
-    """What these ranks called: the collective with its number. For `size` it is the number of elements."""
+    """Collective of these ranks, with its number. For `size` the number of elements."""
     others: str
-    """Likewise, of most ranks."""
+    """The same of most ranks."""
     operation: str
-    """Of most ranks, with its number."""
+    """Collective of most ranks, with its number."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class _Work:
 
 
 def odd_ranks(said: dict[int, str], *, of_two: bool) -> OddRanks | None:
-    """The ranks that are behind, else those that call something else; None where all wait in the same collective.
+    """Ranks that are behind, else those that make another call; None if all wait in the same collective.
 
     Args:
-        said: by rank, the line in which it reports its time-out.
-        of_two: the job has two ranks.
+        said: by rank, the line with its time-out.
+        of_two: whether the job has two ranks.
     """
     works = [work for work in _works_of_one_group(said) if work.operation not in _POINT_TO_POINT]
     if len(works) < (2 if of_two else _FEWEST):
@@ -75,19 +75,19 @@ def odd_ranks(said: dict[int, str], *, of_two: bool) -> OddRanks | None:
 
 
 def number_of(text: str) -> int | None:
-    """The number of the collective that a line reports, counted from 1 in its group."""
+    """Number of the collective in a line, counted from 1 in its group."""
     found = _WORK.search(text)
     return int(found["number"]) if found else None
 
 
 def are_of_subgroups(texts: Iterable[str]) -> bool:
-    """Whether logs name process groups, and never that of all ranks."""
+    """Whether logs name process groups, but never that of all ranks."""
     groups = {group for text in texts for group in _NAMED_GROUP.findall(text)}
     return bool(groups) and _DEFAULT_GROUP not in groups
 
 
 def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
-    """The works of the process group that most ranks name; each group counts its own."""
+    """Collectives of the process group that most ranks name; each group counts its own."""
     groups: dict[str, list[_Work]] = {}
     for rank, text in said.items():
         if (found := _WORK.search(text)) is not None:
@@ -98,13 +98,13 @@ def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
 
 
 def _apart(first: _Work, second: _Work) -> OddRanks | None:
-    """Two works at the same number; None where they may be one collective."""
+    """Compare two collectives with the same number; None if they may be the same one."""
     if first.operation != second.operation:
         return OddRanks((second.rank,), "apart", second.name, first.name, first.name)
     have_sizes = first.operation in _SAME_SIZE and first.elements and second.elements
     if not have_sizes or first.elements == second.elements:
         return None
-    # In torch's own words.
+    # torch's own notation.
     theirs, others = (f"{work.name} (NumelIn={work.elements})" for work in (second, first))
     return OddRanks((second.rank,), "apart", theirs, others, first.name)
 

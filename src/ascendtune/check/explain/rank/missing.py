@@ -1,4 +1,4 @@
-"""Which ranks did not come? A time-out is reported by the ranks that waited; the ranks without one are the cause."""
+"""Finds the missing ranks: a time-out is reported by the ranks that waited; the ranks without one are the cause."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ _RANKS_PER_NODE = re.compile(
 _NODES = re.compile(r"\b(?:nnodes|NNODES|max_nodes|num_nodes) {0,8}[=: ] ?(\d{1,4})\b")
 _LIST = re.compile(r"\d+")
 _CONNECTED = re.compile(r"\]connected rankinfo\[LINE \d+\]: ?(?P<ranks>(?:\[\d+\],?)+)")
-"""HCCL's root lists the ranks that came to it."""
+"""List of the ranks that connected to HCCL's root."""
 _MOST_RANKS = 1 << 16
 _ENDED_BY_LAUNCHER = re.compile(r"Sending process \d+ closing signal")
 _LONGEST_LINE = 160
 _SILENT = "silent"
 _FEW = 7
-"""For so many ranks with lines one without any is believed to have written none."""
+"""For this many ranks with lines, one rank without lines is believed to have written none."""
 _RANKS_OF_A_NODE = 8
-"""Most nodes have so many devices, or a multiple: where ranks 0 to 6 wait, rank 7 is believed to be there."""
+"""Most nodes have this number of devices, or a multiple: if ranks 0 to 6 wait, rank 7 is believed to exist."""
 _MOST_LAST_LINES = 8
-"""Missing ranks whose last lines are told."""
+"""Most missing ranks whose last lines are reported."""
 _TASK = "task"
-"""Name of what an entry captured, from a line without a rank, of what a rank was doing."""
+"""Captured name for the activity of a rank, in a line without a rank."""
 _ENCLOSED = 3
-"""For each rank of a gap so many have to wait on both sides of it together."""
+"""Fewest waiting ranks on both sides of a gap together, for each rank in it."""
 
 
 def waits_among(events: Sequence[Event]) -> list[Event]:
-    """The reports of ranks that waited for others.
+    """Reports of ranks that waited for others.
 
-    A lost connection counts where no rank waited until a time-out: else it was lost to those that gave up, and the one
-    that they had waited for loses it, too.
+    A lost connection counts only if no rank waited until a time-out. Otherwise the ranks that timed out closed it, and
+    the rank that they had waited for loses it as well.
     """
     waits = [event for event in events if event.entry.waits]
     return [event for event in waits if _tells_a_time_out(event)] or waits
 
 
 def is_one_of_several(wait: Event, events: Sequence[Event]) -> bool:
-    """Whether `wait` was reported by one of several ranks that waited: none of them failed first."""
+    """Whether `wait` is the report of one of several waiting ranks: none of them failed first."""
     return wait.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
 
 
 def awaited(first: Event, fatal: list[Event], ranks: Ranks) -> Missing | None:
-    """Whom the others waited for, where nothing better than their waiting is known."""
+    """Ranks that the others waited for, if nothing but their waiting is known."""
     waits = waits_among(fatal)
     cut_off = in_the_same_call(fatal, waits)
     if any(event is first for event in cut_off):
@@ -67,18 +67,18 @@ def awaited(first: Event, fatal: list[Event], ranks: Ranks) -> Missing | None:
         return None
     missing = find_missing(waits, ranks)
     if missing is not None and not missing.last_line and _TASK in first.hit.names and not missing.are_lines_told_apart:
-        # A line without a rank tells what some rank was doing: more than that nothing is known of the missing one.
+        # The activity comes from a line without a rank: nothing more is known of the missing rank.
         return None
     return missing
 
 
 def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
-    """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
+    """Ranks that the time-outs `waits` lack, or None if the logs do not show them.
 
-    Ranks that a message names as absent come first, then the one that torchrun saw fail first, where the connection to
-    it was lost, then ranks of the job that report no time-out, then ranks that report it in an earlier or another
-    collective, then numbers between those of the job that no line is of. Half of the ranks at most can be missing:
-    time-outs of a few ranks among many say only that the others were ended first.
+    Ranks that a message names as absent come first; then the one that failed first by torchrun's summary, if the
+    connection to it was lost; then ranks of the job without a time-out; then ranks with a time-out in an earlier or
+    another collective; then numbers among those of the job without any line. At most half of the ranks can be missing:
+    time-outs of a few ranks among many show only that the others were ended first.
     """
     scans = ranks.scans
     said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
@@ -107,7 +107,7 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
         if not absent:
             return None
     elif size is None and not (named or failed):
-        # A rank that no line is of is missing as well.
+        # A rank without any line is missing as well.
         unseen = {*absent, *_enclosed(sorted(everyone), of_job=True)}
         absent = sorted(unseen) if _ENCLOSED * len(unseen) <= len(waiting) else absent
     is_under_way = _is_under_way(said, scans)
@@ -118,7 +118,7 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
 
 
 def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Event]:
-    """Tracebacks that the log's end cut off, of ranks that were in the call of one of those that waited."""
+    """Tracebacks cut off by the end of the log, of ranks in the same call as one that waited."""
     calls = [event.trace.frames for event in waits if event.trace is not None and event.trace.frames]
     cut_off = [event for event in events if event.trace is not None and event.trace.frames and not event.trace.type]
     return [
@@ -129,7 +129,7 @@ def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Ev
 
 
 def world_size(scans: Sequence[Scan]) -> int | None:
-    """The number of ranks that the logs name; None where they name none, or contradict each other."""
+    """Number of ranks in the logs; None if it is not there, or the logs contradict each other."""
     texts = texts_of(scans)
     sizes = {
         int(found["size"]) if found["size"] else int(found["peers"]) + 1
@@ -149,15 +149,15 @@ def _named(waits: Sequence[Event]) -> list[int]:
 
 
 def _tells_a_time_out(event: Event) -> bool:
-    """Whether a rank waited as long as it may; its connection broke otherwise."""
+    """Whether a rank waited until its time-out, rather than losing its connection."""
     return event.entry.waits and (event.entry.kind != "consequence" or "timed out" in event.text.lower())
 
 
 def _told_by_last_lines(missing: Missing, ranks: Ranks) -> Missing:
-    """With what the missing ranks were doing, as far as their last lines tell."""
+    """Add the activity of the missing ranks, as far as their last lines show it."""
     lines = tuple(_last_line(rank, ranks) for rank in missing.ranks[:_MOST_LAST_LINES])
     phases = [line.phase if line.text else _SILENT for line in lines]
-    # A rank in the usual loop may only have been ended before it could complain.
+    # A rank in the training loop may only have been ended before its own time-out.
     telling = (
         line for line, phase in zip(lines, phases, strict=True) if phase in (_SILENT, FINISHED) or phase in REMEDIES
     )
@@ -181,7 +181,7 @@ def _last_line(rank: int, ranks: Ranks) -> LastLine:
 
 
 def _is_under_way(said: dict[int, str], scans: Sequence[Scan]) -> bool:
-    """Whether the ranks that wait had found each other before; the numbers of their collectives tell most."""
+    """Whether the waiting ranks had connected before, by the numbers of their collectives, else by the logs."""
     numbers = [number for text in said.values() if (number := number_of(text)) is not None]
     if numbers:
         return max(numbers) > 1
@@ -189,10 +189,10 @@ def _is_under_way(said: dict[int, str], scans: Sequence[Scan]) -> bool:
 
 
 def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
-    """The exit code of the one missing rank, by torchrun's summary; None where that does not tell.
+    """Exit code of the missing rank, by torchrun's summary; None if several are missing, or it does not follow.
 
-    torchrun lists the ranks that failed, and says which ones it had to end. A rank that is in neither had ended before,
-    with exit code 0.
+    torchrun lists the ranks that failed, and logs those that it ended. A rank in neither list had ended before, with
+    exit code 0.
     """
     launchers = [(scan, scan.launcher) for scan in scans if scan.launcher is not None]
     if len(missing.ranks) != 1 or len(launchers) != 1:
@@ -208,15 +208,16 @@ def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
 
 
 def _connected(scans: Sequence[Scan]) -> set[int]:
-    """The ranks that came to HCCL's root, by its list; empty where the logs have none."""
+    """Ranks that connected to HCCL's root, by its list; empty if the logs have none."""
     lists = [found["ranks"] for text in texts_of(scans) for found in _CONNECTED.finditer(text)]
     return {int(rank) for ranks in lists for rank in _LIST.findall(ranks) if int(rank) < _MOST_RANKS}
 
 
 def _gaps(seen: set[int]) -> list[int]:
-    """The few ranks among those seen that wrote nothing; of many, or in an excerpt, the lines may lie elsewhere.
+    """Ranks that wrote nothing, if they are few compared with those seen; else their lines may be in other logs.
 
-    Ranks begin with 0. Where none is missing before the last one seen, and this is not the last of a node, the next is.
+    Ranks begin with 0. If none is missing before the last one seen, and all but one of a node were seen, the next one
+    is missing.
     """
     count = max(seen, default=-1) + 1
     gaps = sorted(set(range(count)) - seen)
@@ -226,11 +227,11 @@ def _gaps(seen: set[int]) -> list[int]:
 
 
 def _enclosed(seen: Sequence[int], *, of_job: bool) -> list[int]:
-    """The ranks below the last one seen that are not among them, such as those of a node; where they are many, the
-    others need not be of the same group.
+    """Ranks below the last one seen that were not seen, such as those of a node; none if they are too many: the ranks
+    may not be in one group.
 
     Args:
-        of_job: the ranks begin with 0, and not with the first one of a process group.
+        of_job: whether the ranks begin with 0, and not with the first one of a process group.
     """
     gap = sorted(set(range(0 if of_job else min(seen), max(seen))) - set(seen))
     return gap if _ENCLOSED * len(gap) <= len(seen) else []

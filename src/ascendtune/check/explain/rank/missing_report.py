@@ -1,4 +1,4 @@
-"""What is said of the ranks that did not come: the headline, and what to do."""
+"""Report on missing ranks: headline and remedies."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ _READ_LOG = "read the log of rank {rank} from its last line up"
 
 @dataclass(frozen=True)
 class LastLine:
-    """What a missing rank wrote last."""
+    """Last line of a missing rank."""
 
     rank: int
     text: str
-    """Empty where no line is known to be its own."""
+    """Empty if no line is known to be its own."""
     where: str
     """File and line number."""
     phase: str | None
@@ -70,37 +70,36 @@ class LastLine:
 
 @dataclass(frozen=True)
 class Missing:
-    """The ranks that others waited for in vain."""
+    """Ranks that others waited for in vain."""
 
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
     """Ranks that reported the time-out."""
     world_size: int | None = None
-    """As the logs say; None where they do not."""
+    """Number of ranks in the logs; None if unknown."""
     first_rank: int = 0
-    """The missing rank that is told of: the first one that wrote nothing or did something other than training, else
-    the first."""
+    """The missing rank in the report: the first one that wrote nothing or was not training, else the first."""
     last_line: str = ""
-    """Its last line; empty when its log has none."""
+    """Its last line; empty if its log has none."""
     where: str = ""
     """File and line number of the last line."""
     phase: str | None = None
     are_alike: bool = True
-    """The other missing ranks were doing the same, or wrote nothing either."""
+    """Whether the other missing ranks were in the same phase, or wrote nothing either."""
     is_log_given: bool = True
-    """False where each rank has a log of its own, and that of the first missing one is not among them."""
+    """False if each rank has its own log, and that of `first_rank` was not given."""
     are_lines_told_apart: bool = True
-    """False where the log has lines without a rank, which may be those of the missing one."""
+    """False if the log has lines without a rank, which may belong to the missing one."""
     last_lines: tuple[LastLine, ...] = ()
-    """Of each missing rank, of many ranks only of the first ones."""
+    """Of each missing rank, or only of the first ones if they are many."""
     is_under_way: bool = False
-    """The ranks had found each other before: they trained, or the collective is not the group's first."""
+    """Whether the ranks had connected before: they trained, or the collective is not the group's first."""
     is_lost: bool = False
-    """The others did not wait until a time-out: their connection broke."""
+    """Whether the others lost their connection, rather than waiting until a time-out."""
     exit_code: int | None = None
-    """Of the process of the missing rank; None where its launcher does not tell."""
+    """Exit code of the missing rank's process; None if unknown."""
     odd: OddRanks | None = None
-    """For ranks that reported the time-out as well, in another collective: which one."""
+    """Collective of the `ranks`, if they reported the time-out as well, in another collective."""
 
     @property
     def what(self) -> str:
@@ -182,7 +181,7 @@ class Missing:
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """1-3, 5 for 1, 2, 3, 5."""
+    """Ranks as ranges: "1-3, 5" for 1, 2, 3, 5."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and rank == parts[-1][-1] + 1:

@@ -1,7 +1,7 @@
-"""Which rank wrote a line? Labels of launchers and names of files count what the logs themselves show them to count.
+"""Attributes lines to ranks by labels of launchers and names of files, whose meaning the logs themselves show.
 
-`[default3]:` is a local rank, `3:` may be a node: lines that have such a label and name their rank as well tell what
-the number of the label stands for, and with it whose the other lines with that label are.
+`[default3]:` is a local rank, `3:` may be a node: lines that have such a label and name their rank as well show the
+meaning of the label's number, and so the ranks of the other lines with that label.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ascendtune.check.explain.rank.rank_phase import SETTING_UP, phase_of
 
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _OF_TORCH = re.compile(r"(?:^| )a (\d+)(?= |$)")
-"""In a speaker: the rank that torch, or the program, puts before a line."""
+"""In a speaker: the rank that torch, or the program, writes before a line."""
 _LABEL = re.compile(r"(?:^| )(?P<kind>[bcde]|container|host) (?P<name>\S*?)(?P<number>\d+)(?= |$)")
 """In a speaker: the label of a launcher."""
 _NAMES_RANKS = ("b", "c", "d", "e")
@@ -27,29 +27,29 @@ _LOCAL = "b"
 _UNKNOWN_LABEL = re.compile(
     r"[\[(<]?[A-Za-z][A-Za-z_.-]{0,24}[ =:_-]?(\d{1,5})[\])>]? ?[:|]? |[\[(<](\d{1,5})[\])>]:? "
 )
-"""Beginning of a line that may be a label of a launcher which is not known here."""
+"""Beginning of a line that may be the label of an unknown launcher."""
 _NUMBER = re.compile(r"\d+")
 _COMMAND = re.compile(r"\+{1,2} ")
 _MOSTLY = 0.8
 _AGREEING = 2
-"""Numbers of an unknown label that must agree with ranks before it is believed; files, likewise, with their ranks."""
+"""Fewest numbers of an unknown label, or of files, that must agree with ranks before they are believed."""
 
 
 class _Label:
     """One kind of label in one log.
 
     Args:
-        names_ranks: its numbers are ranks, as far as no line contradicts that.
+        names_ranks: whether its numbers are ranks, unless a line contradicts that.
     """
 
     def __init__(self, *, names_ranks: bool) -> None:
         self.names_ranks = names_ranks
         self.pairs: dict[int, Counter[int]] = defaultdict(Counter)
-        """Number -> ranks that lines with it name."""
+        """Number -> ranks in the lines with it."""
 
     @cached_property
     def _known(self) -> dict[int, int] | None:
-        """Number -> rank; None where the numbers do not tell ranks apart."""
+        """Number -> rank; None if the numbers do not identify ranks."""
         found = {}
         for number, ranks in self.pairs.items():
             rank, count = ranks.most_common(1)[0]
@@ -61,7 +61,7 @@ class _Label:
 
     @cached_property
     def offset(self) -> int | None:
-        """Of ranks to numbers; None where it is not known, or differs."""
+        """Difference between ranks and numbers; None if it is unknown, or not constant."""
         offsets = {rank - number for number, rank in (self._known or {}).items()}
         if self._known == {}:
             return 0 if self.names_ranks else None
@@ -73,7 +73,7 @@ class _Label:
 
 
 class _Log:
-    """The lines of a log of several ranks, as far as its scan keeps them."""
+    """Lines of a log of several ranks, as far as its scan keeps them."""
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
@@ -87,16 +87,16 @@ class _Log:
 
     @cached_property
     def _lines(self) -> list[tuple[str, Line, int]]:
-        """(text, the same parsed, line number)."""
+        """(text, parsed line, line number)."""
         last = self.scan.last_lines
         numbered = [*enumerate(self.scan.head.split("\n")[: last[0][0] - 1], 1), *last]
-        # A bar of one rank does not end its line: that of another one stands behind it.
+        # The progress bar of one rank does not end its line: text of another rank follows it.
         parts = ((each, number) for number, text in numbered for each in (lines_of.bar_in(text), text) if each)
         return [(text, lines_of.read(text), number) for text, number in parts]
 
     @cached_property
     def by_rank(self) -> dict[int, list[tuple[str, int]]]:
-        """The lines of each rank without their labels, with their numbers."""
+        """Lines of each rank without labels, with their numbers."""
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for text, line, number in self._lines:
             if (rank := self.rank_of(text, line)) is not None:
@@ -107,7 +107,7 @@ class _Log:
 
     @cached_property
     def has_loose_lines(self) -> bool:
-        """Whether lines that tell what a process was doing do not tell which one."""
+        """Whether lines with the phase of a process lack its rank."""
         loose = (text for text, line, _ in self._lines if self.rank_of(text, line) is None)
         return any(_tells_a_phase(text) for text in loose if not _COMMAND.match(text))
 
@@ -118,7 +118,7 @@ class _Log:
         for shape, _, number in labels:
             if shape in self.labels and (rank := self.labels[shape].rank_of(number)) is not None:
                 return rank
-        # Where the label counts nodes, the line may say whose it is.
+        # If the label counts nodes, the line may name its rank.
         return _named(text, line) if any(kind in _NAMES_RANKS for _, kind, _ in labels) else line.rank
 
     def _is_label(self, text: str, line: Line) -> bool:
@@ -126,7 +126,7 @@ class _Log:
 
 
 class Ranks:
-    """Whose the lines of a job's logs are. Gives a rank to logs and events whose rank only other lines tell."""
+    """Ranks of the lines in a job's logs. Assigns ranks to logs and events whose rank follows only from other lines."""
 
     def __init__(self, scans: Sequence[Scan]) -> None:
         self.scans = scans
@@ -140,12 +140,12 @@ class Ranks:
                     _rename(event, self._log(scan))
 
     def seen(self) -> set[int]:
-        """The ranks that some line is of."""
+        """Ranks with at least one line."""
         own = {scan.rank for scan in self.scans if scan.rank is not None}
         return own.union(*(log.by_rank for log in self._shared))
 
     def last_line(self, rank: int) -> tuple[str, int | None, str]:
-        """(log, line number, text) of the last line of a rank before it was told to end; empty if it has none."""
+        """(log, line number, text) of the last line of a rank before it was ended; ("", None, "") if there is none."""
         for scan in self.scans:
             if scan.rank == rank:
                 mine = [(lines_of.read(text).said.strip(), number) for number, text in scan.last_lines]
@@ -157,19 +157,19 @@ class Ranks:
         return "", None, ""
 
     def is_given(self, rank: int) -> bool:
-        """Whether the logs are those of the whole job, or one of them is that of `rank`."""
+        """Whether the logs cover the whole job, or one of them is the log of `rank`."""
         own = [{scan.rank} for scan in self.scans if scan.rank is not None]
         own += [set(log.by_rank) for log in self._shared]
         several = [ranks for ranks in own if len(ranks) > 1]
         if len(several) > 1 and sum(map(len, several)) == len(set().union(*several)):
-            # Each is that of a node.
+            # Each is the log of a node.
             return any(min(ranks) <= rank <= max(ranks) for ranks in several)
         of_one = [ranks for ranks in own if len(ranks) == 1]
         is_by_rank = len(of_one) > 1 or any(scan.rank is not None for scan in self.scans)
         return not is_by_rank or {rank} in of_one or bool(several)
 
     def are_lines_told_apart(self, rank: int, others: Sequence[int]) -> bool:
-        """Whether lines of `rank` would be known for its own: those of most `others` are, or none is without a rank."""
+        """Whether lines of `rank` would be attributed to it: those of most `others` are, or each line has a rank."""
         if any(scan.rank == rank for scan in self.scans) or not any(log.has_loose_lines for log in self._shared):
             return True
         known = [other for other in others if any(self._has_told_a_phase(log, other) for log in self._shared)]
@@ -181,7 +181,7 @@ class Ranks:
 
     @cached_property
     def _shared(self) -> list[_Log]:
-        """The logs that are not those of one rank."""
+        """Logs of several ranks."""
         return [self._log(scan) for scan in self.scans if scan.rank is None]
 
     def _log(self, scan: Scan) -> _Log:
@@ -191,7 +191,7 @@ class Ranks:
         return self._logs[scan.name]
 
     def _name_logs(self) -> None:
-        """A log is that of one rank where it and others of such a name each name one rank, another one each."""
+        """Assign a rank to logs with similar names, if each of them names one rank, and each another one."""
         alike: dict[str, list[_Log]] = defaultdict(list)
         for scan in self.scans:
             if scan.rank is None:
@@ -205,7 +205,7 @@ class Ranks:
                 or any(len(ranks) > 1 for ranks in named.values())
                 or max(single.values()) >= 2 * len(logs)
             ):
-                # Of nodes, each of which has a line of one rank only, the ranks lie far apart.
+                # In logs of nodes that each name only one rank, the ranks are far apart.
                 continue
             by_name = _by_numbers([log.scan.name for log in logs], single)
             for log in logs:
@@ -226,11 +226,10 @@ def _tells_a_phase(text: str) -> bool:
 
 
 def _labels(text: str, line: Line) -> list[tuple[str, str, int]]:
-    """(shape, kind, number) of the labels that a line begins with, the innermost first; the kind of an unknown one is
-    empty.
-    """
+    """(shape, kind, number) of the labels at the beginning of a line, the innermost first; the kind of an unknown
+    label is empty."""
     found: list[tuple[str, str, int]] = []
-    # What stands behind a bar has the label of another process: the last one of a kind counts.
+    # Text after a progress bar has the label of another process: the last one of a kind counts.
     last = {known["kind"]: known for known in _LABEL.finditer(line.speaker)}
     for kind, known in last.items():
         outer = re.sub(rf"(?:^| ){kind} \S+", "", line.speaker[: known.start()])
@@ -241,7 +240,7 @@ def _labels(text: str, line: Line) -> list[tuple[str, str, int]]:
 
 
 def _named(text: str, line: Line) -> int | None:
-    """The rank that a line with a label names beside it."""
+    """Rank that a line names in addition to its label."""
     own = _OF_TORCH.search(line.speaker)
     return int(own[1]) if own is not None else lines_of.rank_in(text)
 
@@ -268,7 +267,7 @@ def _ranks_in(log: _Log) -> set[int]:
 
 
 def _by_numbers(names: Sequence[str], known: dict[str, int]) -> dict[str, int]:
-    """The rank of each name, where a number in the names of the `known` ones is their rank, but for an offset."""
+    """Ranks by name, if a number in the names of the `known` ones is their rank minus a constant offset."""
     for numbers in zip(*([int(number) for number in _NUMBER.findall(name)] for name in names), strict=True):
         by_name = dict(zip(names, numbers, strict=True))
         offsets = {rank - by_name[name] for name, rank in known.items()}
@@ -279,8 +278,9 @@ def _by_numbers(names: Sequence[str], known: dict[str, int]) -> dict[str, int]:
 
 
 def _name_nodes(logs: Sequence[_Log]) -> None:
-    """Labels beside which no line names a rank count as those of other logs, and of other nodes in the same log, do:
-    local ranks from where the name of the log, or of the node, puts them.
+    """Set the offsets of labels without ranks in their lines, from the same labels in other logs or of other nodes.
+
+    For local ranks the offset is the node's first rank, which follows from the name of the log or node.
     """
     labels = {(f"{log.scan.name} {shape}", shape): label for log in logs for shape, label in log.labels.items()}
     known = {key: label.offset for key, label in labels.items() if label.pairs and label.offset is not None}
@@ -295,7 +295,7 @@ def _name_nodes(logs: Sequence[_Log]) -> None:
 
 
 def _first_rank(name: str, firsts: dict[str, int]) -> int | None:
-    """The first rank of a node by a number in its name or its log's; the others' have to grow evenly with theirs."""
+    """First rank of a node by the number in its name or its log's name, if the others grow linearly with theirs."""
     shape = _NUMBER.sub("#", name)
     alike = {other: first for other, first in firsts.items() if _NUMBER.sub("#", other) == shape}
     for index, number in enumerate(map(int, _NUMBER.findall(name))):

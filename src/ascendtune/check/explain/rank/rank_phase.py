@@ -1,4 +1,4 @@
-"""What was a rank doing when it wrote its last line, and what does the job do about it?"""
+"""Phase of a rank at its last line, and the remedy for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PHASES = (
     (
         FINISHED,
         re.compile(
-            # Where transformers says it, rank 0 still has the model to save.
+            # After transformers' "Training completed. Do not forget …" rank 0 still saves the model.
             r"\btraining (?:has |is |was )?(?:successfully )?(?:finished|completed?|done|ended)\b"
             r"(?! (?:for |of )?(?:step|epoch|iter)| *:? *\d+ *(?:/|of\b)|\.? *Do not forget)|"
             r"\bfinished training\b(?! (?:step|epoch|iter))",
@@ -41,15 +41,15 @@ REMEDIES = {
     "downloading": "download before the job starts: `ascendtune fetch`, HF_HUB_OFFLINE=1",
     SETTING_UP: "check that every rank uses the same MASTER_ADDR, MASTER_PORT and world size",
 }
-"""For phases that make the others wait."""
+"""Remedies for phases in which the other ranks wait."""
 _STEP = re.compile(r"\bstep[ :=]{1,2}[1-9]|\bloss['\"]?[ :=]{1,2}\d")
 
 
 def phase_of(text: str) -> str | None:
-    """What a rank was doing when it wrote `text`, as far as its words tell."""
+    """Phase of a rank when it wrote `text`; None if unknown."""
     return next((phase for phase, pattern in _PHASES if pattern.search(text)), None)
 
 
 def tells_a_step(text: str) -> bool:
-    """Whether a log says that it trained: the ranks had found each other."""
+    """Whether a log contains a training step: the ranks had connected."""
     return _STEP.search(text) is not None
