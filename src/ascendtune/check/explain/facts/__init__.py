@@ -1,1 +1,1 @@
-"""Which facts does a log hold? Variables, versions, shapes, sizes, and where the job ran."""
+"""Which facts does a log contain? Variables, versions, shapes, sizes, and the environment of the job."""

@@ -1,4 +1,4 @@
-"""The batch sizes in DeepSpeed's message: which of them do not go together, and the nearest that do."""
+"""Batch sizes in DeepSpeed's message that do not fit together, and the nearest ones that do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EQUATION = re.compile(
     r"world_size (?P<total>\d{1,9}) != (?P<micro>\d{1,9}) \* (?P<steps>\d{1,9}) \* (?P<ranks>\d{1,6})\b"
 )
 _MOST_RANKS = 2
-"""Numbers of ranks that a remedy names."""
+"""Most numbers of ranks in a remedy."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class BatchSizes:
         return fits + say("; or start {ranks} ranks", ranks=" / ".join(map(str, others))) if others else fits
 
     def _fitting_ranks(self) -> list[int]:
-        """The numbers of ranks nearest to this one with which the total is a multiple."""
+        """Nearest numbers of ranks for which the total is a multiple."""
         near = sorted(range(2, 2 * self.ranks), key=lambda ranks: abs(ranks - self.ranks))
         return sorted([ranks for ranks in near if self.total % (self.micro * ranks) == 0][:_MOST_RANKS])
 
 
 def batch_sizes_in(text: str) -> BatchSizes | None:
-    """The sizes that a message of DeepSpeed names; None where it names none, or one rank only."""
+    """Batch sizes in a message of DeepSpeed; None if it has none, or for one rank."""
     match = _EQUATION.search(text)
     if match is None:
         return None

@@ -1,5 +1,5 @@
-"""Facts from the output of commands that stand beside a failure: who listens on the port that is taken, what srun can
-start programs with, which options a job was submitted with, which versions of NVIDIA's driver are here."""
+"""Facts from the output of commands near a failure: the process that listens on a used port, srun's MPI types, the
+options of a job's submission, the versions of NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LISTENERS = (
 )
 _MPI_LIST = "types are..."
 _MPI_WITHIN = 24
-"""Lines below the heading of `srun --mpi=list` that its rows are among."""
+"""Lines below the heading of `srun --mpi=list` that are searched for its rows."""
 _MPI_TYPE = re.compile(r"(?:^|\s)(?P<type>none|openmpi|pmi2|pmix(?:_v\d)?|cray_shasta|mvapich|mpichgm|mpichmx|lam)\s*$")
 _SUBMISSION = re.compile(
     r"(?<![#\w])#SBATCH[ \t]+(?P<header>.+)$|"
@@ -56,9 +56,11 @@ _MOST_ERRORS = 5
 
 
 def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """`port_holder`: "PORT PROGRAM PID [USER]", of a port that another line says is in use; `slurm_mpi`, the types of
-    `srun --mpi=list`; `slurm_options`, those of account, partition, qos and time that the job's script or command
-    names, as "account=a time=t", or "none"; `driver_pair`: "MODULE LIBRARY", versions of NVIDIA's that differ.
+    """Facts from the output of commands.
+
+    `port_holder`: "PORT PROGRAM PID [USER]", for a port that is in use by another line; `slurm_mpi`: the types of
+    `srun --mpi=list`; `slurm_options`: account, partition, qos and time from the job's script or command, as
+    "account=a time=t", or "none"; `driver_pair`: "MODULE LIBRARY", two differing versions of NVIDIA's driver;
     `build_option`: an option of the build, as "WITH_MOON=ON", whose name is in a compiler's error.
 
     Args:
@@ -79,7 +81,7 @@ def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 
 def _build_options(text: str) -> Iterator[tuple[str, str]]:
-    """The options without which the file or the name of a compiler's error would not have been built."""
+    """Options of a build whose names occur in its first compiler errors."""
     errors = [error[0].lower() for _, error in zip(range(_MOST_ERRORS), _COMPILER_ERROR.finditer(text), strict=False)]
     for option in _BUILD_OPTION.finditer(text) if errors else ():
         stem = (option["stem"] or option["long"]).lower()
@@ -97,7 +99,7 @@ def _port_holders(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 
 def _slurm_options(text: str) -> Iterator[tuple[str, str]]:
-    """Of an option that two places name differently nothing is told."""
+    """Options of the job; several values of one are joined with "|"."""
     named: dict[str, set[str]] = {}
     found = False
     for place in _SUBMISSION.finditer(text):
@@ -113,7 +115,7 @@ def _slurm_options(text: str) -> Iterator[tuple[str, str]]:
 def _driver_pair(text: str) -> Iterator[tuple[str, str]]:
     modules = [next(filter(None, match.groups())) for match in _MODULE.finditer(text)]
     libraries = [next(filter(None, match.groups())) for match in _LIBRARY.finditer(text)]
-    # NVML tells the first two numbers of three.
+    # NVML reports only the first two of three numbers.
     whole = [library for library in libraries if library.count(".") == 2] or libraries
     if modules and whole:
         module, library = modules[-1], whole[-1]

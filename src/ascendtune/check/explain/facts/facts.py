@@ -1,4 +1,4 @@
-"""Facts of a log: variables, versions, ranks and ports that it names, and what a message says in numbers and names.
+"""Facts of a log: variables, versions, ranks and ports; and the numbers and names in a message.
 
 Entries of the knowledge may require facts (`requires`), the headline adds those of the message, JSON has all of them.
 """
@@ -15,7 +15,7 @@ from ascendtune.check.explain.facts.package_facts import of_packages
 from ascendtune.check.explain.lazy_pattern import LazyPattern
 
 Facts = dict[str, tuple[str, ...]]
-"""Values by name, each in the order of the log and once."""
+"""Values by name, without repetition, in the order of the log."""
 
 _MOST_VALUES = 16
 _LONGEST_VALUE = 200
@@ -27,9 +27,9 @@ _NAME = (
 )
 _VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
 _HAS_VARIABLE = re.compile(r"=(?<=[A-Z0-9]=)")
-"""Begins with a literal character, which `re` finds many times faster than names of variables."""
+"""Begins with a literal character: `re` finds it many times faster than names of variables."""
 _EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
-"""Words before a variable that a message only explains."""
+"""Words, and characters, before a variable that is only an example."""
 _VERSION_NAMES = (
     "torch_npu|torch-npu|torchvision|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm_ascend|"
     "vllm-ascend|vllm|llamafactory|numpy|triton-ascend|triton|flash_attn|flash-attn|bitsandbytes|mindspeed|megatron-core|"
@@ -40,16 +40,16 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
-"""Of pip; "torch-npu-2.7.1" is name and version."""
+"""pip's line; "torch-npu-2.7.1" is name and version."""
 _PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
 _EGG = re.compile(rf"/(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)-py\d\.\d+\.egg/", re.IGNORECASE)
-"""In the path of a module that easy_install or setup.py has installed."""
+"""Part of the path of a module that easy_install or setup.py has installed."""
 _VERSION_WORDS = (
     *("torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "datasets", "tokenizers", "vllm"),
     *("llamafactory", "numpy", "triton", "flash", "bitsandbytes", "mindspeed", "megatron", "safetensors"),
     *("huggingface", "cann", "python", "cuda", "nccl", "driver", "firmware"),
 )
-"""Each of `_VERSION_NAMES` holds one of them."""
+"""Each of `_VERSION_NAMES` contains one of them."""
 _WORLD = {
     "world_size": (
         ("world", "nranks", "ranksize", "rank_size"),
@@ -85,7 +85,7 @@ _WORLD = {
         ),
     ),
 }
-"""By fact: words in lower case, one of which every match of its pattern holds, or begins with; and the pattern."""
+"""By fact: lower-case words, one of which is in every match of its pattern; and the pattern."""
 _DEVICE_NODE = re.compile(
     r"(?<![\w/-])c(?P<mode>[rwx-]{9})\S* +\d+ +(?P<owner>\S+) +(?P<group>\S+) .* "
     r"(?P<node>(?:/dev/)?(?:davinci|nvidia|kfd)\w*)$",
@@ -97,7 +97,7 @@ _ROOT = re.compile(
     r"\buid=0\(root\)|^(?:\S* ?[#$] )?whoami\s*\nroot\s*$",
     re.MULTILINE,
 )
-"""The prompt of root's shell, except for that of a container (whose name is twelve digits), or what `id` says."""
+"""Prompt of root's shell, except in a container (whose name is twelve digits), or the output of `id`."""
 _NO_CAPABILITIES = re.compile(r"\bCapEff:\s*0{16}\b|\bCurrent: =\s*$", re.MULTILINE)
 _PULL = re.compile(
     r"\b(?:docker|podman|nerdctl|crictl|ctr) (?:image )?pull (?:-\S+ )*(?P<image>[\w./:@-]+)|"
@@ -105,7 +105,7 @@ _PULL = re.compile(
     re.MULTILINE,
 )
 _LONGEST_CROSSING = 10
-"""Characters of a match that may stand in the line below the one it begins in."""
+"""Most characters of a match on the line below its first one."""
 _DTYPES = (
     "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|"
     "fp16|bf16|fp32|int8|int32|int64"
@@ -131,42 +131,42 @@ _MESSAGE = {
     "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
 }
 _SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
-"""Ends of paths that say where a message was made, not what it is about."""
+"""Ends of paths that are the place in a source, not the subject of the message."""
 _ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
 _IS_NAME = re.compile(r"^(?!.*[=;]|.*\(.+\))[\w/~.<@-].*[\w/>)\]%]$|^\([\d, ]+\)$")
-"""Matches a quoted name. The text between two quoted names, and quoted code, do not match."""
+"""A quoted name, not the text between two quoted names, and not quoted code."""
 _COMMAND = re.compile(r"\[(?=[^\]]*'-)(?:'[^']*', )+'[^']*'\]")
-"""A command that is written as a list of Python, with an option among its words."""
+"""A command as a Python list, with an option among its words."""
 ENDED = re.compile(
     r"(?:\S+: line \d+: +)?\b\d+ "
     r"(?:Killed|Aborted|Terminated|[A-Z][a-z]+ (?:\w+ )?(?:fault|error|exception|instruction))\b.*"
 )
-"""A shell's report that a signal ended a command. It names the script first and repeats the command at the end."""
+"""A shell's report of a command that a signal ended, with the script before it and the command after it."""
 _ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")
-"""Where a message goes over to advice, whose names are not those of the failure."""
+"""Beginning of the advice in a message; its names do not belong to the failure."""
 _ALLOWED = re.compile(
     r"\b(?:(?:select|pick|choose|one|any) (?:from|(?:one |any )?of)|(?:must|should) (?:only )?be (?:in|from)|"
     r"(?:valid|available|allowed|supported|possible|permitted|known|existing) (?:\w+ ){0,2}(?:are|is)|"
     r"(?:available|allowed|supported|valid|options|choices|candidates)(?: \w+)?(?=:))\b\W{0,12}[\[({][^\])}]*[\])}]?",
     re.IGNORECASE,
 )
-"""A list of the values that would have been right; the one that was not stands outside of it."""
+"""List of the valid values; the invalid one is outside of it."""
 _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
-"""What the headline adds, the most telling first."""
+"""Facts that the headline adds, the most useful first."""
 
 
 def of_log(texts: Iterable[str]) -> Facts:
-    """What the log says of its job: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
+    """Facts of a job in its log: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
 
     `failed_build` is a package that pip or uv could not build.
-    `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient. `asked` is
-    the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer" where
-    another number of processes came to a rendezvous than it has places. `device_denied` is a device node that the
-    user of `id` may not open, by `ls -l`; `user` is "root" where a prompt or `id` shows it; `capabilities` is
-    "none" where the process has none; `image_pull` is an image that is pulled. The output of other commands has
-    facts of its own (command_output.py), so has that of package managers (package_facts.py), and where the job ran:
-    `os`, `subsystem` ("wsl"), `accelerator`, `container`, `speaker` ("compose" puts its services' names before lines),
-    `scheduler` (job_environment.py).
+    `checkpoint_inputs` is present if gradient checkpointing warned that its inputs require no gradient. `asked` is
+    the requested number of processes if it is more than one; `joined` is "more" or "fewer" if more or fewer processes
+    than its world size joined a rendezvous. `device_denied` is a device node that the user of `id` may not open, by
+    `ls -l`; `user` is "root" if a prompt or `id` shows it; `capabilities` is "none" if the process has none;
+    `image_pull` is an image that is pulled. The output of other commands has its own facts (command_output.py), as
+    has that of package managers (package_facts.py) and the environment of the job: `os`, `subsystem` ("wsl"),
+    `accelerator`, `container`, `speaker` ("compose" writes its services' names before lines), `scheduler`
+    (job_environment.py).
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -176,7 +176,7 @@ def of_log(texts: Iterable[str]) -> Facts:
             values.setdefault(value.rstrip(".,")[:_LONGEST_VALUE])
 
     for text in dict.fromkeys(texts):
-        # "İ" is the one character that becomes two in lower case.
+        # "İ" is the only character that becomes two in lower case.
         lower = text.replace("İ", "i").lower()
         for match in _matches(_VARIABLE, text, (match.start() for match in _HAS_VARIABLE.finditer(text))):
             if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
@@ -202,7 +202,7 @@ def of_log(texts: Iterable[str]) -> Facts:
 
 
 def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """Facts from the output of commands in the log: `ls -l` of devices with `id`, capabilities, pulls of images."""
+    """Facts from the output of commands: `ls -l` of devices with `id`, capabilities, pulls of images."""
     user = _USER.search(text) if "uid=" in lower else None
     if user is not None and user["uid"] != "0":
         groups = re.findall(r"\(([^)]+)\)", user["groups"])
@@ -221,7 +221,7 @@ def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 
 def _places(text: str, words: Iterable[str]) -> Iterator[int]:
-    """Where the words stand in `text`; of one word in one line only the first place."""
+    """Indices of the words in `text`; of each word only the first one in a line."""
     for word in words:
         place = text.find(word)
         while place >= 0:
@@ -231,7 +231,7 @@ def _places(text: str, words: Iterable[str]) -> Iterator[int]:
 
 
 def _matches(pattern: re.Pattern[str], text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
-    """The matches of `pattern` in the lines with the characters at `places`, in the order of the text."""
+    """Matches of `pattern` that begin in the lines of `places` (indices into `text`), in the order of the text."""
     lines = {text.rfind("\n", 0, place) + 1: place for place in places}
     for start in sorted(lines):
         end = text.find("\n", lines[start])
@@ -241,18 +241,18 @@ def _matches(pattern: re.Pattern[str], text: str, places: Iterable[int]) -> Iter
 
 
 def _installed_in(text: str, lower: str) -> Iterator[re.Match[str]]:
-    """Names and versions of the packages that pip says it has installed."""
+    """Names and versions of the packages that pip reports as installed."""
     for line in _matches(_INSTALLED, text, _places(lower, ("successfully installed",))):
         yield from _PACKAGE.finditer(line["packages"])
 
 
 def versions(facts: Facts, package: str) -> tuple[str, ...]:
-    """The releases of a package that the log names, whatever the spelling of the package."""
+    """Releases of a package in the log, in any spelling of its name."""
     return facts.get(f"version.{package.lower().replace('-', '_')}", ())
 
 
 def of_message(text: str) -> Facts:
-    """What a message says in numbers and names: shapes, dtypes, sizes, operators, error codes, peers, paths, names."""
+    """Facts in a message: shapes, dtypes, sizes, operators, error codes, peers, paths, names."""
     found: dict[str, tuple[str, ...]] = {}
     for name, pattern in _MESSAGE.items():
         values = dict.fromkeys(
@@ -268,12 +268,12 @@ def of_message(text: str) -> Facts:
 
 
 def statement(message: str) -> str:
-    """A message without commands that it quotes or a shell repeats, lists of allowed values, and advice at its end."""
+    """Remove quoted and repeated commands, lists of valid values, and advice at the end from a message."""
     return _ADVICE.split(_ALLOWED.sub("", ENDED.sub("", _COMMAND.sub("", message))), maxsplit=1)[0]
 
 
 def told(message: Facts, sentence: str) -> str:
-    """The facts that `sentence` lacks and a reader needs, at most three, as "a, b"; empty if there are none."""
+    """At most three facts of one kind that `sentence` lacks, as "a, b"; empty if there are none."""
     for name in _TOLD:
         shown: list[str] = []
         for value in message.get(name, ()):
@@ -287,7 +287,7 @@ def told(message: Facts, sentence: str) -> str:
 
 
 def satisfied(requires: dict[str, LazyPattern], facts: Facts) -> dict[str, str] | None:
-    """What the patterns name in the facts that they require; None if one of them is not met."""
+    """Named groups of the required patterns in the facts; None if one of them does not match."""
     names: dict[str, str] = {}
     for name, pattern in requires.items():
         match = next(filter(None, map(pattern.search, facts.get(name, ()))), None)

@@ -1,7 +1,7 @@
-"""Where the job of a log ran: operating system, maker of the accelerators, container, launcher, scheduler.
+"""Environment of a job, by its log: operating system, maker of the accelerators, container, launcher, scheduler.
 
-Only what the log shows is told: that a driver or a tool is missing shows no accelerator. A fact has several values
-where the log shows several.
+A missing driver or tool does not show that there is an accelerator. A fact has several values if the log shows
+several.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         ),
     },
 }
-"""By fact and value: what only a job there prints, and words in lower case, one of which each match holds; looking for
-these is many times faster than a search. "docker" stands for a container whose kind the log leaves open."""
+"""By fact and value: a pattern that only jobs there print, and lower-case words, one of which is in each match: finding
+them is many times faster than the pattern. "docker" is any container whose kind the log does not show."""
 _WITHIN = 100
-"""Characters before the word, and at least behind it, that a sign may take."""
+"""Most characters of a match before the word, and at least after it."""
 _PATTERNS = {
     (fact, value): (re.compile(pattern, re.MULTILINE), words)
     for fact, values in _SIGNS.items()
@@ -144,8 +144,8 @@ _PATTERNS = {
 
 
 def of_job_environment(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """`os`, `accelerator`, `subsystem`, `speaker`, `container`, `launcher` and `scheduler`, each with the values of
-    which `text` has a sign.
+    """`os`, `accelerator`, `subsystem`, `speaker`, `container`, `launcher` and `scheduler`, each with the values that
+    `text` shows.
 
     Args:
         lower: `text` in lower case.
@@ -156,7 +156,7 @@ def of_job_environment(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 
 def _around(word: str, lower: str) -> Iterator[tuple[int, int]]:
-    """Begin and end of the parts of a text in which a match that holds `word` lies."""
+    """Begin and end of the parts of a text that may contain a match with `word`."""
     at = lower.find(word)
     while at >= 0:
         yield max(0, at - _WITHIN), at + 2 * _WITHIN

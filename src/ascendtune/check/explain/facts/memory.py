@@ -1,4 +1,4 @@
-"""The amounts in an out-of-memory message: which process has the memory, and how much is free."""
+"""Amounts in an out-of-memory message: memory of each process, and free memory."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _FIELDS = {
 _PROCESS = re.compile(rf"Process \d+ has {_AMOUNT} memory in use")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OTHERS_RATIO = 0.1
-"""Share of the device that runtime and communication buffers may take before others are suspected."""
+"""Share of the device's memory for runtime and communication buffers; more is attributed to other processes."""
 _MOSTLY_OTHERS = 0.4
-"""Share of the device that others hold from which on they are the cause."""
+"""Share of the device's memory from which on other processes are the cause."""
 _LEAST_RANKS = 2
-"""Other processes on the device from which on their sizes are compared."""
+"""Fewest other processes on the device whose sizes are compared."""
 _SIMILAR = 0.5
-"""Share of the median by which the memory of ranks of one job may differ from it."""
+"""Largest deviation from the median for ranks of one job, as a share of it."""
 _MOSTLY_OWN = 0.8
-"""Share of the device that this process holds from which on no other process is looked for."""
+"""Share of the device's memory in this process from which on no other process is suspected."""
 _ONE_TENSOR = 0.5
-"""Share of the device from which on one allocation is a tensor that is too large, whatever else is there."""
+"""Share of the device's memory from which on a single tensor is too large."""
 _NEVER_MEANT = 16
-"""A tensor so many times as large as the device is not a batch that is too large."""
+"""Multiple of the device's memory from which on a tensor's size is a fault, and not a large batch."""
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
 _WHO_HOLDS = "-smi"
-"""Part of the remedies that ask who holds the device."""
+"""Part of the remedies that list the device's processes."""
 _SMALLER_BATCH = "batch.per_device"
-"""Part of the remedies that lower what one step takes."""
+"""Part of the remedies that reduce the memory of a step."""
 _ONE_DEVICE_A_RANK = (
     "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
     'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
@@ -64,7 +64,7 @@ _MISCOUNTED = (
 
 @dataclass(frozen=True)
 class Sums:
-    """What the allocator said; None where it did not, or where the message is cut off before."""
+    """Amounts in an allocator's message; None if it is not there, or the message is cut off before it."""
 
     tried_bytes: int
     total_bytes: int | None
@@ -74,19 +74,19 @@ class Sums:
     processes_bytes: tuple[int, ...] = ()
     """Bytes of each process that the message lists; this process may be one of them."""
     process_bytes: int | None = None
-    """What this process holds, with its memory outside of the allocator."""
+    """Bytes of this process, including its memory outside of the allocator."""
 
     @property
     def own_bytes(self) -> int | None:
-        """What this process holds, by the best of the numbers that the message still has."""
+        """Bytes of this process, by the best number in the message."""
         total = self.total_bytes
-        # Without a driver's answer torch prints a process's bytes as the largest number.
+        # If the driver does not know a process's bytes, torch prints the largest number.
         process = None if total is None or (self.process_bytes or 0) > total else self.process_bytes
         return next((held for held in (self.reserved_bytes, process, self.allocated_bytes) if held is not None), None)
 
     @property
     def are_ranks_of_one_job(self) -> bool:
-        """Whether the processes on the device hold about as much as this one does: ranks of one job on one device."""
+        """Whether the processes on the device have about as much memory as this one: ranks of one job."""
         if len(self.processes_bytes) < _LEAST_RANKS or self.own_bytes is None:
             return False
         middle = median(self.processes_bytes)
@@ -94,35 +94,35 @@ class Sums:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process alone holds nearly the whole device."""
+        """Whether this process alone uses nearly the whole device."""
         if self.total_bytes is None or self.own_bytes is None:
             return False
         return self.own_bytes > _MOSTLY_OWN * self.total_bytes
 
     @property
     def is_one_tensor(self) -> bool:
-        """Whether the tensor that was asked for alone takes most of the device."""
+        """Whether the requested tensor alone takes most of the device."""
         return self.total_bytes is not None and self.tried_bytes > _ONE_TENSOR * self.total_bytes
 
     @property
     def is_miscounted(self) -> bool:
-        """Whether a tensor of that size can only be a number that was computed wrongly."""
+        """Whether the requested size can only be a wrong number."""
         return self.total_bytes is not None and self.tried_bytes > _NEVER_MEANT * self.total_bytes
 
     @property
     def outside_bytes(self) -> int | None:
-        """In use, but not by this process's allocator; at least that where the free memory is not told."""
+        """Bytes in use outside of this process's allocator; a lower bound if the free memory is unknown."""
         if self.total_bytes is None:
             return None
         if self.own_bytes is None:
             return sum(held for held in self.processes_bytes if held <= self.total_bytes) or None
-        # What was asked for was not free.
+        # The requested bytes were not free.
         free = self.tried_bytes if self.free_bytes is None else self.free_bytes
         return max(0, self.total_bytes - free - self.own_bytes)
 
     @property
     def are_others_to_blame(self) -> bool:
-        """Whether others hold more of the device than this process and than would do for a large tensor."""
+        """Whether others use more of the device than this process, and more than `_MOSTLY_OTHERS`."""
         outside, total = self.outside_bytes, self.total_bytes
         if outside is None or total is None:
             return False
@@ -130,14 +130,14 @@ class Sums:
 
     @property
     def unused_bytes(self) -> int | None:
-        """Reserved by the allocator and not handed out: fragments, or the caches of other streams."""
+        """Bytes that the allocator has reserved and not allocated: fragments, or the caches of other streams."""
         if self.reserved_bytes is None or self.allocated_bytes is None:
             return None
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
     @property
     def conclusion(self) -> str | None:
-        """One sentence on where the memory is."""
+        """One sentence on the use of the memory."""
         tried, total, outside, unused = self.tried_bytes, self.total_bytes, self.outside_bytes, self.unused_bytes
         if total is None:
             return None
@@ -156,7 +156,7 @@ class Sums:
         return say("the model, its activations and the optimizer really fill the device")
 
     def first_remedies(self) -> tuple[str, ...]:
-        """What to try first where other processes hold most of the memory, or one tensor asks for most of it."""
+        """First remedies if other processes use most of the memory, or one tensor requests most of it."""
         others = say(
             "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
         )
@@ -169,13 +169,13 @@ class Sums:
         return (say(_LARGEST_SAMPLE),) if self.is_one_tensor else ()
 
     def remedies(self, usual: Sequence[str]) -> tuple[str, ...]:
-        """What to try first, then the `usual` remedies without those that are of no use then."""
+        """First remedies, then the `usual` ones without those that are useless in that case."""
         first = self.first_remedies()
         useless = (_WHO_HOLDS, _SMALLER_BATCH) if self.are_others_to_blame else (_WHO_HOLDS,)
         return (*first, *(each for each in usual if not (first and any(part in each for part in useless))))
 
     def headline(self) -> str:
-        """What was asked for, and what of it was there."""
+        """Requested and free memory, and the cause if it is known."""
         names = {
             "tried": format_bytes(self.tried_bytes),
             "free": format_bytes(self.free_bytes),
@@ -215,7 +215,7 @@ class Sums:
 
 
 def sums_in(text: str) -> Sums | None:
-    """The sums in an allocator's message, of torch on CUDA or NPU, old or new."""
+    """Amounts in a message of torch's allocator on CUDA or NPU, of old and new releases."""
     found = {name: _bytes(pattern.search(text)) for name, pattern in _FIELDS.items()}
     tried, unused = found.pop("tried_bytes"), found.pop("unused_bytes")
     if tried is None:

@@ -1,4 +1,4 @@
-"""Facts from the output of package managers: what uv hints, what conda does not find, what a build printed last."""
+"""Facts from the output of package managers: uv's hints, packages that conda does not find, last line of a build."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _APART_ROW = re.compile(
     r"is installable (?:and it requires|with the potential options)|would require|"
     r"which conflicts with any installable|which can be installed)"
 )
-"""A row of libmamba's tree of packages that exclude each other."""
+"""A row of libmamba's tree of conflicting packages."""
 _ABSENT = re.compile(r"\bnothing provides\b|\bdoes not exist\b|missing on the system")
 _OF_BUILD = re.compile(r" (?:\*|h[0-9a-f]{7}_\d+)$|(?<=\*)\*$")
-"""The end of a requirement that names any build, or one by its hash."""
+"""End of a requirement that names any build, or one by its hash."""
 _LONGEST_LIST = 4000
 _BUILD_STRING = re.compile(r"^[\w.-]+=[=\w.]+=\w*h[0-9a-f]{6,}")
 _PLATFORM = re.compile(
@@ -45,7 +45,7 @@ _DOCKER_BUILD = re.compile(
 )
 _HEADER = "Traceback (most recent call last)"
 _OF_FRAME = re.compile(r"[ \t>|│]*(?:File(?: \"|$)|\"[^\"]+\",?(?: line \d+.*)?$|line \d+, in )")
-"""A line that names a frame, or a piece of it where uv has wrapped it."""
+"""A line that names a frame, or a piece of it that uv has wrapped."""
 _MARKS_OR_FRAME = re.compile(rf"{_OF_FRAME.pattern}|[ \t>|│]*[~^]+[ \t]*$")
 _BROKEN = re.compile(r"[Cc]onnection broken by '(?P<error>\w+)\((?P<rest>.*)\)': (?P<path>/\S+)")
 _REASON = re.compile(
@@ -53,7 +53,7 @@ _REASON = re.compile(
     r"[Tt]imed out|timeout=\d+|Missing dependencies for SOCKS support|EOF occurred in violation of protocol|"
     r"Remote end closed connection without response|Connection reset by peer"
 )
-"""The cause of a broken connection, in the urllib3 exceptions that pip quotes."""
+"""Cause of a broken connection, in the urllib3 exceptions that pip quotes."""
 _OTHER_PYTHON = re.compile(r"(?P<version>\d[\w.]*) Requires-Python (?P<spec>[<>=!~][^;\n]*)")
 _PIP_WANTS = re.compile(r"satisfies the requirement \S+?==(?P<version>[\w.]+)")
 _REPOSITORY = re.compile(
@@ -65,7 +65,7 @@ _OFFERED = re.compile(
     r"\(from (?:[^()]* )?versions: (?P<offered>\d[^()]*)\)"
 )
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
-"""Of a release; a log may hold digits without end, of which Python makes no number."""
+"""Numbers of a release, of limited length: Python does not convert very long ones."""
 _CONFLICT = re.compile(r"The conflict (?:is caused by|arises from):")
 _WANTS = re.compile(
     r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested|The required version of [\w.-]+ is) [^\n;]+"
@@ -74,7 +74,7 @@ _REQUIRED = re.compile(
     r"(?:depends on|requested|version of) (?P<package>[\w.-]+)(?:\[[\w,.-]+\])?(?: is)? ?"
     r"(?:(?P<sign>[=<>!~]=|[<>])(?P<version>[\w.*+]+)(?P<more>[,; ].*)?)?$"
 )
-"""The package that a row of a conflict asks for, and its first bound."""
+"""Package that a row of a conflict requires, and its first bound."""
 _HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
 _BOUND = re.compile(r"[<~]|==")
 _MOST_SPECS = 4
@@ -83,11 +83,10 @@ _MOST_SPECS = 4
 def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """Facts from the output of package managers.
 
-    `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`, `conda_apart`, two requirements that exclude each
-    other; `build_said`, the last line of a build;
-    `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`, the package with another hash; `pip_broken`, why pip's
-    connections broke; `pip_python`, the Python that ignored versions want; `pip_only_newer`, a release that is asked
-    for with the first ones that the index has, all of them newer.
+    `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `conda_apart`: two conflicting requirements;
+    `build_said`: the last line of a build; `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`: the package with
+    another hash; `pip_broken`: the reason of pip's broken connections; `pip_python`: the Python that ignored versions
+    require; `pip_only_newer`: a requested release with the first ones in the index, if all of them are newer.
 
     Args:
         lower: `text` in lower case.
@@ -102,7 +101,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
             if last := _last_words(output["lines"].splitlines()):
                 yield "build_said", last
     elif "cmake error at " in lower and (refused := _OF_CMAKE.search(text)):
-        # Somebody cut pip's frame around the output away.
+        # The log lacks pip's frame around the output.
         yield "build_said", f"CMake Error: {refused['said'].strip()}"
     if "onnection broken by" in text:
         for broken in _BROKEN.finditer(text):
@@ -123,7 +122,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
             yield "hub_repo", repository["name"] or repository["restricted"]
     if conflict := _CONFLICT.search(text):
         wants = _WANTS.finditer(text, conflict.end(), conflict.end() + _LONGEST_LIST)
-        # What names an upper bound or one version rules most of the others out.
+        # Requirements with an upper bound or one version first: they exclude most others.
         rows = sorted((want[0].strip() for want in wants), key=lambda row: _BOUND.search(row) is None)
         yield "pip_conflict", "; ".join(_in_conflict(rows)[:_MOST_SPECS])
     if "do not match the hashes" in lower and (broken_file := _HASH.search(text)):
@@ -133,7 +132,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_conflict(rows: list[str]) -> list[str]:
-    """Of what wants a package, each in a row: without those that the versions which others ask for satisfy."""
+    """Remove the rows (requirements of packages) that are satisfied by the versions that others pin."""
     wanted = [_REQUIRED.search(row) for row in rows]
     pins: dict[str, set[str]] = {}
     for want in filter(None, wanted):
@@ -148,7 +147,7 @@ def _in_conflict(rows: list[str]) -> list[str]:
 
 
 def _admits_all(want: re.Match[str], versions: set[str]) -> bool:
-    """Whether a requirement without a bound, or with one lower bound, admits all of `versions`; False without any."""
+    """Whether a requirement without a bound, or with one lower bound, admits all of `versions`; False if empty."""
     if not versions or want["more"] or want["sign"] not in (None, ">="):
         return False
     return want["sign"] is None or all(_numbers_of(each) >= _numbers_of(want["version"]) for each in versions)
@@ -159,7 +158,7 @@ def _spelt(package: str) -> str:
 
 
 def _is_newer_than(version: str) -> Callable[[str], bool]:
-    """Whether a release is newer than `version`: a build or a post-release of the same numbers is not."""
+    """Make a test for releases newer than `version`; builds and post-releases of the same numbers are not newer."""
     wanted = _numbers_of(version)
     return lambda release: _numbers_of(release) > wanted
 
@@ -171,7 +170,7 @@ def _numbers_of(version: str) -> tuple[int, ...]:
 
 
 def _last_words(rows: list[str]) -> str:
-    """The last row that a build printed; empty where that is in the midst of a traceback, whose rows are code."""
+    """Last row of a build's output; empty if it is code in a traceback that is cut off."""
     rows = [row for row in rows if row.strip(" \t>|│")]
     header = next((index for index in reversed(range(len(rows))) if _HEADER in rows[index]), None)
     if header is not None:
@@ -189,7 +188,7 @@ def _indent(row: str) -> int:
 
 
 def _requirements_apart(text: str) -> str:
-    """Of libmamba's tree: "A 2 requires B 1.*; B ==3 is asked for", or who else requires which B; else empty."""
+    """Conflict in libmamba's tree: "A 2 requires B 1.*; B ==3 is asked for", or "…; C requires B ==3"; else empty."""
     asked: dict[str, str] = {}
     conflicts: dict[tuple[str, str], list[str]] = {}
     holder = holder_of_others = ""
@@ -206,7 +205,7 @@ def _requirements_apart(text: str) -> str:
             wanted = conflicts.setdefault((holder, name), [])
             if spec not in wanted:
                 wanted.append(spec)
-    # The package of which most versions were tried is the telling one: the others may only name a kind of build.
+    # The package with the most tried versions is the relevant one: the others may only name a kind of build.
     apart = [(len(specs), refused, name) for (refused, name), specs in conflicts.items() if name in asked]
     if not apart:
         return ""

@@ -1,4 +1,4 @@
-"""The two shapes in a message on weights that do not fit: whether a file holds one part of a tensor that was split."""
+"""The two shapes in a size mismatch of weights: whether a file contains one part of a split tensor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MISMATCH = re.compile(
     r"checkpoint, the shape in current model is torch\.Size\(\[(?P<model>\d[\d, ]*)\]\)"
 )
 _MATRIX = 2
-"""Dimensions of a weight with which one equal size tells a part from a model of another size."""
+"""Dimensions of a weight: with two, one equal size distinguishes a part from a model of another size."""
 _PARTS = (2, 4, 8, 16, 32, 64)
 """Sizes of tensor parallelism."""
 _SPLIT = re.compile(
     r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|q_proj|o_proj|out_proj|linear_proj|dense)\."
     r"(?!(?:gate|router)\.weight)(?!.*lora_)"
 )
-"""Matrices of a numbered layer that tensor parallelism splits. Others have another size for their own reasons: a head
-by its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by
-its rank."""
+"""Matrices of a numbered layer that tensor parallelism splits. Others differ in size for other reasons: a head by its
+labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by its
+rank."""
 
 
 _OTHER_ROWS = (
@@ -32,7 +32,7 @@ _OTHER_ROWS = (
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One tensor: its name, and its sizes in the file and in the model."""
+    """One tensor: its name, and its shapes in the file and in the model."""
 
     key: str
     saved: tuple[int, ...]
@@ -40,7 +40,7 @@ class Mismatch:
 
     @property
     def parts(self) -> int | None:
-        """Into how many equal parts one dimension was split, in the file or in the model; None if nothing says so."""
+        """Number of equal parts into which one dimension was split, in the file or in the model; None if it was not."""
         if not (len(self.saved) == len(self.model) == _MATRIX and _SPLIT.search(self.key)):
             return None
         differing = [(saved, model) for saved, model in zip(self.saved, self.model, strict=True) if saved != model]
@@ -52,7 +52,7 @@ class Mismatch:
 
     @property
     def _has_other_rows(self) -> bool:
-        """Whether only the number of outputs of a layer that is not numbered differs."""
+        """Whether the tensor differs only in its number of outputs, and its layer is not numbered."""
         is_one_layer = re.search(r"\.\d+\.|embed|wte|lora_", self.key) is None
         return is_one_layer and self.saved[:1] != self.model[:1] and self.saved[1:] == self.model[1:]
 
@@ -73,7 +73,7 @@ class Mismatch:
         return say(template, parts=self.parts, **names)
 
     def remedy(self) -> str | None:
-        """The first remedy where a tensor was split; None otherwise."""
+        """First remedy if a tensor was split, or has another number of outputs; None otherwise."""
         if self.parts is None:
             return say(_OTHER_ROWS, key=self.key, saved=self.saved[0]) if self._has_other_rows else None
         if self.is_file_split:
@@ -90,7 +90,7 @@ class Mismatch:
 
 
 def mismatch_in(text: str) -> Mismatch | None:
-    """The tensor that a message of torch's load_state_dict names."""
+    """Tensor in a message of torch's load_state_dict."""
     match = _MISMATCH.search(text)
     return Mismatch(match["key"], _sizes(match["saved"]), _sizes(match["model"])) if match else None
 

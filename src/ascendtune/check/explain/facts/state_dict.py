@@ -1,4 +1,4 @@
-"""The names in a message of torch's load_state_dict: how those in the file differ from those in the model."""
+"""Names in a message of torch's load_state_dict: the difference between those in the file and in the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict: (?P<keys>(?:\"[^\"
 _KEY = re.compile(r'"([^"]+)"')
 _MOST_KEYS = 40
 _BUFFERS = ("position_ids", "inv_freq", "masked_bias", "attn.bias", "relative_position_index", "attn_mask")
-"""Ends of names of tables that older releases stored."""
+"""Ends of the names of tables that older releases stored."""
 _OF_BUFFERS = "they are tables that the model computes itself: load_state_dict(…, strict=False) leaves them out"
 _ADAPTER = "default"
 _OF_ADAPTER = "lora_"
@@ -25,7 +25,7 @@ _WRAPPERS = {
     "base_model.model": "PEFT",
     "base_layer": "PEFT",
 }
-"""Parts of names that a wrapper of the model puts in."""
+"""Parts of names that a wrapper of the model inserts."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Names:
 
     @property
     def inserted(self) -> tuple[str, bool] | None:
-        """(the part by which most names differ, whether it is the file's that have it); None where no part does."""
+        """(part by which most names differ, whether the file's names have it); None if there is none."""
         found = Counter[tuple[str, bool]]()
         for missing in self.missing:
             for unexpected in self.unexpected:
@@ -53,12 +53,12 @@ class Names:
 
     @property
     def are_buffers(self) -> bool:
-        """Whether the file has nothing but tables more that a model computes itself."""
+        """Whether the file has only additional tables that a model computes itself."""
         return not self.missing and all(name.endswith(_BUFFERS) for name in self.unexpected)
 
     @property
     def is_adapter(self) -> bool:
-        """Whether the file is an adapter, and the model has none."""
+        """Whether the file is an adapter, and the model does not have one."""
         return any(_OF_ADAPTER in name for name in self.unexpected) and not any(
             _OF_ADAPTER in name for name in self.missing
         )
@@ -80,7 +80,7 @@ class Names:
         )
 
     def remedy(self) -> str | None:
-        """The first remedy where the names differ by one part."""
+        """First remedy, if the names differ by one part."""
         if self.are_buffers:
             return say(_OF_BUFFERS)
         if self.inserted is None and not self.is_adapter:
@@ -102,7 +102,7 @@ class Names:
 
 
 def names_in(text: str) -> Names | None:
-    """The names that a message of torch's load_state_dict gives."""
+    """Names in a message of torch's load_state_dict."""
     missing, unexpected = _keys(_MISSING.search(text)), _keys(_UNEXPECTED.search(text))
     return Names(missing, unexpected) if missing or unexpected else None
 
@@ -116,7 +116,7 @@ def _all_have(part: str, names: tuple[str, ...]) -> bool:
 
 
 def _extra(longer: str, shorter: str) -> str:
-    """The parts of `longer`, one after the other, without which it is `shorter`; empty if it is not."""
+    """Consecutive parts of `longer` that `shorter` lacks; empty if the names differ otherwise."""
     more, fewer = longer.split("."), shorter.split(".")
     count = len(more) - len(fewer)
     if count < 1:
@@ -129,7 +129,7 @@ def _extra(longer: str, shorter: str) -> str:
 
 
 def _renaming(part: str, is_in_file: bool, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
-    """An expression of Python that makes the file's names those of the model."""
+    """Python expression that renames the file's tensors to the model's names."""
     is_prefix = all(name.startswith(f"{part}.") for name in (unexpected if is_in_file else missing))
     if is_in_file:
         new = f"k.removeprefix('{part}.')" if is_prefix else f"k.replace('.{part}.', '.')"

@@ -1,1 +1,1 @@
-"""What is known about a line? The entries and tables of the TOML files here, and how lines are matched."""
+"""Which known failures match a line? The entries and tables of the TOML files here, and the matcher."""

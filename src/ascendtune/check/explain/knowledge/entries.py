@@ -1,73 +1,72 @@
-"""What is known about lines of logs: one TOML a family beside this file, read when first needed.
+"""Known failures: one TOML file for each family beside this file, read when first needed.
 
 An entry looks like this:
 
     [[entry]]
-    id = "EI0006"                       # stable; what people search for
+    id = "EI0006"                       # stable; people search for it
     kind = "symptom"
     anchors = ["EI0006:", "topo exchange … timeout"]   # literals, any of them; … : both on one line, in this order
     pattern = 'timeout\\[(?P<seconds>\\d+)'               # optional; must match as well
-    api = "added"                        # optional, in place of a pattern: the line says that a name is missing, which
-                                        # the tables of api_change.py call added, removed, renamed or misspelt
-    capture = 'rank\\[(?P<rank>\\d+)'    # optional; what it names can stand in `what` and `remedies`
+    api = "added"                        # optional, instead of a pattern: the line reports a missing name that is
+                                        # added, removed, renamed or misspelt by the tables of api_change.py
+    capture = 'rank\\[(?P<rank>\\d+)'    # optional; its groups can be used in `what` and `remedies`
     what = "…"                          # plain words, may use {names} of the pattern
     causes = ["…"]                      # the most likely first
     remedies = ["…"]                    # in the order of trying
     source = "https://…"
-    checks = ["npu_network"]            # doctor checks that look at the same thing
-    below = "do: "                      # optional; counts only if one of the next lines holds this; what follows it
-                                        # there can stand in `remedies`, as {below}
-    frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback passed one of these: parts of
-                                        # "FILE in FUNCTION", or of the code of the two innermost frames
-                                        # ("features["); a single one may stand without brackets
+    checks = ["npu_network"]            # doctor checks of the same thing
+    below = "do: "                      # optional; required in one of the next lines; the text after it can be used in
+                                        # `remedies`, as {below}
+    frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback contains one of these: parts
+                                        # of "FILE in FUNCTION", or of the code of the two innermost frames
+                                        # ("features["); a single one may be written without brackets
     origin = "own-package"              # optional; only for exceptions with this origin (package/origin.py): a
                                         # package lacks its own part; "own-code" (lines, too), "package-code",
                                         # "two-checkouts", "installed-copy", "model-code" (of trust_remote_code, and
                                         # transformers),
-                                        # "package-alone" (all frames are of one package: nobody else gave it a value),
+                                        # "package-alone" (all frames are in one package: no other gave it a value),
                                         # "read-by-itself" (the library reads a name of its own from an object that
                                         # lacks it),
-                                        # "patch" (code that a package puts in place of another's), "generated-code"
+                                        # "patch" (code of a package that replaces another's), "generated-code"
                                         # (that unsloth wrote from code of trl)
-    requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts/); may name parts
-    beside = 'daemon-reload'             # optional; counts only if the log's first or last 128 KB match; may name parts
-    specific = true                      # optional; goes before general entries that know the same line
-    general = true                      # optional; many causes share the line: other entries go before it, and the
+    requires = { world_size = "^1$" }    # optional; required facts of the log (facts/); may capture names
+    beside = 'daemon-reload'             # optional; required in the log's first or last 128 KB; may capture names
+    specific = true                      # optional; precedes general entries that match the same line
+    general = true                      # optional; the line has many causes: other entries precede it, and the
                                         # headline quotes the innermost reason of the message
-    by_owner = true                      # optional; the first remedy is for code of one's own, the second for that of a
-                                        # package: the one that fits the innermost frame stands first
-    lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
+    by_owner = true                      # optional; the first remedy is for the user's own code, the second for code of
+                                        # a package: the one for the innermost frame is shown first
+    lasting = true                      # optional; counts only if repeated at the log's end: the job may recover
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
-    echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
-                                        # echo of a notice is not a failure; "*gpu-driver" stands for a group of them
-    test = "a line, or lines, as such a log has it"
+    echo_of = ["oom-killer"]            # optional; entries that cause this one if both are found; the echo of a notice
+                                        # is not a failure; "*gpu-driver" is a group of entries
+    test = "a line, or lines, as in such a log"
 
-The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in a table of the entry's id:
+The Chinese sentences are in knowledge/zh/, in a file of the same name, in a table of the entry's id:
 
     ["EI0006"]
     what = "…"                          # in the order of the English ones; captured {names} as there
     causes = ["…"]
     remedies = ["…"]
 
-There, too, [common] has what the entries of the file share, and [code] the meanings of numbers.
+There, too, [common] contains the common values of the file's entries, and [code] the meanings of numbers.
 
-What packages raise, in messages that nothing else prints, stands in knowledge/raised/, its sentences in Chinese in
-knowledge/raised/zh/: read only where an exception was raised (event/raised.py). A file is called as the package's
-directory is; those in general_* are no package's own. The entries look the same; they are specific causes unless they
-say otherwise.
+Messages that only a package raises are in knowledge/raised/, their Chinese sentences in knowledge/raised/zh/: they are
+read only if an exception was raised (event/raised.py). A file has the name of the package's directory; messages in
+general_* belong to no single package. The entries look the same; they are specific causes by default.
 
-A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
-A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
+A file may have a table [common] with the common values of its entries; `test` may be omitted if the first anchor is a
+sufficient line. A file of numbers has [codes] with their common values and [code] with `number = "meaning"`.
 
-Kinds, from what explains most to what explains least:
+Kinds, from those that explain most to those that explain least:
 
-    cause        says why it failed
-    symptom      somebody waited or something broke, for a reason that usually stands elsewhere
-    detail       the words of the component that failed; what they mean stands nowhere here
-    wrapper      a frame that prints around other errors
-    unknown      something failed, and its own message is all that is known: entries give advice for a class
-    consequence  an echo: it is there because something else had ended before
-    notice       no failure; worth knowing where there is one
+    cause        the reason of the failure
+    symptom      a wait or a break whose reason is usually elsewhere
+    detail       the message of the component that failed, without a known meaning
+    wrapper      a message around other errors
+    unknown      a failure of which only its own message is known: such entries have advice for a class
+    consequence  an echo: something else had ended before
+    notice       not a failure; useful to know if there is one
 """
 
 from __future__ import annotations
@@ -93,26 +92,27 @@ Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GAP = " … "
 IMPORTER = "importer"
-"""A name that every entry may use: the installed package whose code an exception ended."""
+"""Name in any entry: the installed package whose code an exception ended."""
 EXPRESSION = "expression"
-"""Another one: what is None, or gave no value, by the code of the frame that used it."""
+"""Name in any entry: the expression that is None, or has no value, by the code of the frame that used it."""
 TABLE = "table"
-"""A third: what has no such key, by the code of the frame that looked for it."""
+"""Name in any entry: the table without such a key, by the code of the frame that looked it up."""
 OWNER = "owner"
-"""A fourth: the library of the class that the message names, where another package's code used it."""
+"""Name in any entry: the library of the class in the message, if another package's code used it."""
 OWN_CODE = "most likely your own code"
-"""In place of a library: a function or class of one's own, which a package called."""
+"""Value of `OWNER` for a function or class of the user's own that a package called."""
 MISMATCH, FIX = "mismatch", "fix"
-"""Two more, of the importer and this library: which of them is older, and what to install (package_mismatch.py)."""
+"""Names in any entry: the older one of the importer and the library, and the packages to install
+(package_mismatch.py)."""
 PLACE = "place"
-"""And a fifth: the innermost function, with the package that it belongs to."""
+"""Name in any entry: the innermost function, with its package."""
 SINCE = "since"
-"""Of entries that name a model type: the first release of transformers that knows it, where the tables have it."""
+"""Name in entries with a model type: the first release of transformers with it, if the tables have it."""
 BELOW = "below"
-"""Of entries with `below`: what follows those words in their line."""
+"""Name in entries with `below`: the text after those words in their line."""
 _FOLDER = files(__package__)
 RAISED = "raised/"
-"""Beginning of the families of what packages raise."""
+"""Prefix of the families of messages that packages raise."""
 _KERNEL_MODULE = (
     *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
     "kernel-module-format",
@@ -126,8 +126,8 @@ _GROUPS = {
         *("nvrm-gpu-not-supported", "nvrm-legacy-gpu", "open-module-not-for-this-gpu", "open-module-without-gsp"),
     ),
 }
-"""Entries that many others are the echo of: what the kernel or the driver's installer says of a GPU explains every
-program that finds no GPU; why a module is not loaded, every one that finds no NPU."""
+"""Causes of many other entries: messages of the kernel or the driver's installer about a GPU explain each program
+that finds no GPU; the reason for which a module is not loaded, each that finds no NPU."""
 _NUMBER = "error code is "
 _OF_NCCL = "NET/IB :"
 
@@ -138,45 +138,45 @@ class KnownFailure:
     kind: Kind
     what: str
     anchors: tuple[tuple[str, ...], ...]
-    """Any of them; each a sequence of lower-case literals that stand on one line in this order."""
+    """Alternatives; each is a sequence of lower-case literals on one line, in this order."""
     causes: tuple[str, ...]
     remedies: tuple[str, ...]
     source: str
     test: str
     family: str
     pattern: LazyPattern | ApiPattern | None = None
-    """Has to match as well."""
+    """Required in the line as well."""
     capture: LazyPattern | None = None
-    """Names what it finds, anywhere in the line, if it does."""
+    """Captures names anywhere in the line; not required."""
     checks: tuple[str, ...] = ()
     frame: tuple[str, ...] = ()
-    """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", or the code of the two innermost
-    ones holds one of these."""
+    """One of these is required in a frame of the exception's traceback, as "FILE in FUNCTION", or in the code of the
+    two innermost frames."""
     origin: Origin = ""
-    """The exception counts only if its traceback has this origin."""
+    """Required origin of the exception's traceback."""
     requires: dict[str, LazyPattern] = field(default_factory=dict)
-    """Facts of the logs, each with a pattern that one of its values matches."""
+    """Required facts of the logs, each with a pattern that one of its values must match."""
     beside: LazyPattern | None = None
-    """The line counts only if the beginning or the end of a log, as far as a scan keeps it, matches this."""
+    """Required in the beginning or the end of a log, as far as a scan keeps it."""
     below: str = ""
-    """The line counts only if one of the next ones holds this."""
+    """Required in one of the next lines."""
     echo_of: tuple[str, ...] = ()
-    """Where one of these was found as well, it is the cause, and this one the echo; of a notice, nothing at all."""
+    """Entries that are the cause if they were found as well; the echo of a notice is ignored."""
 
     specific: bool = False
-    """Goes before general entries of its kind that know the same line."""
+    """Precedes general entries of its kind that match the same line."""
     general: bool = False
-    """Many causes share the line: its match is not certain, and any other entry of its kind goes before it."""
+    """The line has many causes: its match is not certain, and any other entry of its kind precedes it."""
     by_owner: bool = False
-    """The first remedy is for code of one's own, the second for that of a package."""
+    """The first remedy is for the user's own code, the second for code of a package."""
     lasting: bool = False
-    """The line counts only where it is repeated at the end of the log."""
+    """The line counts only if it is repeated at the end of the log."""
     waits: bool = False
     """A rank waited for other ranks in vain."""
 
     @property
     def captured(self) -> frozenset[str]:
-        """The names that its sentences may use."""
+        """Names that its sentences may use."""
         given = (self.pattern, self.capture, self.beside, *self.requires.values())
         named = frozenset(name for pattern in given if pattern for name in pattern.names)
         of_any = {IMPORTER, EXPRESSION, TABLE, OWNER, PLACE, MISMATCH, FIX, SINCE}
@@ -189,29 +189,29 @@ class KnownFailure:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether what else the logs say decides if the entry counts."""
+        """Whether the entry depends on the rest of the logs."""
         return bool(self.requires or self.beside)
 
     @property
     def is_report(self) -> bool:
-        """Whether its frames alone show that an exception is a launcher's report of a child."""
+        """Whether its frames are sufficient to identify a launcher's report of a child."""
         return self.kind == "consequence" and bool(self.frame) and not self.is_conditional
 
     @property
     def conditions(self) -> int:
-        """How many conditions it has beside the words of the line."""
+        """Number of its conditions besides the words of the line."""
         of_trace = bool(self.frame) + bool(self.origin) + (self.origin == "package-alone")
         return len(self.requires) + of_trace + bool(self.beside) + self.specific + self.is_of_api
 
     @property
     def weight(self) -> int:
-        """How little it explains: 0 for a cause."""
+        """Rank of its kind: 0 for a cause, higher for kinds that explain less."""
         return KINDS.index(self.kind)
 
 
 @dataclass(frozen=True)
 class Words:
-    """The sentences of an entry in one language, with {names} of what is captured."""
+    """Sentences of an entry in one language, with placeholders for captured {names}."""
 
     what: str
     causes: tuple[str, ...]
@@ -219,30 +219,30 @@ class Words:
 
 
 def words_of(entry: KnownFailure) -> Words:
-    """The sentences of an entry in the current language; in English what is not translated."""
+    """Sentences of an entry in the current language; in English if they are not translated."""
     if language.current() == "zh":
         translated = chinese_of_raised() if entry.family.startswith(RAISED) else chinese()
         if entry.id in translated:
             return translated[entry.id]
-    # The entries of `unmatched` are not in a file; their sentences are among those of the report.
+    # The entries of `unmatched` are not in a file; their translations are those of the report's sentences.
     return Words(say(entry.what), tuple(map(say, entry.causes)), tuple(map(say, entry.remedies)))
 
 
 @cache
 def chinese() -> dict[str, Words]:
-    """The entries that are translated, by id."""
+    """Translated entries, by id."""
     return _translated(entries(), _FOLDER / "zh")
 
 
 @cache
 def chinese_of_raised() -> dict[str, Words]:
-    """The same of what packages raise."""
+    """Translated entries for messages that packages raise, by id."""
     return _translated(raised_entries(), _FOLDER / RAISED / "zh")
 
 
 @cache
 def entries() -> tuple[KnownFailure, ...]:
-    """Everything that is known of lines of any kind, family by family."""
+    """All entries for lines of any kind, family by family."""
     found = []
     for name, content in _tables(_FOLDER):
         common = content.get("common", {})
@@ -253,7 +253,7 @@ def entries() -> tuple[KnownFailure, ...]:
 
 @cache
 def raised_entries() -> tuple[KnownFailure, ...]:
-    """What is known of the messages that packages raise, package by package."""
+    """All entries for messages that packages raise, package by package."""
     found = []
     for name, content in _tables(_FOLDER / RAISED):
         common = {"kind": "cause", "specific": True, **content.get("common", {})}
@@ -317,7 +317,8 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
 
 
 def _spellings(anchor: str) -> Iterator[str]:
-    """torch_npu, Paddle and the samples of ACL write a number in several ways; NCCL 2.22 has left out a blank."""
+    """Variants of an anchor: torch_npu, Paddle and the samples of ACL write a number in several ways; NCCL 2.22 omits a
+    blank."""
     yield anchor
     if anchor.startswith(_OF_NCCL):
         yield anchor.replace(_OF_NCCL, "NET/IB:", 1)
@@ -331,7 +332,7 @@ def _spellings(anchor: str) -> Iterator[str]:
 
 
 def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:
-    """A row of a table of numbers; everything but the meaning is common to the table."""
+    """Entry for a row of a table of numbers; all but the meaning is common to the table."""
     return KnownFailure(
         id=number,
         kind=common["kind"],

@@ -1,4 +1,4 @@
-"""Which package of the system brings a header that a compiler did not find."""
+"""System packages with the headers that a compiler did not find."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _PACKAGES = {
     "png.h": ("libpng-dev", "libpng-devel", "libpng"),
     "libavcodec/": ("libavcodec-dev", "ffmpeg-devel", "ffmpeg"),
 }
-"""By the beginning of a header's path: the packages of Debian and Ubuntu, of Fedora and RHEL, and of conda-forge."""
+"""By the beginning of a header's path: packages of Debian and Ubuntu, of Fedora and RHEL, and of conda-forge."""
 
 
 def name_package(hit: Hit) -> None:
-    """Add to the names of `hit`, if it is of a missing header, the package that brings it and how to install it."""
+    """If `hit` is a missing header, add its package and the command that installs it to the names."""
     header = hit.names.get("header", "") if hit.entry.id == _ENTRY else ""
     names = next((names for beginning, names in _PACKAGES.items() if header.startswith(beginning)), None)
     if not header or names is None:

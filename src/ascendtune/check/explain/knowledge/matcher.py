@@ -1,4 +1,4 @@
-"""Finds the known failures that a line names, among millions of lines that name none."""
+"""Finds the known failures in lines, most of which contain none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BRACKETS = re.compile(r" ?[(（][^()（）]*\{\w+\}[^()（）]*[)）]")
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
-"""For bytes.translate: everything to lower case, and every character but letters, digits and line ends to a blank."""
+"""For bytes.translate: letters to lower case, and characters other than letters, digits and line ends to blanks."""
 _TROUBLE = frozenset(
     b"error errors exception traceback critical fatal fail failed failure abort aborted killed null".split()
 ) | {
@@ -30,7 +30,7 @@ _TROUBLE = frozenset(
     for name, each in vars(builtins).items()
     if isinstance(each, type) and issubclass(each, BaseException)
 }
-"""Words of lines that may matter although no entry knows them."""
+"""Words of lines that may matter even if no entry matches them."""
 _COMMON = frozenset(
     b"access and are associated available became because but can code communication could create current different "
     b"environment feature features find following for found from function give greater have identify image images "
@@ -39,29 +39,29 @@ _COMMON = frozenset(
     b"support system text than that the their there third time train training type use used user using value values "
     b"what where which with world your".split()
 )
-"""Words of anchors that any text holds: looking for the anchors at each of them takes half of the time."""
+"""Words of anchors that are common in any text: trying the anchors at each of them takes half of the time."""
 _UNTELLING = _COMMON | _TROUBLE
 _HITS_KEPT = 5
-"""Entries of one line: those that require facts are decided when the whole log is read."""
+"""Entries kept for one line: those that require facts are decided after the whole log is read."""
 _MANY = 8
-"""Pieces of text that one pattern finds faster than as many searches."""
+"""Number of pieces of text from which on one pattern is faster than separate searches."""
 _TELLING = 4
-"""Letters of a word within an anchor that is looked for in place of one at its ends."""
+"""Fewest letters of a word within an anchor that is used instead of one at its ends."""
 ASCEND = frozenset(b"ascend npu cann hccl".split())
 _CLASSES = ("detail", "unknown")
-"""Kinds of entries that know no more of a line than the class of its failure."""
+"""Kinds of entries that know only the class of a failure."""
 
 
 @dataclass(frozen=True)
 class Hit:
     entry: KnownFailure
     length: int
-    """Characters of the anchor; the longer one is the more telling one."""
+    """Characters of the anchor; a longer one is more specific."""
     names: dict[str, str]
-    """What the pattern captured."""
+    """Captures of the pattern."""
 
     def confirmed_by(self, below: Sequence[str]) -> Hit | None:
-        """The hit, with what follows the words that must stand below its line; None where they do not stand there."""
+        """The hit, with the text after the words that are required below its line; None if the words are missing."""
         words = self.entry.below
         index = next((index for index, each in enumerate(below) if words in each), None)
         if not words or index is None:
@@ -72,11 +72,11 @@ class Hit:
 
 
 class Matcher:
-    """Two steps: a line's words and a piece of an anchor tell whether it is worth a look, then all anchors are tried
-    that have two of its words.
+    """Matches in two steps: a line's words and a piece of an anchor decide whether it is worth reading; then all
+    anchors that share two words with it are tried.
 
-    Words from within an anchor are taken where there are telling ones: those at its ends may be parts of longer names
-    in the line. Else it is the longest that is not a word of trouble, for of lines of trouble there are many.
+    Specific words from within an anchor are preferred: those at its ends may be parts of longer names in the line.
+    Otherwise the longest word is used that is not a word of trouble, because lines of trouble are many.
     """
 
     def __init__(self, entries: Iterable[KnownFailure]) -> None:
@@ -90,7 +90,7 @@ class Matcher:
                 whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
                 inner = [word for word in whole if len(word) >= _TELLING and word not in _UNTELLING]
                 tried = max(inner or words, key=_narrows)
-                # Lines that differ in digits only are worth the same.
+                # Lines that differ only in digits are equally worth reading.
                 rare = max(filter(bytes.isalpha, inner or words), key=_narrows, default=tried)
                 rare = rare if rare not in _COMMON else max(words, key=_is_rare)
                 chunk = _chunk(parts)
@@ -101,25 +101,25 @@ class Matcher:
                 self._by_word.setdefault(tried, []).append((_other(tried, whole), parts, entry))
         self._rare = frozenset(chunks).union(numbered)
         self._chunks = {word: tuple(chunks.get(word, ())) for word in self._rare}
-        """By a word of anchors: of each anchor the longest piece without digits."""
+        """By a word of anchors: the longest piece without digits of each anchor."""
         self._patterns: dict[bytes, re.Pattern[bytes]] = {}
-        """Of words with many such pieces, one that matches any of them; made when a line first holds the word."""
+        """By a word with many such pieces: a pattern of all of them, compiled when a line first contains the word."""
         self._numbered = frozenset(numbered)
-        """Words whose anchors have a number besides, and nothing else."""
+        """Words of anchors that consist of the word and a number."""
         self._anchors = frozenset(self._by_word)
         self._words = self._rare.union(_TROUBLE, ASCEND)
 
     def worth_a_look(self, block: bytes, always: frozenset[bytes]) -> list[bool]:
-        """For each line of `block`: does it look like an error, or hold a piece of an anchor?
+        """For each line of `block`: whether it looks like an error, or contains a piece of an anchor.
 
-        Lines that differ in decimal digits only are worth the same.
+        The result is equal for lines that differ only in decimal digits.
 
         Args:
-            always: any line with one of these words is worth a look; of `ASCEND`.
+            always: words whose lines are always worth reading; a subset of `ASCEND`.
         """
         are_missing = self._words.isdisjoint
         if b"\x1b" in block or b"[0m" in block:
-            # A code of colour would be the beginning of the word behind it.
+            # A colour code would become the beginning of the word after it.
             block = without_colours(block)
         lines = block.split(b"\n")
         words_of = map(bytes.split, block.translate(_WORDS_ONLY).split(b"\n"))
@@ -146,9 +146,9 @@ class Matcher:
         return self._patterns[word].search(lower) is not None
 
     def hits(self, text: str) -> list[Hit]:
-        """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
+        """All entries that match a line, the best first: those that explain most, then the longest anchor."""
         written = text.encode()
-        # Of bytes, which puts only ASCII in lower case: both are equally long.
+        # bytes.lower changes only ASCII: the length stays the same.
         line = written.lower()
         words = frozenset(line.translate(_WORDS_ONLY).split())
         if self._anchors.isdisjoint(words):
@@ -167,15 +167,15 @@ class Matcher:
                 found[entry.id] = Hit(entry, length, _names(entry, text, match))
         ranked = sorted(found.values(), key=rank)
         longest = max(ranked, key=lambda hit: hit.length, default=None)
-        # What is known to be harmless is so although the line holds the words of something worse.
+        # A line that is known as harmless may contain the words of a failure.
         if longest is None or longest.entry.kind != "notice":
             return ranked
-        # Whether one with conditions holds is known when the lines below, or the whole log, are read.
+        # Conditions are decided after the lines below, or the whole log, are read.
         depends = longest.entry.is_conditional or longest.entry.below
         return [longest, *(hit for hit in ranked if hit is not longest)] if depends else [longest]
 
     def confirmed_hits(self, text: str, below: list[str]) -> list[Hit]:
-        """Of a line that is no exception: what is known about it, and the lines `below` do not contradict."""
+        """Hits of a line that is not an exception, as far as the lines `below` confirm them."""
         hits = [
             confirmed
             for hit in self.hits(text)
@@ -184,48 +184,48 @@ class Matcher:
             and hit.entry.kind != "unknown"
             and (confirmed := hit.confirmed_by(below)) is not None
         ]
-        # What stands below has confirmed that the line is harmless.
+        # The lines below have confirmed that the line is harmless.
         return hits[:1] if hits and hits[0].entry.kind == "notice" and hits[0].entry.below else hits
 
     def known_length(self, text: str) -> int:
-        """Length of the longest anchor in a line; 0 where no entry knows more than the class of its failure."""
+        """Length of the longest anchor in a line; 0 if no entry knows more than the class of its failure."""
         return max((hit.length for hit in self.hits(text) if hit.entry.kind not in _CLASSES), default=0)
 
     def known_together(self, line: str, rest: str) -> str | None:
-        """A line with what follows it on the next one, if an entry knows more of both than of that rest alone."""
+        """A line joined with the next one, if an entry matches more of both than of the next one alone."""
         known = self.known_length(rest)
         joined = (line + rest, f"{line.rstrip()} {rest.strip(' │')}".lstrip(" │"))
         return next((whole for whole in joined if self.known_length(whole) > known), None)
 
 
 def rank(hit: Hit) -> tuple[int, bool, int, int, str]:
-    """The smaller, the better it explains its line."""
+    """Sort key: smaller for hits that explain their line better."""
     return hit.entry.weight, hit.entry.general, -hit.entry.conditions, -hit.length, hit.entry.id
 
 
 def best(hits: list[Hit]) -> list[Hit]:
-    """The first of `hits`; at least one that holds whatever else the logs say, if there is one."""
+    """The first of `hits`, up to the first unconditional one at least."""
     certain = next((index for index, hit in enumerate(hits) if not hit.entry.is_conditional), len(hits))
     return hits[: max(_HITS_KEPT, certain + 1)]
 
 
 def with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
-    """The hits; the line's own words besides, where each of the entries depends on what else the logs say."""
+    """The hits, followed by the spare one if all of them depend on conditions."""
     depend = all(hit.entry.is_conditional for hit in hits)
     return [*hits, spare] if depend and spare is not None else hits
 
 
 def names_in(sentence: str) -> list[str]:
-    """The names in braces, in whose place stands what was captured."""
+    """Placeholders (names in braces) of a sentence."""
     return _NAME.findall(sentence)
 
 
 def filled(text: str, names: dict[str, str]) -> str:
-    """`text` with what was captured in place of {name}; what was not captured is left out, with the brackets or the
-    colon before it. Chinese sentences have full-width ones, and no blank after a name.
+    """Replace {name} in `text` by its capture; names without one are removed, with the brackets around them or the
+    colon before them. Chinese sentences have full-width ones, and no blank after a name.
     """
     missing = set(names_in(text)) - names.keys()
-    # Brackets with several names go as a whole where none is known.
+    # Brackets with several names are removed as a whole if none is known.
     text = _BRACKETS.sub(lambda part: part[0] if set(names_in(part[0])) - missing else "", text)
     for name in sorted(missing):
         text = re.sub(rf"^\{{{name}\}}", say("something"), text)
@@ -235,7 +235,7 @@ def filled(text: str, names: dict[str, str]) -> str:
 
 
 def _names(entry: KnownFailure, text: str, match: re.Match[str] | ApiChange | None) -> dict[str, str]:
-    """What `pattern` and `capture` name in the line; the first one counts."""
+    """Captures of `pattern` and `capture` in the line; the first value of a name counts."""
     matches: list[re.Match[str] | ApiChange] = [match] if match else []
     if entry.capture:
         matches += entry.capture.finditer(text)
@@ -248,30 +248,30 @@ def _names(entry: KnownFailure, text: str, match: re.Match[str] | ApiChange | No
 
 
 def _narrows(word: bytes) -> tuple[bool, int]:
-    """The greater, the fewer lines of trouble hold the word."""
+    """Sort key: greater for words that are in fewer lines of trouble."""
     return len(word) > 2 and word not in _TROUBLE, len(word)
 
 
 def _is_rare(word: bytes) -> tuple[bool, int]:
-    """The greater, the fewer lines hold the word."""
+    """Sort key: greater for words that are in fewer lines."""
     return len(word) > 2 and word not in _COMMON, len(word)
 
 
 def _chunk(parts: tuple[bytes, ...]) -> bytes:
-    """The longest piece without digits: every line with the anchor `parts` holds it."""
+    """Longest piece without digits; it is in every line with the anchor `parts`."""
     return max((piece for part in parts for piece in _DIGITS.split(part)), key=len)
 
 
 def _other(word: bytes, words: list[bytes]) -> bytes:
-    """The one of `words`, besides `word`, that the fewest lines hold; `word` itself if there is no other."""
+    """The one of `words`, besides `word`, that is in the fewest lines; `word` itself if there is no other."""
     return max((each for each in words if each != word), key=_narrows, default=word)
 
 
 def _stands_in(parts: tuple[bytes, ...], line: bytes, written: bytes) -> int:
-    """Length of the anchor when its parts stand in `line` in their order, else 0.
+    """Length of the anchor if its parts are in `line` in their order, else 0.
 
     Args:
-        written: the line before it was put in lower case.
+        written: the line in its original case.
     """
     start = 0
     for part in parts:
@@ -285,5 +285,5 @@ def _stands_in(parts: tuple[bytes, ...], line: bytes, written: bytes) -> int:
 
 
 def _is_inside_a_word(at: int, written: bytes) -> bool:
-    """Whether a word goes on at `at`: the port of "reporting" is none, the Error of "OSError" is one."""
+    """Whether `at` is inside a word: "port" in "reporting" is not a word, "Error" in "OSError" is one."""
     return written[at - 1 : at + 1].isalpha() and written[at - 1 : at + 1].islower()

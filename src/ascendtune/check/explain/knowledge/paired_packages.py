@@ -1,5 +1,5 @@
-"""Packages that on Ascend go together in one release each, and those of which makers of accelerators have builds of
-their own: a command that installs the release of PyPI alone breaks them."""
+"""Packages whose releases must match on Ascend, and packages for which makers of accelerators have their own builds: a
+command that installs PyPI's release of one package breaks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascendtune.check.explain.language import say
 class _Twin:
     name: str
     releases: str
-    """Where the pairs are listed."""
+    """Page that lists the matching releases."""
 
 
 _TWINS = {
@@ -29,20 +29,20 @@ _CHANGE = re.compile(
     rf"(?P<library>{_NAMES})(?P<bound>[<>=!~][^\s'\"`;,)]*)?(?P=quote)(?![\w-])"
     r"(?P<rest>(?: torch(?:vision|audio))*)(?P<index> --(?:extra-)?index-url https://download\.pytorch\.org/whl/cu\w+)?"
 )
-"""A command that installs such a package."""
+"""A command that installs one of them."""
 _TRITON = "triton"
-"""On Ascend the module of this name comes from another package, over which its wheel of PyPI would be written."""
+"""On Ascend another package contains the module of this name; PyPI's wheel would overwrite it."""
 _OF_ASCEND_ALSO = ("vllm", _TRITON)
-"""Of failures of these alone a log seldom tells whether the machine has NPUs,"""
+"""Packages whose failures seldom show whether the machine has NPUs."""
 _OF_CUDA = re.compile(r"cuda|nvidia|nccl|cudnn|cublas|xformers|marlin|flash_attn|flashinfer", re.IGNORECASE)
-"""unless it has words of the other kind."""
+"""Words of machines without NPUs."""
 _FOR_MANY_CHIPS = re.compile(r"\bflag_?(?:gems|tree)\b", re.IGNORECASE)
-"""Packages that bring the module triton for chips of many vendors, or are used with it."""
+"""Packages that contain the module triton for chips of many vendors, or are used with it."""
 _MADE_FOR_CUDA = re.compile(
     r"pip install (?:(?:-\S+ )*['\"]?(?P<package>xformers|flashinfer-python|transformer[-_]engine)|[^;`；]*?"
     r"(?<![\w-])flash[-_]attn)(?!\w)"
 )
-"""A command that installs what Ascend has nothing of: by name, or flash-attn."""
+"""A command that installs a package that Ascend does not have: by name, or flash-attn."""
 _OF_ASCEND = re.compile(r"ascend|(?<![a-z])npu|昇腾", re.IGNORECASE)
 
 _WHICH_TRITON = (
@@ -53,7 +53,7 @@ _WHICH_TRITON = (
 
 
 def releases_of_pair(one: str, other: str) -> str | None:
-    """Where the releases that go together are listed; None if the two packages are not such a pair."""
+    """Page that lists the matching releases of two packages; None if they are not such a pair."""
     names = {one.replace("-", "_"), other.replace("-", "_")}
     return next((twin.releases for name, twin in _TWINS.items() if names == {name, twin.name.replace("-", "_")}), None)
 
@@ -68,7 +68,8 @@ _MAKERS = {
     "intel": "Intel (https://download.pytorch.org/whl/xpu)",
     "jetson": "NVIDIA for Jetson (https://pypi.jetson-ai-lab.io)",
 }
-"""By the value of the fact `accelerator`: who builds torch and what stands on it for these devices, and where."""
+"""By the value of the fact `accelerator`: the maker that builds torch and its dependents for these devices, and the
+source of its builds."""
 _BUILT_BY_MAKERS = re.compile(
     r"pip install (?!.*(?:rocm|/xpu|jetson))(?:-\S+ )*['\"]?"
     r"(?P<library>torch|triton|vllm|sglang|xformers|cupy[\w-]*)"
@@ -81,7 +82,7 @@ _NEWEST = re.compile(
     r"(?P<name>transformers|torch|vllm|sglang|numpy|huggingface_hub|tokenizers|datasets|protobuf|pydantic|triton)"
     r"(?=[\s,;:.)，；：。）]|$)"
 )
-"""A command that takes the newest release, whatever it is, of a package that many others are written for."""
+"""A command that installs the newest release of a package on which many others depend."""
 _TELLS_LIMIT = re.compile(r"pip check|--no-deps|--dry-run|requirements|[<=]=?\d|that (?:belong|fit)|its release names")
 _CHECK = (
     "{remedy} (after the upgrade `pip check`: does it name a package that needs an older {name}? then the newest "
@@ -91,7 +92,7 @@ _CHECK = (
 
 _FLASH_ATTENTION = re.compile(r"(?!.*(?:wheel|releases|\.whl|ROCm)).*pip install [^;`；]*\bflash[-_]attn\b")
 _LONG = 200
-"""Characters of a remedy beside which no note has room: an answer has twelve lines."""
+"""Characters of a remedy from which on no note is added to it: an answer has twelve lines."""
 _WHEEL = (
     "{remedy} (a wheel for your torch, CUDA and Python from https://github.com/Dao-AILab/flash-attention/releases "
     "spares a compilation of up to an hour)"
@@ -99,14 +100,14 @@ _WHEEL = (
 
 
 def with_notes(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
-    """The remedies, with what is to be kept in mind where they install packages; see the functions below."""
+    """Add notes to remedies that install packages; see the functions below."""
     is_ascend = names_ascend and "nvidia" not in facts.get("accelerator", ())
     checked = with_check(remedies)
     return with_pairs(checked if is_ascend else with_wheel(checked), texts, facts, names_ascend=names_ascend)
 
 
 def with_wheel(remedies: tuple[str, ...]) -> tuple[str, ...]:
-    """The remedies; the first that installs flash-attn says what spares its compilation."""
+    """Add a note on prebuilt wheels to the first remedy that installs flash-attn."""
     index = next((index for index, each in enumerate(remedies) if _FLASH_ATTENTION.match(each)), None)
     if index is None or len(remedies[index]) > _LONG:
         return remedies
@@ -114,8 +115,8 @@ def with_wheel(remedies: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def with_check(remedies: tuple[str, ...]) -> tuple[str, ...]:
-    """The remedies; the first that takes the newest release of a package that others depend on says how to tell
-    whether they go with it."""
+    """Add a compatibility check to the first remedy that installs the newest release of a package that others depend
+    on."""
     for index, remedy in enumerate(remedies):
         newest = _NEWEST.search(remedy)
         if newest is not None:
@@ -127,15 +128,15 @@ def with_check(remedies: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def with_pairs(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
-    """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend, and where they
-    change what a maker of accelerators builds anew, whose build it has to be.
+    """Add a note on Ascend to remedies that change one package of a pair, and the required build to remedies that
+    change a package which a maker of accelerators builds itself.
 
-    In logs that speak of Ascend the commands install both packages of the pair.
+    In logs of Ascend the commands install both packages of the pair.
 
     Args:
-        texts: what the logs say.
-        facts: of the logs.
-        names_ascend: whether the logs speak of Ascend.
+        texts: texts of the logs.
+        facts: facts of the logs.
+        names_ascend: whether the logs name Ascend.
     """
     if (of_maker := _build_of_maker(remedies, facts)) is not None:
         return (of_maker, *remedies)
@@ -180,7 +181,7 @@ def _together(library: str) -> str:
 
 
 def _on_ascend(remedies: tuple[str, ...]) -> tuple[str, ...]:
-    """The remedies with both packages of a pair, and without those that install what is made for CUDA."""
+    """Let the remedies install both packages of a pair, and remove those that install packages for CUDA."""
     pairs = tuple(_CHANGE.sub(_of_both, remedy) for remedy in remedies)
     for_cuda = next(filter(None, map(_MADE_FOR_CUDA.search, pairs)), None)
     if for_cuda is None:
@@ -206,7 +207,7 @@ def _names(package: str, remedy: str) -> bool:
 
 
 def _is_change(command: re.Match[str]) -> bool:
-    """Whether another release may be installed, and not the same one anew; or the one of another vendor."""
+    """Whether a command may install another release or another vendor's build, and not only reinstall the same one."""
     is_upgrade = any(option in command["options"].split() for option in ("-U", "--upgrade"))
     is_anew = "--force-reinstall" in command["options"]
     is_bound = command["bound"] is not None and not is_anew
@@ -214,7 +215,7 @@ def _is_change(command: re.Match[str]) -> bool:
 
 
 def _of_both(command: re.Match[str]) -> str:
-    """The command with both packages of the pair, and without the index of builds for CUDA."""
+    """Let the command install both packages of the pair, without the index of builds for CUDA."""
     if not _is_change(command) or _names(_TWINS[command["library"]].name, command.string):
         return command[0]
     library, bound = command["library"], command["bound"] or "==VERSION"
@@ -226,7 +227,7 @@ def _of_both(command: re.Match[str]) -> str:
 
 
 def _build_of_maker(remedies: tuple[str, ...], facts: Facts) -> str | None:
-    """Whose build is to be installed, where the log shows one maker whose devices PyPI's builds do not know."""
+    """Note on the build to install, if the log shows one maker whose devices PyPI's builds do not support."""
     shown = facts.get("accelerator", ())
     change = next(filter(None, map(_BUILT_BY_MAKERS.search, remedies)), None)
     if change is None or len(shown) != 1 or shown[0] not in _MAKERS:

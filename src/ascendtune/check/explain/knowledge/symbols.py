@@ -1,4 +1,4 @@
-"""Which library an undefined symbol belongs to, by its name."""
+"""Libraries of undefined symbols, by the symbols' names."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ _OF_PREFIX = {
     "hwloc": "hwloc_",
     "libaio": "io_(?:setup|submit|getevents|destroy|cancel)",
 }  # fmt: skip
-"""By library: the beginnings of the names of its functions."""
+"""By library: pattern of the beginnings of its functions' names."""
 _C_PLUS_PLUS, _PYTHON = "libstdc++", "Python"
 _PROVIDERS = {provider: re.compile(rf"(?:{beginning})") for provider, beginning in _OF_PREFIX.items()}
 
 
 def name_provider(hit: Hit, text: str) -> None:
-    """Add to the names of `hit`, if it is of an undefined symbol, what it belongs to and what to do about it.
+    """If `hit` is an undefined symbol, add its library and a remedy to the names.
 
     Args:
-        text: the line, which may name the whole path of the library that needs the symbol.
+        text: the line, which may contain the whole path of the library that needs the symbol.
     """
     if hit.entry.id != _ENTRY:
         return
@@ -100,7 +100,7 @@ def name_provider(hit: Hit, text: str) -> None:
 
 
 def provider_of(symbol: str) -> str:
-    """The library that should have a symbol; empty if its name does not say."""
+    """Library that should contain a symbol; empty if its name does not show it."""
     if _OF_STANDARD.match(symbol):
         return _C_PLUS_PLUS
     if _MANGLED.match(symbol):
@@ -109,7 +109,7 @@ def provider_of(symbol: str) -> str:
 
 
 def demangled(symbol: str) -> str:
-    """The names in a symbol of C++, as a::b::c without arguments; a symbol of C as it is."""
+    """Names in a C++ symbol, as a::b::c without arguments; a C symbol unchanged."""
     match = _MANGLED.match(symbol)
     if match is None:
         return symbol
