@@ -1,1 +1,1 @@
-"""What went wrong, by the logs? The first cause, not its last echo."""
+"""Why did the job fail? The first cause in the logs, not its last echo."""

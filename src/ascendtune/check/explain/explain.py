@@ -1,4 +1,4 @@
-"""Logs in, explanation out: what failed first, where, why, and what to do about it."""
+"""Explains logs: the first failure, its place, its cause, and the remedies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from ascendtune.core.errors import NoVerdict
 from ascendtune.core.imports import uncollected_imports
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
-"""Where CANN writes what it does not print; one file a process."""
+"""CANN's own logs, one file for each process."""
 _PLOGS = "/debug/plog/"
 
 _COMPARE = (
@@ -57,10 +57,10 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
 
     Args:
-        is_here: the logs were written on this machine; of a run on this host alone that is known.
+        is_here: the logs were written on this machine; known for a run on this host alone.
 
     Raises:
-        InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
+        InputError: a file cannot be read, or is not text; a directory contains neither a run nor logs.
     """
     scanned, unread, runs = reading.read(names, _matcher())
     scans = tuple(scanned)
@@ -68,7 +68,7 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     stop = next((run.stop for run in runs if run.stop), None)
     facts, found = _weigh(scans, cause)
     if (plogs := [log for run in runs for log in run.plogs]) and found.first is not None and is_of_cann(found.first):
-        # Of other failures CANN's own logs hold consequences, and errors that it survives.
+        # For other failures CANN's own logs contain only consequences, and errors that the job survived.
         scans += tuple(Scan(log, _matcher()).run() for log in plogs)
         facts, found = _weigh(scans, cause)
     if cause is not None and found.first is None and found.rank is None:
@@ -89,19 +89,19 @@ class Explanation:
     verdict: Diagnosis
     scans: tuple[Scan, ...]
     facts: Facts
-    """Variables, versions, ports and sizes that were read from the logs."""
+    """Variables, versions, ports and sizes in the logs."""
     run_cause: dict[str, Any] | None = None
-    """`exit_cause` of run.json, where a run was asked about."""
+    """`exit_cause` of run.json, if a run is explained."""
     stop: dict[str, Any] | None = None
-    """The same, of a run that ended because it was asked to."""
+    """`exit_cause` of run.json, if the run was asked to stop."""
     is_running: bool = False
-    """A run that was asked about is under way."""
+    """Whether the explained run is in progress."""
     is_here: bool = False
-    """The logs were written on this machine: what the remedies name can be looked at."""
+    """Whether the logs were written on this machine, so that its state can be checked."""
     unread: tuple[Unread, ...] = ()
-    """Files of a directory that may be logs, and were not read."""
+    """Files of a directory that may be logs and were not read."""
     attempts: Attempts | None = None
-    """The launcher started the job again after the failure, and it came to its end."""
+    """Later attempt that finished, after the launcher restarted the failed job."""
 
     @property
     def is_healthy(self) -> bool:
@@ -109,27 +109,27 @@ class Explanation:
 
     @property
     def is_empty(self) -> bool:
-        """There was nothing to read, and nothing else is known."""
+        """Whether the logs are empty, and nothing else is known."""
         return bool(self.scans) and not self._is_known and all(scan.is_empty for scan in self.scans)
 
     @property
     def _is_known(self) -> bool:
-        """How a run ended, or that it has not, is known without its logs."""
+        """Whether the state of a run is known without its logs."""
         return bool(self.run_cause or self.stop or self.is_running)
 
     @property
     def cut_off(self) -> str:
-        """Which compressed log could not be read to its end, and how far it was read; empty if all were."""
+        """Sentence on a compressed log that could not be read to its end; empty if all were."""
         return reading.cut_off(self.scans)
 
     def reading_notes(self) -> list[str]:
-        """What was not read."""
+        """Notes on files and lines that were not read."""
         return reading.notes(self.scans, self.unread, is_found=not self.is_healthy)
 
     @property
     def exit_code(self) -> int:
-        """0: no failure, or one after which a later attempt finished; 1: a failure; 4: there was nothing to read, or
-        not all, and no failure in what was read."""
+        """0: no failure, or one after which a later attempt finished; 1: a failure; 4: the logs are empty or could not
+        be read completely, and no failure was found."""
         if not self.is_healthy:
             return 0 if self.attempts is not None else 1
         return NoVerdict.exit_code if self.is_empty or (self._no_verdict and not self._is_known) else 0
@@ -144,17 +144,17 @@ class Explanation:
 
     @property
     def stall(self) -> Stall | None:
-        """Of logs without a failure: one that ends where ranks that wait for each other would."""
+        """A log without a failure that ends at a place where ranks may wait for each other."""
         return stalled_at_start(self.scans) if self.is_healthy and not self._is_known else None
 
     @property
     def sureness(self) -> str:
-        """The certainty of the first cause, as a phrase."""
+        """Certainty of the first cause, as a phrase."""
         return sureness_of(self.verdict, self.scans)
 
     @property
     def to_collect(self) -> tuple[str, ...]:
-        """What to gather next where nothing is known."""
+        """Information to collect next, if nothing is known."""
         log = (
             "the log of every rank"
             if is_of_ranks(self.verdict.first, self.verdict.rank, self.facts)
@@ -174,7 +174,7 @@ class Explanation:
 
     @property
     def plog(self) -> str | None:
-        """Where CANN writes more, if the logs name Ascend."""
+        """Path of CANN's own logs, if the logs name Ascend."""
         return PLOG if names_ascend(self.scans) else None
 
     @property
@@ -182,14 +182,14 @@ class Explanation:
         return may_be_of_device(self.verdict.first, self.scans, self.facts)
 
     def headline(self) -> str:
-        """One sentence: what, and on which rank; what came of it, where the job was started again."""
+        """One sentence: the failure and its rank, and the result of a later attempt if there was one."""
         return self._failure() if self.attempts is None else self.attempts.told(self._failure())
 
     def _failure(self) -> str:
         if self.verdict.first is not None:
             return headline_of(self.verdict.first, self.verdict, self.facts)
         if self.run_cause is not None:
-            # The sentence of a cause that was seen from outside names its rank.
+            # The sentence of such a cause names its rank.
             is_named = self.run_cause.get("kind") in SEEN_FROM_OUTSIDE
             return str(self.run_cause["what"]) + ("" if is_named else culprit_of(self.verdict))
         if self.stop:
@@ -203,18 +203,18 @@ class Explanation:
         return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
 
     def findings(self) -> list[Finding]:
-        """The first cause in the form that all checks share."""
+        """The first cause in the common form of all checks."""
         first = self.verdict.first
         if first is None and self.run_cause is None:
             return []
         code = first.entry.id if first else "run"
         evidence = (f"{first.where}: {first.quote}",) if first else ()
-        # A job of which a later attempt finished has not failed.
+        # A job whose later attempt finished has not failed.
         status: Status = "failure" if self.exit_code else "warning"
         return [Finding(code, status, self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
 
     def remedies(self) -> tuple[str, ...]:
-        """What to do; what is to be tried first comes first."""
+        """Remedies, in the order in which to try them."""
         texts = texts_of(self.scans)
         remedies = with_environment(self._remedies(), self.verdict, self.scans)
         first = self.verdict.first
@@ -224,7 +224,7 @@ class Explanation:
         return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 
     def remedies_here(self, event: Event) -> tuple[str, ...]:
-        """The remedies of any event's entry, as they hold where the job ran."""
+        """Remedies of any event's entry, for the system where the job ran."""
         return fitted(event.remedies, event.entry, self.facts)
 
     def _remedies(self) -> tuple[str, ...]:
@@ -256,13 +256,12 @@ class Explanation:
         return remedies
 
     def _names_values(self, reason: str) -> bool:
-        """Whether the headline quotes a reason that an operator or HCCL gave, and not only how a call of the runtime
-        ended: of a time-out there are no inputs to compare.
-        """
+        """Whether the headline quotes a reason of an operator or HCCL, not only the state of a runtime call: a
+        time-out has no inputs to compare."""
         return bool(reason) and reason in self._failure() and not cann_reason.is_of_runtime(reason)
 
     def now(self) -> tuple[str, ...]:
-        """What the remedies name, as it is on this machine."""
+        """State of this machine, as far as the remedies depend on it."""
         first = self.verdict.first
         if not self.is_here or first is None or self.verdict.missing is not None:
             return ()

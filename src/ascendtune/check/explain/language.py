@@ -1,4 +1,4 @@
-"""The sentences of explain, in English or Chinese."""
+"""Sentences of explain, in English or Chinese."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first used: a log uses few of the knowledge's thousand."""
+"""Regular expressions that are compiled at first use: a log needs few of the knowledge's thousands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 
 
 class LazyPattern:
-    """A pattern that is compiled when it is first used. The tests compile all of the knowledge: no mistake waits."""
+    """A pattern that is compiled at first use. The tests compile all patterns of the knowledge and so find errors."""
 
     def __init__(self, text: str, flags: int = 0) -> None:
         self._text, self._flags = text, flags
@@ -19,7 +19,7 @@ class LazyPattern:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of its groups."""
+        """Names of its groups."""
         return frozenset(self._compiled.groupindex)
 
     def search(self, text: str) -> re.Match[str] | None:

@@ -1,4 +1,4 @@
-"""Reads logs; what could not be read is named, so that silence about it is not taken for an all-clear."""
+"""Reads logs; files that could not be read are reported, because they may contain a failure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ _SHOWN = 3
 
 
 def read(names: Sequence[str], matcher: Matcher) -> tuple[list[Scan], list[Unread], list[Newest]]:
-    """What log files, run directories and directories of logs say, and which of their files were not read.
+    """Read log files, run directories and directories of logs.
+
+    Returns:
+        The scans, the files that were not read, and the newest attempts of the runs.
 
     Raises:
-        InputError, PermissionError: a log that was named, or all logs of a directory, cannot be read.
+        InputError, PermissionError: a named log, or all logs of a directory, cannot be read.
     """
     scans, unread = list[Scan](), list[Unread]()
     runs: list[Newest] = []
@@ -49,7 +52,7 @@ def read(names: Sequence[str], matcher: Matcher) -> tuple[list[Scan], list[Unrea
 
 
 def _read_all(logs: Sequence[Log], matcher: Matcher, unread: list[Unread]) -> Iterator[Scan]:
-    """The logs of a directory; one that cannot be read is passed over, and added to `unread`."""
+    """Read the logs of a directory; a log that cannot be read is skipped and added to `unread`."""
     are_read, last = False, logs[-1]
     for log in logs:
         scan = Scan(log.name, matcher, earlier=log.earlier)
@@ -79,7 +82,7 @@ def sources_as_json(scans: Sequence[Scan]) -> list[dict[str, Any]]:
 
 
 def cut_off(scans: Sequence[Scan]) -> str:
-    """Which compressed log could not be read to its end, and how far it was read; empty if all were."""
+    """Sentence on a compressed log that could not be read to its end; empty if all were."""
     cut = next((scan for scan in scans if scan.parts.cut_off[0]), None)
     if cut is None:
         return ""
@@ -89,7 +92,7 @@ def cut_off(scans: Sequence[Scan]) -> str:
 
 
 def no_verdict(scans: Sequence[Scan], unread: Sequence[Unread]) -> str:
-    """Why no failure in what was read is no all-clear; empty if it is one."""
+    """Reason for which the absence of failures is not conclusive; empty if it is."""
     if cut := cut_off(scans):
         return cut if all(scan.is_empty for scan in scans) else say(_NO_ALL_CLEAR, cut_off=cut)
     names = [each.name for each in unread if each.may_matter]
@@ -97,7 +100,8 @@ def no_verdict(scans: Sequence[Scan], unread: Sequence[Unread]) -> str:
 
 
 def notes(scans: Sequence[Scan], unread: Sequence[Unread], *, is_found: bool) -> list[str]:
-    """What was not read, for the report; where a failure was found, without what is hardly a log of the job."""
+    """Files and lines that were not read, for the report; if a failure was found, without copies, links and files that
+    are not named like logs."""
     by_reason: dict[str, list[str]] = {}
     for each in unread:
         if is_found and each.why in (IS_COPY, IS_LINK, IS_UNNAMED):

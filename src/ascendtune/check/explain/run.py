@@ -1,4 +1,4 @@
-"""The newest attempt of a run directory: whether it runs, where its logs begin, why it ended."""
+"""The newest attempt of a run directory: its state, its logs, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ class Newest:
     """The newest attempt of a run."""
 
     logs: tuple[tuple[str, int], ...] = ()
-    """Files, each with the byte at which the attempt begins: what stands before is of earlier ones."""
+    """Files, each with the offset in bytes at which the attempt begins; earlier attempts are before it."""
     cause: Cause | None = None
-    """Why it failed: `exit_cause` of run.json."""
+    """Cause of its failure: `exit_cause` of run.json."""
     stop: Cause | None = None
-    """The same, where it was asked to stop."""
+    """`exit_cause` of run.json, if it was asked to stop."""
     is_running: bool = False
     is_here: bool = False
-    """All its processes were on this machine."""
+    """Whether all its processes were on this machine."""
     plogs: tuple[str, ...] = ()
-    """CANN's own logs of its ranks, as far as they are on this machine."""
+    """CANN's own logs of its ranks on this machine."""
 
 
 def newest_attempt(run: RunDir) -> Newest:
-    """Raises:
-    MachineError: run.json is damaged.
+    """Read the newest attempt of a run.
+
+    Raises:
+        MachineError: run.json is damaged.
     """
     record, job = run.read(), _newest_job(run)
     state = state_of(job) if job is not None else "unknown"
@@ -49,11 +51,11 @@ def newest_attempt(run: RunDir) -> Newest:
     if state == "running":
         return Newest(tuple(_logs(run, job)), is_running=True, is_here=is_here, plogs=plogs)
     if record["state"] == "finished":
-        # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
+        # Failures in its logs belong to earlier attempts, or to ranks that a stop interrupted.
         return Newest()
     cause = record.get("exit_cause")
     if job is not None and state == "lost" and (cause is None or record["state"] == "stopped"):
-        # Workers whose starter has ended are asked to stop: that is not the cause.
+        # Workers are asked to stop after their starter has ended: that is not the cause.
         return Newest(tuple(_logs(run, job)), _vanished(job, cause), is_here=is_here, plogs=plogs)
     if record["state"] == "stopped":
         return Newest(stop=cause or _stopped())
@@ -68,7 +70,7 @@ def _newest_job(run: RunDir) -> Job | None:
 def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
     for path in sorted(run.logs.glob("*.log")):
         before = job.log_sizes.get(path.name, 0) if job is not None else 0
-        # A file that has become shorter is another file.
+        # A shorter file is a new file.
         yield str(path), before if before <= path.stat().st_size else 0
 
 
@@ -99,7 +101,7 @@ def _vanished(job: Job, stop: Cause | None) -> Cause:
 
 
 def _stopped() -> Cause:
-    """For a job that was killed before its workers could write: it has recorded nothing."""
+    """Cause for a job that was killed before its workers could record one."""
     error = Stopped(
         say("the run was asked to stop"),
         remedy=say("the same command resumes from its newest checkpoint"),

@@ -1,1 +1,1 @@
-"""What happened, and did the job outlive it? Lines as events, each with what is known of it."""
+"""Which failures happened, and which did the job survive? Lines as events, each with its known failure."""

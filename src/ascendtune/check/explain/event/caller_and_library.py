@@ -1,4 +1,4 @@
-"""Who called whom: the package whose code an exception ended, and the library of what it used."""
+"""Caller and library: the package whose code an exception ended, and the library of the function or class it used."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ascendtune.check.explain.traceback.trace import Trace
 
 _CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
 _OF_MODELS = re.compile(r"(?:Model|For[A-Z]\w+|Attention|MLP|Layer|Norm|Embedding)$")
-"""Classes that servers and trainers write anew under the same name: only the frames tell whose it is."""
+"""Classes that servers and trainers reimplement under the same name: only the frames identify the library."""
 _OF_VLLM_ASCEND = re.compile(r"(?:Ascend|NPU)[A-Z_]\w+")
 _BESIDE = re.compile(rf"`pip show \{{{IMPORTER}\}} ([\w-]+)")
-"""In a remedy: the package that is named besides the one whose code an exception ended."""
+"""In a remedy: the package that is named in addition to the caller."""
 _MUCH = 3
 EXTENDED = {
     "vllm_ascend": "vllm",
@@ -30,7 +30,7 @@ EXTENDED = {
     "mindspeed": "megatron-core",
     "mindspeed_llm": "megatron-core",
 }
-"""Packages that put themselves in place of parts of another one, of which they are made for one release."""
+"""Packages that replace parts of another one, and are made for one release of it."""
 SUBCLASSED = {
     "transformers": ("trl", "ms_swift", "swift", "llamafactory", "unsloth", "optimum", "sentence_transformers"),
     "trl": ("ms_swift", "swift", "llamafactory", "unsloth"),
@@ -45,7 +45,7 @@ _MODULES = {
     "numpy": "numpy",
     "transformers": "transformers",
 }
-"""Names by which code calls a library's functions."""
+"""Names of modules in code, with their libraries."""
 _ONE_WORD = re.compile(r"[A-Z][a-z]+\d*")
 _OF_TRAININGS = (
     "transformers",
@@ -59,25 +59,25 @@ _OF_TRAININGS = (
     "diffusers",
 )
 _HANDED_ON = re.compile(r"\*\*\w")
-"""In a line of code: a call with arguments that the calling function was given itself."""
+"""In a line of code: a call that passes on the arguments of the calling function."""
 
 
 @dataclass(frozen=True)
 class _Owner:
-    """A library with the modules that it brings."""
+    """A library with its modules."""
 
     library: str
     modules: tuple[str, ...]
 
 
 def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
-    """The package whose code an exception ended, and the library of what it used, where the entry speaks of it; empty
-    if unknown."""
+    """Package whose code an exception ended, and library of the function or class that it used, if the entry names it;
+    empty if unknown."""
     if (library := hit.names.get("module", "").partition(".")[0]) and names_fix(hit):
         return trace.importer_of(library), library
     importer = trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else "")
     if importer and any(importer in _BESIDE.findall(remedy) for remedy in hit.entry.remedies):
-        # The sentences name it besides its caller.
+        # The sentences name it in addition to its caller.
         importer = trace.importer_of(importer)
     used = used_in(hit)
     if not used or f"{{{OWNER}}}" not in hit.entry.what:
@@ -86,7 +86,7 @@ def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
     if owner or not importer or "function" not in hit.names:
         return importer, owner
     if "argument" in hit.names and (_is_of(used, importer) or _hands_on(trace, importer)):
-        # The package only handed on what its own caller gave it.
+        # The package only passed on the arguments of its own caller.
         return trace.importer_of(importer), importer
     if owners_of(used):
         return importer, ""
@@ -94,13 +94,13 @@ def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
         return importer, named
     if _is_private_function(used, trace.code):
         return importer, ""
-    # A package calls back what its own caller has given it.
+    # A package calls back a function of its own caller.
     callers = (name for name in SUBCLASSED.get(importer, ()) if any(f"/{name}/" in file for file in trace.files))
     return importer, next(callers, say(OWN_CODE) if is_own(trace.files[0]) else "")
 
 
 def _is_private_function(used: str, code: str) -> bool:
-    """Whether a package called a function by a bare name which its module keeps to itself: none that a user gave it."""
+    """Whether a package called a private function of its own module by a bare name, not a user's function."""
     is_private = re.fullmatch(r"_(?!_)\w+", used) is not None
     return is_private and re.search(rf"\.{used}\(", code) is None
 
@@ -110,7 +110,7 @@ def _hands_on(trace: Trace, package: str) -> bool:
 
 
 def _is_of(name: str, package: str) -> bool:
-    """Whether the tables have the class of this package, and of no other."""
+    """Whether the tables have the class for this package, and for no other."""
     return {module for owner in owners_of(name) for module in owner.modules} == {package}
 
 
@@ -119,17 +119,17 @@ def names_fix(hit: Hit) -> bool:
 
 
 def used_in(hit: Hit) -> str:
-    """The function or class that the message names."""
+    """Function or class in the message."""
     return hit.names.get("function") or hit.names.get("object", "")
 
 
 def library_of(name: str, importer: str, files: Sequence[str], code: str = "") -> str:
-    """The distribution of a class, function or method that code of another package used; empty if unknown.
+    """Distribution of a class, function or method that code of another package used; empty if unknown.
 
     Args:
-        importer: the package whose code used it; empty for code of one's own.
-        files: those of the traceback; of several libraries with such a class the one that has one of them.
-        code: the line that used it.
+        importer: package whose code used it; empty for the user's own code.
+        files: files of the traceback, which decide between several libraries with such a class.
+        code: line of code that used it.
     """
     owner_class, _, method = name.partition(".")
     if _OF_VLLM_ASCEND.fullmatch(owner_class) and (importer == "vllm" or any("/vllm/" in file for file in files)):
@@ -148,19 +148,19 @@ def library_of(name: str, importer: str, files: Sequence[str], code: str = "") -
 
 
 def _is_word(name: str, owners: Counter[_Owner]) -> bool:
-    """Whether a class is called by one common word (Layout, Image), as those of any package may be; only where no frame
-    is in a library does one of the few that trainings are made of count for such a name."""
+    """Whether a class is named by one common word (Layout, Image), which any package may use; False if a library that
+    is usual in training has it."""
     return _ONE_WORD.fullmatch(name) is not None and not any(owner.library in _OF_TRAININGS for owner in owners)
 
 
 def _stands_out(owners: Counter[_Owner]) -> bool:
-    """Whether one library has many more names of the class than any other that has a class of that name."""
+    """Whether one library has many more rows for the class than any other library with such a class."""
     first, second = ([*sorted(owners.values(), reverse=True), 0, 0])[:2]
     return first > _MUCH * second
 
 
 def owners_of(name: str) -> Counter[_Owner]:
-    """The libraries that have a class of this name, or the class of this method, each with its rows in the tables."""
+    """Libraries with a class of this name, or with the class of this method, and their rows in the tables."""
     return _owners().get(name.partition(".")[0], Counter())
 
 

@@ -1,4 +1,4 @@
-"""An event of a log: its place, its speaker, its time, and what is known about it."""
+"""An event of a log: its place, its speaker, its time, and the entry that matches it."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from ascendtune.check.explain.traceback.cann_reason import PROCESS, TIME
 from ascendtune.check.explain.traceback.trace import Trace
 
 CODE = "python-code"
-"""The family of plain mistakes."""
+"""Family of plain mistakes in code."""
 _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)(?:'|--?)\w")
 _STAMP = re.compile(rf"{PROCESS} ?(?:{TIME} ?)?|(?<=: ){TIME} ")
-"""The process id and time that CANN writes between a code and its message."""
+"""Process id and time that CANN writes between a code and its message."""
 _FEW_WORDS = 8
 _QUOTED = re.compile(r"`[^`]+`")
 _ASSIGNED = re.compile(r"(?<=[A-Za-z_]=)\{\w+\}|(?<=--)[\w-]+[ =]\{\w+\}")
-"""A name that is a command's value, outside of such quotes: it is not left out, for what remains is not a command."""
+"""A name as a command's value outside of backticks; it is not removed, because the rest would not be a command."""
 
 _INJECTS = re.compile(r"[`$;&|<>\n\"'!]|^-[^=]*=")
-"""Text that would begin another command, or is an option with a value, as ssh's for a command that it runs."""
+"""Text that would begin another command, or an option with a value, such as ssh's for a command to run."""
 
 _CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) \{{{IMPORTER}\}}(?=[`; ])")
-"""In a command that names another package besides the one that calls it, which a traceback may not tell."""
+"""A command that names a package and its caller, which the traceback may not show."""
 _TWICE = re.compile(r"(`pip show [^`;]*?(?<![\w-])([\w-]+)) \2(?=[ `;])")
-"""A command that names one package twice, once as the caller and once as the library."""
+"""A command that names one package twice, as the caller and as the library."""
 _BESIDE_CALLER = re.compile(rf"(`pip show )\{{{IMPORTER}\}} (?=[\w-]|\{{\w+\}})")
 _UPGRADE = f"pip install -U {{{IMPORTER}}}"
 _OF_CALLER = f"of {{{IMPORTER}}}"
 _FUNCTION = "{function} is code of yours"
 _NAMED = re.compile(rf" ?[(（]{{{IMPORTER}}}[)）]")
-"""The caller's name beside the words for it."""
+"""The caller's name in brackets after a description."""
 
 _TYPE = r"(?:NoneType|None|str|dict|list|tuple|int|float|bool|ndarray|…Output|an image|图像)"
 _OF_TYPES = rf"(?P<types>{_TYPE}(?:(?:, | or |、|\s?或)\s?{_TYPE})*)(?:: |：)"
-"""The beginning of a clause that holds for values of these types."""
+"""Beginning of a clause for values of these types."""
 _BETWEEN = re.compile(rf"(?P<sign>; |；)(?={_OF_TYPES.replace('?P<types>', '?:')})")
 _GIVEN = ("type", "given", "found", "got")
-"""Names under which entries capture the type of a value."""
+"""Names that entries use to capture the type of a value."""
 
 
 def _of_type(cause: str, names: dict[str, str]) -> str:
-    """A cause without its clauses for values of other types than those that the message names."""
+    """Remove the clauses of a cause that are for other types than the one in the message."""
     given = next(filter(None, map(names.get, _GIVEN)), "")
     if not given or not re.match(_OF_TYPES, cause):
         return cause
@@ -62,12 +62,12 @@ def _names_any(types: str, given: str) -> bool:
 
 
 def without_stamp(text: str) -> str:
-    """A message of CANN without its process and time."""
+    """Remove process and time from a CANN message."""
     return _STAMP.sub("", text)
 
 
 def _is_word(name: str, value: str | None, remedy: str) -> bool:
-    """Whether a captured value may stand in the commands of a remedy."""
+    """Whether a captured value may be inserted into the commands of a remedy."""
     if value is None or _INJECTS.search(value):
         return False
     return " " not in value or re.search(rf"[\"']\{{{name}\}}", remedy) is not None
@@ -76,12 +76,12 @@ def _is_word(name: str, value: str | None, remedy: str) -> bool:
 @dataclass
 class Event:
     text: str
-    """The line without what launchers put before it, cut where it is very long."""
+    """The line without prefixes; shortened if it is very long."""
     source: str
     number: int
     """Line number, from 1."""
     last: int
-    """Where the same was said last."""
+    """Number of the line with the last repetition."""
     speaker: str
     rank: int | None
     device: int | None
@@ -90,48 +90,48 @@ class Event:
     hit: Hit
     trace: Trace | None = None
     above: Trace | None = None
-    """The exception to whose message the line may belong."""
+    """Exception to whose message the line may belong."""
     count: int = 1
-    """How often the same was said by the same speaker,"""
+    """Number of occurrences from the same speaker."""
     in_a_row: int = 1
-    """and how often of late, with hardly anything in between."""
+    """Number of the latest occurrences with hardly any lines in between."""
     again: set[int] = field(default_factory=set)
-    """The lines, at most a few, in which it was said again."""
+    """Numbers of lines with repetitions, up to a limit."""
     survived: bool = False
-    """The log went on for long without any trouble."""
+    """Whether the job survived it."""
     next_loss: int | None = None
-    """The first line below it, among the last of the log, in which the same process reports a loss."""
+    """First of the last lines of the log, below it, in which the same process reports a loss."""
     is_quoted: bool = False
-    """The words of an exception in another line: it was caught, or is only reported."""
+    """Whether the line quotes an exception: it was caught, or is only reported."""
     is_heading: bool = False
-    """Says only that a traceback follows."""
+    """Whether it only announces a traceback."""
     weak: bool = False
-    """Said as a warning or as news: believed only where something else makes it likely."""
+    """Whether it was logged as a warning or information: it counts only if something else makes it likely."""
     lines: list[str] = field(default_factory=list)
-    """The lines of the log that `text` was put together from, where they are several."""
+    """Lines of the log from which `text` was joined, if there are several."""
     reason: str = ""
-    """The reason that CANN printed below a failed call; empty if there is none."""
+    """Reason that CANN printed below a failed call; empty if there is none."""
     place: tuple[str, int] | None = None
-    """The file and the line in it, where `source` is made of several files."""
+    """File and its line, if `source` consists of several files."""
     beside: str = ""
-    """The lines elsewhere in the log from which the sentences of the entry take names; empty if there are none."""
+    """Lines elsewhere in the log with names for the entry's sentences; empty if there are none."""
     said_by: dict[int, str] = field(default_factory=dict)
-    """The ranks that said the same, each with its first words."""
+    """Ranks with this event, each with the beginning of its first line."""
 
     def is_of_process_of(self, other: Event) -> bool:
-        """Whether the prefixes of both lines name the same process; torch adds a prefix of its own to exceptions."""
+        """Whether the prefixes of both lines name the same process; torch adds its own prefix to exceptions."""
         narrow, wide = sorted((self.speaker, other.speaker), key=len, reverse=True)
         is_named = narrow == wide or (wide != "" and narrow.startswith(f"{wide} "))
         return self.source == other.source and is_named
 
     @property
     def entry(self) -> KnownFailure:
-        """What is known of it."""
+        """Entry that matches it."""
         return self.hit.entry
 
     @property
     def source_line(self) -> tuple[str, int]:
-        """The log and the number of its line; of a line with several readings each is an event."""
+        """Log and line number; a line has an event for each entry that matches it."""
         return self.source, self.number
 
     @property
@@ -141,7 +141,7 @@ class Event:
 
     @property
     def quote(self) -> str:
-        """The lines of the log that `text` was made of, joined by a sign for the line end."""
+        """Lines of the log from which `text` was joined, separated by "↵"."""
         lines = self.trace.lines if self.trace is not None else self.lines
         return " ↵ ".join(lines) if lines else self.text
 
@@ -159,26 +159,26 @@ class Event:
         remedies = [_TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.entry).remedies]
         if self.entry.by_owner and self._is_of_package and self.hit.names.get(OWNER) != say(OWN_CODE):
             is_for_own = self.entry.remedies[0].startswith(_FUNCTION) and self._is_function_of_package
-            # Of a function of a package there is nothing of one's own to correct.
+            # In a function of a package there is nothing for the user to correct.
             remedies[:2] = remedies[1:2] if is_for_own else reversed(remedies[:2])
         return tuple(remedies)
 
     @property
     def _is_function_of_package(self) -> bool:
-        """Whether a package's own function was called: a library is known, or a module keeps the name to itself."""
+        """Whether a package's own function was called: its library is known, or its name is private."""
         function = self.hit.names.get("function", "")
         return OWNER in self.hit.names or (function.startswith("_") and not function.startswith("__"))
 
     @property
     def _is_of_package(self) -> bool:
-        """Whether a package's code made the call: torch only ran what its caller asked for."""
+        """Whether a package's code made the call; torch alone does not count, because it runs its caller's request."""
         if self.hit.names.get(IMPORTER) == "torch" and self.trace is not None:
             return bool(self.trace.importer_of("torch"))
         return IMPORTER in self.hit.names
 
     def _command(self, remedy: str) -> str:
-        """A remedy with its values. In commands, which people copy, what was not captured stands in capitals, and what
-        would be read as more than one word of the command; elsewhere what was not captured is left out."""
+        """Insert the captured values into a remedy. In commands, which people copy, names without a usable value become
+        words in capitals; elsewhere they are removed."""
         names = self._names
         if IMPORTER not in self.hit.names:
             remedy = _BESIDE_CALLER.sub(r"\1", _CALLER_BESIDE.sub(r"\1", remedy))
@@ -193,13 +193,13 @@ class Event:
 
     @property
     def _names(self) -> dict[str, str]:
-        """The captured values. A package that the traceback does not name is called PACKAGE, as in other commands."""
+        """Captured values. A package that the traceback does not name is PACKAGE, as in other commands."""
         is_own = self.hit.names.get(OWNER) == say(OWN_CODE)
         return {IMPORTER: "PACKAGE", OWNER: "LIBRARY", **self.hit.names, **({OWNER: "LIBRARY"} if is_own else {})}
 
     @property
     def message(self) -> str:
-        """The exception's message, else the whole line."""
+        """Message of the exception, else the whole line."""
         return self.trace.message if self.trace and self.trace.message else self.text
 
     @property
@@ -208,12 +208,12 @@ class Event:
 
     @property
     def is_cause(self) -> bool:
-        """Known for what it is, in a line that does not only quote it."""
+        """Whether it is a known cause, not general, and not only quoted."""
         return self.weight == 0 and self.is_known and not (self.entry.general or self.is_quoted)
 
     @property
     def is_raised(self) -> bool:
-        """An exception that ended a traceback: the log does not show that it was caught."""
+        """Whether it is an exception with a traceback."""
         return self.trace is not None and bool(self.trace.frames)
 
     @property
@@ -222,17 +222,17 @@ class Event:
 
     @property
     def is_cut_off(self) -> bool:
-        """The log ends before the exception that another one, which it names, led to."""
+        """Whether the log ends within its traceback, after the exception that led to it."""
         return self.trace is not None and not self.trace.type and self.trace.parent is not None
 
     @property
     def says_little(self) -> bool:
-        """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
+        """Whether it is an unknown exception or a plain mistake in code: its place is more useful than its kind."""
         return self.trace is not None and (not self.is_known or self.entry.family == CODE)
 
     @property
     def is_vague(self) -> bool:
-        """In words of its own that name nothing: no number, no name, no value."""
+        """Whether its own message is short and contains no number, name or value."""
         if self.entry.kind not in ("unknown", "detail"):
             return False
         said = self.trace.message if self.trace else self.text
@@ -240,7 +240,7 @@ class Event:
 
     @property
     def weight(self) -> int:
-        """How little it explains; an unknown exception as much as a cause."""
+        """Weight of its entry, 0 for a cause; an unknown exception counts like a cause."""
         if self.is_heading or self.is_cut_off:
             return len(KINDS)
         if not self.is_known and self.trace is not None and self.trace.type:

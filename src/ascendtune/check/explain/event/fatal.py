@@ -1,4 +1,4 @@
-"""Which failures ended the processes of a job, and which were only logged before."""
+"""Separates the failures that ended the processes of a job from those that were only logged before."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.event.unmatched import explains_itself
 
 _OF_DEVICE = re.compile(r"\b(?:CUDA|cuda|NPU|HIP) error|device-side|\bNCCL|\bHCCL|\bacl|ERR\d{5}|\bE[A-Z1-9]\d{4}\b")
-"""Words with which a device reports, by an exception, what it may have printed before."""
+"""Words of exceptions of a device, which may have printed the failure before."""
 _OF_CRASH = re.compile(r"Fatal Python error|core dumped|Segmentation fault|terminate called|^(?:Killed|Aborted)$")
-"""Words with which the interpreter, a runtime or the shell says that a program ended."""
+"""Words of the interpreter, a runtime or the shell for the end of a program."""
 _OF_THREAD = ("threading.py in ",)
 _MAY_FOLLOW = ("FileNotFoundError",)
-"""Exceptions that most often follow from a failure before, which was logged only."""
+"""Exceptions that most often follow from an earlier failure that was only logged."""
 _OF_TWO_TYPES = re.compile(
     r"'(?!NoneType')[\w.]+'(?: and |, not |\) to |, found )'?(?!NoneType)|must be \w+, not (?!NoneType)\w"
 )
-"""Words of a mistake between two values that are both there: nothing that was missing before leads to it."""
+"""Words of a mistake between two existing values, which does not follow from something missing."""
 _NEAR_LINES = 80
-"""Lines between a failure that was logged and an exception, with its traceback, that may follow from it."""
+"""Most lines between a logged failure and a traceback that may follow from it."""
 INTERRUPTED = "interrupted", "ended-by-signal"
-"""Entries by which a program says that it was asked to end."""
+"""Entries for programs that were asked to end."""
 
 
 class Ends:
-    """The failures that ended the processes of a job, among the events of all its logs."""
+    """Failures that ended the processes of a job, among the events of all its logs."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         ends = [event for event in events if (event.is_raised and _is_an_end(event)) or _is_crash(event)]
@@ -44,9 +44,10 @@ class Ends:
     def overrule(self, event: Event) -> bool:
         """Whether `event` was only logged, and the exception that ended a program is the cause.
 
-        One that ended the same program later is where its own cause is known; where it may follow from what was logged
-        it is not, unless it came much later. A process that waited for others later was not ended by what it logged,
-        and no process is by an exception of a thread: where another one failed, that is the cause.
+        An exception that ended the same program later is the cause if its own cause is known, or if it came much later;
+        otherwise it may follow from the logged failure. A process that waited for others later was not ended by the
+        failure that it logged, and an exception of a thread does not end a process: if another process failed, that
+        failure is the cause.
         """
         if event.weight or not was_logged(event):
             return False
@@ -60,10 +61,10 @@ class Ends:
         return bool(others) and (went_on or (bool(ended) and not event.weak))
 
     def later(self, event: Event) -> Event | None:
-        """The last exception of the program after `event`, which was only logged; None where it does not say why.
+        """Last exception of the program after `event`, if `event` was only logged; None if there is none.
 
-        Of several exceptions that were logged the later ones may follow from the first, and what a device reports it
-        may have printed before.
+        Later ones of several logged exceptions may follow from the first, and a device may have printed before what
+        it reports: these do not count.
         """
         if not was_logged(event):
             return None
@@ -72,21 +73,21 @@ class Ends:
             for end in (self._of_source if event.trace is None else self._uncaught)[event.source]
             if event.last < _begin_of(end)
             and (event.speaker == "" or event.is_of_process_of(end))
-            # What a device reports is behind the crash.
+            # A failure that a device reports causes the crash.
             and (end.trace is not None or _OF_DEVICE.search(event.text) is None)
             and event.entry.id not in end.entry.echo_of
-            # Of one family the later one may only say again what was logged.
+            # A later one of the same family may only repeat the logged one.
             and (end.entry.family != event.entry.family or _says_why(end))
         ]
         if any(_says_the_same(end, event) for end in ends):
-            # What was logged was raised as well.
+            # The logged failure was raised as well.
             return None
-        # Of several readings of a line the best stands first.
+        # The best of several entries for a line is the first.
         return max(ends, key=lambda end: (_says_why(end), end.number), default=None)
 
 
 def is_of_thread(event: Event) -> bool:
-    """Whether an exception ended a thread, not its program."""
+    """Whether an exception ended a thread, and not its program."""
     return event.trace is not None and event.trace.passed(_OF_THREAD)
 
 
@@ -96,7 +97,7 @@ def has_stepped_between(event: Event, end: Event) -> bool:
 
 
 def was_logged(event: Event) -> bool:
-    """Whether the program said `event` and may have gone on."""
+    """Whether the program logged `event` itself and may have continued."""
     if event.is_raised and event.trace is not None:
         return event.trace.was_caught
     return event.trace is None and not (is_of_script(event) or _is_crash(event))
@@ -116,7 +117,7 @@ def _says_the_same(end: Event, event: Event) -> bool:
 
 
 def _is_later(end: Event, event: Event) -> bool:
-    """Whether the program went on for long enough after `event` that `end` is not likely to follow from it."""
+    """Whether the program continued so long after `event` that `end` probably does not follow from it."""
     if end.trace is None:
         return has_stepped_between(event, end)
     may_follow = end.trace.type in _MAY_FOLLOW
@@ -138,7 +139,7 @@ def _is_an_end(event: Event) -> bool:
 
 
 def _says_why(end: Event) -> bool:
-    """Whether the cause of an exception is known, and is not likely to be a failure before it."""
+    """Whether the cause of an exception is known, and is probably not an earlier failure."""
     if end.trace is None or not end.is_cause:
         return False
     is_of_types = end.trace.type == "TypeError" and _OF_TWO_TYPES.search(end.message) is not None
