@@ -1,4 +1,4 @@
-"""Remedies as they hold where the job ran: without what is for another system, and with that system's own commands."""
+"""Adapts remedies to the system where the job ran: no clauses for other systems, and the system's own commands."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ascendtune.check.explain.language import say
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """A system that remedies speak of, and the surroundings that rule it out."""
+    """A system named in remedies, and the facts that exclude it."""
 
     begins: re.Pattern[str]
-    """The beginning of a clause that holds on this system only."""
+    """Beginning of a clause for this system only."""
     names: re.Pattern[str]
-    """A failure whose own words match is about this system, whatever the rest of the log shows."""
+    """Words of failures that are about this system, whatever the rest of the log shows."""
     shown: tuple[str, str]
-    """The fact that it is there, with its value."""
+    """Fact that shows the system, with its value."""
     ruled_out: tuple[tuple[str, str], ...]
-    """Other facts, any of which rules it out where it is not shown."""
+    """Other facts, each of which excludes the system if it is not shown."""
 
 
 def _begin(words: str) -> re.Pattern[str]:
@@ -86,9 +86,9 @@ _ELSEWHERE = (
 _GOES_ON = re.compile(
     r"(?:else|or|then|still|it|they|both|nothing|none|there|no|not|yes|also)\b|否则|或|仍|没有|都|然后|再"
 )
-"""The beginning of a clause that says nothing without the one before it."""
+"""Beginning of a clause that is meaningless without the one before it."""
 _CONTAINER = re.compile(r"(?:an? |the )?container\b(?!'s|\W+or\b|.*,? or\b)|容器(?!.*或)", re.IGNORECASE)
-"""A cause that holds in containers only."""
+"""A cause for containers only."""
 _POD = re.compile(r"(?:an? |the )?pods?\b(?!'s|\W+or\b|.*,? or\b)", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"; |；")
 _ITEM_END = re.compile(r"(?:, |，|、)(?!and |or |with |in |the |和|或|并)")
@@ -97,11 +97,11 @@ _LINUX_ONLY = re.compile(
     r"`?(?:sudo )?(?:(?:apt|apt-get|yum|dnf) install|dmesg|ldconfig|free -|fuser |lsof |"
     r"systemctl |mount -|ss -|ip -|strace |taskset |numactl )"
 )
-"""Commands that a shell on Windows does not have either."""
+"""Commands that are missing on Windows, also in its shells."""
 _OF_UNIX = re.compile(r"`[^`]*\b(?:grep|head|tail|ls|find|ldd|df|du|cat|which|rm|mv)\b[^`]*`|\bexport [A-Z_]+=")
 _IN_BASH = "on Windows run these commands in Git Bash; in cmd `export X=Y` is `set X=Y`, in PowerShell `$env:X = 'Y'`"
 _SMI = r"nvidia-smi(?: -L)?(?=[`;),:]| (?![-a-z|])|$)"
-"""What shows the GPUs, without an option that the tools of other makers lack."""
+"""Command that lists the GPUs, without an option that the tools of other makers lack."""
 _OF_AMD = (
     (re.compile(r"nvidia-smi topo (?:-m|-p2p r)"), "rocm-smi --showtopo"),
     (re.compile(_SMI), "rocm-smi"),
@@ -124,25 +124,25 @@ _OF_MAC = (
     (re.compile(r"\bldd (?=[^`]*`)"), "otool -L "),
     (re.compile(r"(?<=`)nproc\b"), "sysctl -n hw.ncpu"),
 )
-"""Commands of Linux, and what shows the same on a Mac."""
+"""Commands of Linux, and the equivalents on a Mac."""
 _OF_LINUX = re.compile(
     r"`?(?:sudo )?(?:(?:apt|apt-get|yum|dnf) install|ldconfig|systemctl |fuser |update-alternatives )"
 )
-"""The beginning of a clause that holds on Linux only."""
+"""Beginning of a clause for Linux only."""
 _OF_LAUNCHER = re.compile(r"(?:torchrun|DeepSpeed|accelerate)\b")
-"""The beginning of a clause for jobs of several ranks."""
+"""Beginning of a clause for jobs of several ranks."""
 _NAMES_LAUNCHER = re.compile(
     r"torchrun|deepspeed|launch|rank|elastic|train|zero|accelerat|megatron|[nh]ccl|gradient|tensor|model|optim|mpi|slurm|"
     r"fsdp|torch|cuda|interpreter|config|world|process|parallel",
     re.IGNORECASE,
 )
 _OF_RANKS = ("world_size", "nproc", "nnodes", "launcher")
-"""Facts that a log of several ranks has."""
+"""Facts of logs of several ranks."""
 _OF_NVIDIA = re.compile(
     r"cuda|nvidia|nvlink|cu\d|cuXYZ|nvcc|compute_cap|--gpus\b|nvml|nvrm|\bMIG\b|\bsm_\d|\bxid\b|\bwsl\b|V100|RTX|(?<![a-z])npu|ascend|\bhip\b|rocm",
     re.IGNORECASE,
 )
-"""Words of a remedy that is for NVIDIA's GPUs as a whole, or that names other makers' itself."""
+"""Words of a remedy that is only for NVIDIA's GPUs, or that names other makers itself."""
 _ABOUT_NVIDIA = re.compile(r"nvidia|nvml|nvcc|ptx|cudnn|fabric|\bxid\b|cu(?:blas|sparse|fft)", re.IGNORECASE)
 _ABOUT_CUDA = re.compile(rf"cuda|nccl|{_ABOUT_NVIDIA.pattern}", re.IGNORECASE)
 _APT = re.compile(
@@ -155,9 +155,9 @@ _RPM_NAMED = re.compile(r"\b(?:yum|dnf)\b|RHEL|openEuler")
 _NAMED_BESIDE = re.compile(
     r"(?:(?<=: )|(?<=：))(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])"
 )
-"""Packages of Debian that a remedy names for single programs."""
+"""Debian packages that a remedy names for single programs."""
 _OF_DEBIAN = re.compile(r"[\w.+-]+-dev\b(?!-)|\b(?:iputils-ping|netcat-openbsd|build-essential|openmpi-bin)\b")
-"""Names of packages that only Debian has."""
+"""Package names of Debian only."""
 _RPM = {
     "build-essential": "gcc gcc-c++ make",
     "g++": "gcc-c++",
@@ -186,7 +186,7 @@ _RPM = {
     "pkg-config": "pkgconf-pkg-config",
     "python3-dev": "python3-devel",
 }
-"""Names of packages on Debian, and on the systems with RPM, where they differ."""
+"""Package names of Debian, and those of RPM systems if they differ."""
 _SAME = frozenset(("ca-certificates", "cmake", "gcc", "git", "git-lfs", "hostname", "kmod", "make", "ninja-build"))
 _SAME |= frozenset(("pdsh", "sudo", "mpich", "dkms"))
 
@@ -204,15 +204,15 @@ _BREW = {
     "python3-dev": "python",
     "wget": "wget",
 }
-"""Names of packages on Debian, and of Homebrew's formulae."""
+"""Package names of Debian, and Homebrew's formulae."""
 _OF_XCODE = frozenset(("build-essential", "g++", "gcc", "make"))
-"""Packages of Debian whose programs come with Apple's command line tools."""
+"""Debian packages whose programs are in Apple's command line tools."""
 
 
 def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
-    """The remedies without clauses for systems that the log rules out, and with the commands of the system it shows.
+    """Remove clauses for systems that the log excludes, and use the commands of the system that it shows.
 
-    What the failure itself names is never ruled out, and one remedy is left at least.
+    A system that the failure itself names is never excluded; at least one remedy remains.
     """
     given = list(remedies)
     about = f"{_about(entry)} {' '.join(entry.causes)}" if entry else ""
@@ -236,9 +236,9 @@ def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) ->
 
 
 def causes_here(causes: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
-    """The causes without those that begin with a system which the log rules out; one is left at least.
+    """Remove causes that begin with a system that the log excludes; at least one remains.
 
-    A system that the failure itself names is never ruled out.
+    A system that the failure itself names is never excluded.
     """
     given = tuple(causes)
     ruled_out = _ruled_out(_about(entry) if entry else "", facts)
@@ -256,7 +256,7 @@ def _about(entry: KnownFailure) -> str:
 
 
 def _ruled_out(about: str, facts: Facts) -> list[_Elsewhere]:
-    """The systems that are not shown, and that all values of another fact rule out; none that `about` names."""
+    """Systems that are not shown and that all values of another fact exclude, except those that `about` names."""
     return [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(about)]
 
 
@@ -273,7 +273,7 @@ def _is_only(fact: str, value: str, facts: Facts) -> bool:
 
 
 def without_clauses(remedies: Iterable[str], *begins: re.Pattern[str]) -> list[str]:
-    """`remedies` without the clauses, and the clauses in brackets, that begin so; those of which nothing is left go."""
+    """Remove clauses, also those in brackets, with one of these beginnings; remedies without a rest are dropped."""
     return [left for remedy in remedies if (left := _without_clauses(remedy, begins))] if begins else list(remedies)
 
 
@@ -300,7 +300,7 @@ def _without_clauses(remedy: str, begins: Sequence[re.Pattern[str]]) -> str:
 
 
 def _items_that(holds: Callable[[str], bool], clause: str) -> str:
-    """A clause in brackets without the items of its list that do not hold; a colon in one is before all that follow."""
+    """Remove the items of a list in brackets that do not hold; if such an item has a colon, also all after it."""
     items: list[str] = []
     start = 0
     for end in (*(match.span() for match in _ITEM_END.finditer(clause)), (len(clause), len(clause))):
@@ -316,7 +316,7 @@ def _items_that(holds: Callable[[str], bool], clause: str) -> str:
 
 
 def clauses_of(remedy: str) -> Iterator[str]:
-    """The clauses of a remedy, divided by semicolons that stand in no command and in no brackets."""
+    """Clauses of a remedy, separated by semicolons outside of commands and brackets."""
     start = 0
     for end in _CLAUSE_END.finditer(remedy):
         before = remedy[: end.start()]
@@ -328,8 +328,8 @@ def clauses_of(remedy: str) -> Iterator[str]:
 
 
 def _in_words_of(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
-    """`remedy` with the second of each pair in place of what the first matches; as it is where the rest of it is for
-    NVIDIA's GPUs."""
+    """Replace matches of the first of each pair by the second; unchanged if the rest of the remedy is for NVIDIA's
+    GPUs."""
     rest = _replaced(remedy, [(pattern, "") for pattern, _ in pairs])
     return remedy if _OF_NVIDIA.search(rest) else _replaced(remedy, pairs)
 
@@ -341,7 +341,7 @@ def _replaced(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
 
 
 def _for_brew(command: re.Match[str]) -> str:
-    """The command of a Mac for one of apt; the same command if a package's name there is not known."""
+    """Homebrew's command instead of apt's; unchanged if the name of a package is unknown."""
     names = command["packages"].split()
     if set(names) <= _OF_XCODE:
         return "xcode-select --install"
@@ -358,7 +358,7 @@ def _for_rpm(remedy: str) -> str:
 
 
 def _for_yum(command: re.Match[str]) -> str:
-    """The command of yum for one of apt; the same command if a package's name there is not known."""
+    """yum's command instead of apt's; unchanged if the name of a package is unknown."""
     names = [_of_rpm(name) for name in re.split(r" (?!-r\))", command["packages"])]
     if not all(names):
         return command[0]

@@ -1,5 +1,5 @@
-"""Remedies for packages that run from a checkout: `git pull` there, and not pip, whose package of that name may be a
-stranger's, and in any case is not the code that ran."""
+"""Remedies for packages that run from a checkout: `git pull` instead of pip, whose package of that name may be another
+one, and in any case is not the code that ran."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ascendtune.check.explain.traceback.trace import Trace
 _PLAIN = re.compile(r"(?:~|[A-Za-z]:)?/[\w./+-]+")
 """A path that a shell reads as one word."""
 _OF_IMAGE = re.compile(r"/(?:vllm|sgl|verl)-?workspace/")
-"""Checkouts of an image that holds several which fit each other: none is to be upgraded alone."""
+"""Checkouts in an image with several matching ones: none must be upgraded alone."""
 _IS_HOME = re.compile(r"/(?:home|Users|root|data|mnt|workspace)(?:/[^/]+)?")
-"""What is left of a path of which names were taken out; or a directory that holds several projects."""
+"""Rest of an anonymised path, or a directory with several projects."""
 _OF_CLONE = re.compile(r" ?[(（](?:a clone:|clone：) ?`git log -1`[)）]")
 _NEWEST = re.compile(r"its newest release|[它其]的?最新版本?")
 
 
 def of_checkouts(remedies: Iterable[str], trace: Trace) -> tuple[str, ...]:
-    """`remedies` with git in place of pip for each package whose frames lie in a checkout."""
+    """Replace pip by git in remedies for packages whose frames are in a checkout."""
     given = tuple(remedies)
     for package, root in checkouts_in(trace).items():
         given = tuple(_of_checkout(remedy, package, root) for remedy in given)
@@ -31,7 +31,7 @@ def of_checkouts(remedies: Iterable[str], trace: Trace) -> tuple[str, ...]:
 
 
 def checkouts_in(trace: Trace) -> dict[str, str]:
-    """The packages of the frames that are not installed by pip, each with the directory of its checkout."""
+    """Packages in the frames that were not installed by pip, each with the directory of its checkout."""
     found = {}
     for frame in trace.frames:
         file, package = posix(frame[0]), trace.package_of(frame)
@@ -42,7 +42,7 @@ def checkouts_in(trace: Trace) -> dict[str, str]:
 
 
 def _is_shared(root: str, package: str) -> bool:
-    """Whether a directory holds several projects, or the names above the package were taken out of the path."""
+    """Whether a directory contains several projects, or the path was anonymised above the package."""
     return _IS_HOME.fullmatch(root) is not None and package[:3].lower() not in root.lower()
 
 

@@ -1,4 +1,4 @@
-"""Notes on the Python environment: user packages that hide those of the environment; a rank whose Python lacks one."""
+"""Notes on the Python environment: user packages that hide those of the environment; a module missing on one rank."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ _COMPARE_PYTHONS = (
 
 
 def with_environment(remedies: tuple[str, ...], found: Diagnosis, scans: Sequence[Scan]) -> tuple[str, ...]:
-    """The remedies; behind the first, how to leave out the user's packages, where the traceback goes through some.
-
-    Before them stands with what to compare a rank that alone lacks a module.
+    """Add notes to the remedies: after the first one on the user's packages, if the traceback contains some; before all
+    on the comparison of hosts, if one rank alone lacks a module.
     """
     first = found.first
     trace = next((event.trace for event in (first, *found.echoes) if event is not None and event.trace), None)
@@ -43,7 +42,7 @@ def with_environment(remedies: tuple[str, ...], found: Diagnosis, scans: Sequenc
 
 
 def _lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:
-    """Whether of several ranks one alone does not find a module."""
+    """Whether only one of several ranks lacks a module."""
     if found.first is None or found.rank is None or _NO_MODULE not in found.first.text:
         return False
     said = [(rank, event.text) for event in found.echoes for rank in event.said_by]

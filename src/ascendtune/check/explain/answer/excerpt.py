@@ -1,4 +1,4 @@
-"""The lines of logs that a reader needs who has room for a few pages: around the failures, the beginning, the end."""
+"""Excerpt of logs on a few pages: the lines around the failures, the beginning, the end."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ascendtune.core.mask import without_secrets
 from ascendtune.core.terminal_text import plain
 
 _ABOVE, _BELOW = 40, 20
-"""Lines around a failure: a traceback stands above its exception, what CANN adds below."""
+"""Lines around a failure: a traceback is above its exception, CANN's reason below it."""
 _FIRST, _LAST = 15, 40
-"""Lines of the beginning, with versions and the command; and of the end."""
+"""Lines at the beginning, with versions and the command; and at the end."""
 _MOST_FAILURES = 12
 _LONGEST = 500
-"""Characters of a line; of a longer one both ends are kept."""
+"""Most characters of a line; both ends of a longer one are kept."""
 _MOST_LOGS = 32
 _LEAST_SHARE = 400
-"""Characters for a log without failures: its last line or two."""
+"""Fewest characters for a log: its last line or two."""
 _DIGITS = re.compile(r"\d+")
 
 
 def excerpt(scans: Sequence[Scan], failures: Sequence[Event], most_characters: int) -> str:
-    """Numbered lines of all logs, each below its name; says what is left out.
+    """Numbered lines of all logs, below their names, with notes on omitted lines.
 
     Args:
-        failures: the most telling first: their surroundings are kept first.
-        most_characters: of the whole, roughly.
+        failures: the most important first: the lines around them are kept first.
+        most_characters: approximate limit for the whole.
     """
     logs = _by_failures(scans, failures)
     rest = len(scans) - len(logs)
@@ -44,7 +44,7 @@ def excerpt(scans: Sequence[Scan], failures: Sequence[Event], most_characters: i
 
 
 def _by_failures(scans: Sequence[Scan], failures: Sequence[Event]) -> list[Scan]:
-    """The logs with failures in the order of these, then the others."""
+    """Logs with failures, in the order of the failures, then the others."""
     order = {name: place for place, name in enumerate(dict.fromkeys(each.source for each in failures))}
     return sorted(scans, key=lambda scan: order.get(scan.name, len(order)))[:_MOST_LOGS]
 
@@ -54,7 +54,7 @@ def _of_log(scan: Scan, failures: Sequence[Event], most_characters: int) -> str:
     spans = [(each.number - _ABOVE, each.number + _BELOW) for each in failures[:_MOST_FAILURES]]
     spans = [*spans[:1], (last - _LAST + 1, last), (first, first + _FIRST - 1), *spans[1:], (first, last)]
     wanted = [range(max(begin, first), min(end, last) + 1) for begin, end in spans]
-    # The last span is the whole log: of interest only where all of it may fit.
+    # The last span is the whole log, which is used only if it may fit.
     wanted = wanted if scan.bytes <= 2 * most_characters else wanted[:-1]
     heading = f"--- {scan.name} ({scan.lines_read:,} lines)"
     kept = _as_many_as_fit(dict(_read(scan, wanted, failures)), wanted, most_characters - len(heading))
@@ -62,7 +62,7 @@ def _of_log(scan: Scan, failures: Sequence[Event], most_characters: int) -> str:
 
 
 def _as_many_as_fit(lines: dict[int, str], wanted: Iterable[range], most_characters: int) -> dict[int, str]:
-    """Span by span; of one that does not fit the lines at its end, where an exception says what it is."""
+    """Keep span by span; of one that does not fit, the lines at its end, because an exception is at the end."""
     kept = dict[int, str]()
     left = most_characters
     for span in wanted:
@@ -83,7 +83,7 @@ def _read(scan: Scan, wanted: Iterable[range], failures: Iterable[Event]) -> Ite
         if number > last:
             return
         if number in numbers:
-            # A secret that is cut in two has no name, or not its length, any more.
+            # Before shortening: a secret that is cut in two is not recognised.
             yield number, _shortened(without_secrets(plain(line).rstrip()))
 
 
@@ -97,11 +97,11 @@ def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
 
 
 def _kept_of_stdin(scan: Scan, failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
-    """Its beginning, its end, and the line of each failure between them: it cannot be read again."""
+    """Beginning, end, and the lines of failures of standard input, which cannot be read again."""
     last = scan.last_lines
     found = {each.number: each.text for each in failures}
     found |= dict(enumerate(scan.head.removesuffix("\n").split("\n"), 1))
-    # The first of the last lines may be cut, and have the end of a secret alone.
+    # The first of the last lines may be cut, and contain only the end of a secret.
     found |= dict(last[len(last) not in (1, scan.lines) :])
     yield from sorted(found.items())
 
@@ -112,7 +112,7 @@ def _shortened(line: str) -> str:
 
 
 def _numbered(lines: dict[int, str], first: int, last: int) -> Iterator[str]:
-    """Lines that differ in numbers only from the one before are counted."""
+    """Numbered lines; those that differ from the line before only in numbers are counted."""
     before, shape, same = first - 1, "", 0
     for number in [*sorted(lines), last + 1]:
         line = lines.get(number, "")

@@ -1,4 +1,4 @@
-"""The headline: one sentence on what failed, with what the message says in numbers and names, and on which rank."""
+"""The headline: one sentence with the failure, the facts of its message, and the rank."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.traceback import cann_reason
 
 _FIELDS_OF_TORCHRUN = "failed (exitcode: "
-"""A line of torchrun that says in fields how a process ended; the headline has its rank and host."""
+"""torchrun's line with the end of a process in fields; the headline has its rank and host."""
 _STATE_DICT = "state-dict"
 _OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascend-report", "ascend-hccl")
 _GENERAL_ANCHORS = 3
-"""An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
+"""Number of anchors from which on an entry is general: the headline quotes the message."""
 _LONGEST_MESSAGE = 300
 _LEAST_WORDS = 3
 _LONGEST_SENTENCE = 120
 _LEAST_NEW_WORDS = 2
-"""Words of a message, beyond those of the entry that matches it, from which on the headline quotes the message."""
+"""Words of a message that its entry lacks, from which on the headline quotes the message."""
 _WORD = re.compile(r"[a-z_]{3,}|\d+")
 _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
 _OTHER_TEXT = re.compile(
@@ -38,7 +38,7 @@ _OTHER_TEXT = re.compile(
 )
 _CLAUSE_END = re.compile(r"[,;](?=\s)")
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
-"""A second sentence that has the values of what the first one says."""
+"""A second sentence with the values for the first one."""
 _BROKEN_OFF = re.compile(r",? +(?:and|as|because|but|by|for|in|of|or|since|that|the|to|which|with)$")
 _OF_ERRNO = re.compile(
     r"(?:\[Errno \d+\] )?(?:no such (?:file or directory|device(?: or address)?)|permission denied|invalid argument|"
@@ -54,7 +54,7 @@ _FAILED_IN = "{package} failed with {type}: {message}"
 
 
 def headline_of(first: Event, found: Diagnosis, facts: Facts) -> str:
-    """What failed, and on which rank, where a first cause was found."""
+    """Headline for a first cause: the failure and its rank."""
     if found.missing is not None:
         return found.missing.what
     told = _told(first)
@@ -63,7 +63,7 @@ def headline_of(first: Event, found: Diagnosis, facts: Facts) -> str:
 
 
 def _told(first: Event) -> str:
-    """What the message says in numbers and names, for the headline."""
+    """Facts of the message for the headline."""
     if (sums := sums_in(first.text)) is not None:
         return sums.headline()
     if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.entry.what:
@@ -93,7 +93,7 @@ def _told(first: Event) -> str:
 
 
 def _versions(first: Event, facts: Facts) -> str:
-    """The versions of the packages that an import or a call failed between, where the log names one of each."""
+    """Versions of the packages of a failed import or call, if the log contains one of each."""
     if not {"module", "package", OWNER} & first.hit.names.keys():
         return ""
     named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER))
@@ -107,7 +107,7 @@ def _versions(first: Event, facts: Facts) -> str:
 
 
 def culprit_of(found: Diagnosis) -> str:
-    """The rank, device and host that failed first, in brackets; empty where nothing tells."""
+    """Rank, device and host that failed first, in brackets; empty if unknown."""
     rank, host, first = found.rank, found.host, found.first
     parts = [say("rank {rank}", rank=rank)] if rank is not None else []
     if first is not None and first.device is not None:
@@ -119,17 +119,17 @@ def culprit_of(found: Diagnosis) -> str:
 
 
 def is_of_cann(event: Event) -> bool:
-    """Whether CANN or HCCL reported it."""
+    """Whether the event is a report of CANN or HCCL."""
     return event.entry.family in _OF_CANN
 
 
 def _yields_to_reason(first: Event) -> bool:
-    """Whether an entry of a call of CANN knows only its number or its class."""
+    """Whether the entry of a CANN call contains only its number or its class."""
     return first.entry.kind in ("wrapper", "unknown") or (first.entry.general and is_of_cann(first))
 
 
 def meaning_of(event: Event) -> str:
-    """The sentence of an event; of an exception that no entry of its own matches, with the package that raised it."""
+    """Sentence of an event; for an exception without an entry, with the package that raised it."""
     trace = event.trace
     if trace is None or event.is_known or event.entry.what != EXCEPTION.what or not trace.message:
         return event.meaning
@@ -141,16 +141,16 @@ def meaning_of(event: Event) -> str:
 
 
 def _own_sentence(event: Event) -> str:
-    """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
+    """First sentence of a message, for a headline; empty if it is long or continues on another line."""
     if event.trace is not None and not event.trace.type:
         return ""
     message = ENDED.sub("", _TIME.sub("", without_stamp(message_of(event)), count=1), count=1)
     sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
     sentence = sentence.rstrip(".!")
     if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:
-        # The values of many messages stand in their second sentence.
+        # The values of many messages are in their second sentence.
         sentence = f"{sentence}: {rest[0].strip().rstrip('.!')}"
-    # A line that was broken in mid-sentence is quoted up to its last whole clause.
+    # A line that was broken within a sentence is quoted up to its last whole clause.
     sentence = _BROKEN_OFF.sub("", sentence)
     if len(sentence) > _LONGEST_MESSAGE:
         sentence = _beginning(sentence)
@@ -159,9 +159,8 @@ def _own_sentence(event: Event) -> str:
 
 
 def _beginning(sentence: str) -> str:
-    """The first words of a very long sentence: up to where another language, data or another message begins behind
-    them, or to the last clause that fits; empty if no such place tells where to stop.
-    """
+    """Beginning of a very long sentence: up to another language, data or another message, or to the last clause that
+    fits; empty if there is no such place."""
     other = _OTHER_TEXT.search(sentence)
     ends = [match.start() for match in _CLAUSE_END.finditer(sentence[: _LONGEST_SENTENCE + 1])]
     ends = [other.start()] if other and other.start() <= _LONGEST_SENTENCE else ends
@@ -170,7 +169,7 @@ def _beginning(sentence: str) -> str:
 
 
 def _says_more(event: Event) -> bool:
-    """Whether a message has words of its own: words that stand neither in the entry's example nor in its meaning."""
+    """Whether a message has words that are neither in the entry's example nor in its meaning."""
     entry = event.entry
     example = " ".join((entry.test, *(part for anchor in entry.anchors for part in anchor)))
     return len(_words(_own_sentence(event)) - _words(f"{event.meaning} {example}")) >= _LEAST_NEW_WORDS
@@ -181,7 +180,7 @@ def _words(text: str) -> set[str]:
 
 
 def _innermost_reason(event: Event) -> str:
-    """The last of the reasons "X: Y: Z" of a message; empty if the message has no words of its own."""
+    """Last of the reasons "X: Y: Z" of a message, else its first sentence if it is short."""
     parts = reasons_in(_TIME.sub("", without_stamp(message_of(event)), count=1))
     reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
     reason = reasons[-1].partition("\\n")[0].strip(" .,!") if reasons else ""
@@ -191,6 +190,6 @@ def _innermost_reason(event: Event) -> str:
 
 
 def _direct_cause(event: Event) -> str:
-    """The first exception of the chain that led to this one, as "TYPE: MESSAGE"; empty if it says nothing."""
+    """First exception of the chain that led to this one, as "TYPE: MESSAGE"; empty if its message is too short."""
     first = event.trace.parents[-1] if event.trace is not None and event.trace.parents else None
     return first.text[:_LONGEST_MESSAGE] if first is not None and len(first.message.split()) >= _LEAST_WORDS else ""

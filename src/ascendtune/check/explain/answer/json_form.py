@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def as_json(explanation: Explanation, opinion: Opinion | None = None) -> str:
-    """The explanation, and what a language model says of it, if it was asked."""
+    """The explanation, with the opinion of a language model if it was asked."""
     told = {"opinion": opinion.as_json() if opinion is not None else None}
     return findings_as_json(explanation.headline(), explanation.findings(), **fields_of(explanation), **told)
 
 
 def fields_of(explanation: Explanation) -> dict[str, Any]:
-    """The fields of an explanation, without its findings."""
+    """Fields of an explanation, without its findings."""
     found, cause = explanation.verdict, explanation.run_cause
     certainty = "cause" if found.first is None and cause is not None else found.certainty
 
@@ -34,7 +34,7 @@ def fields_of(explanation: Explanation) -> dict[str, Any]:
     remedies = list(explanation.remedies()) if found.first or cause else []
     first = event(found.first) if found.first else None
     if first is not None and found.missing is None:
-        # Where it waited for ranks, the remedies are told of the ranks.
+        # If it waited for ranks, the remedies are for these, and not for the event.
         first["remedies"] = remedies
     return {
         "exit_code": explanation.exit_code,

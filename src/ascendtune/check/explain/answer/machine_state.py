@@ -1,4 +1,4 @@
-"""What a remedy names, looked at on this machine: is the package installed, the port taken, the variable set?"""
+"""State of this machine as far as a remedy depends on it: installed packages, used ports, variables, free space."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ from ascendtune.core.units import format_bytes
 _VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
 _MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
 _LARGEST_SOURCE = 4 << 20
-"""Bytes of a module's file that is read for the names in it."""
+"""Most bytes of a module's file that is read for its names."""
 _MOST = 3
 _LONGEST_VALUE = 80
 _PATIENCE_SECONDS = 2.0
 _SHARED_MEMORY = Path("/dev/shm")
 _IS_FULL = re.compile(r"No space left|StorageFull|[Qq]uota exceeded")
-"""Of a file that could not be written the directory above it counts."""
+"""Failures to write a file, for which the directory above it counts."""
 
 
 @dataclass(frozen=True)
 class Here:
-    """This machine, as far as remedies speak of it."""
+    """This machine, as far as remedies depend on it."""
 
     environment: Mapping[str, str]
     version_of: Callable[[str], str | None]
-    """The version of a module of this Python; "" if it has none, None if the module is not installed."""
+    """Version of a module of this Python; "" if it has none, None if the module is not installed."""
     is_taken: Callable[[int], bool]
     """Whether a port of this machine is in use."""
     free_bytes: Callable[[Path], int | None]
-    """Free space of the file system of an existing path; None if there is no such path.
+    """Free bytes of the file system of an existing path; None if the path does not exist.
 
     Raises:
         TimeoutError: the file system does not answer.
         PermissionError: a directory above it may not be entered by this user.
     """
     open_files: Callable[[], int]
-    """The limit of this process."""
+    """Limit of open files of this process."""
     names_in: Callable[[str], frozenset[str]] = lambda _: frozenset()
-    """The names that the file of a module of this Python has, without running it; none if it is not there."""
+    """Names in the file of a module of this Python, read without running it; none if the file does not exist."""
     has_module: Callable[[str], bool] = lambda _: True
     """Whether an installed package of this Python has a file for one of its modules, "package.module"."""
 
 
 def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here: Here) -> tuple[str, ...]:
-    """Sentences on the state of what the failure and its remedies name, at most three.
+    """At most three sentences on the state of this machine, for the failure and its remedies.
 
     Args:
-        facts: of the log.
+        facts: facts of the log.
     """
     text = " ".join(remedies)
     message = of_message(first.message)
@@ -184,7 +184,7 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 def _has_module(module: str) -> bool:
-    """True also where this cannot be told, as of a package without a file of its own."""
+    """Whether a module exists; also True if unknown, as for a package without its own file."""
     with suppress(ImportError, ValueError, OSError):
         spec = importlib.util.find_spec(module.partition(".")[0])
         if spec is None or spec.origin is None:
@@ -195,9 +195,9 @@ def _has_module(module: str) -> bool:
 
 
 def _file_of(module: str) -> Path | None:
-    """The source of a module of this Python; None if it is not there, or is not Python."""
+    """Source of a module of this Python; None if it does not exist, or is not Python."""
     root, *parts = module.split(".")
-    # Only the spec of a module within another one would run the outer one.
+    # find_spec of an inner module would run the outer one.
     spec = importlib.util.find_spec(root)
     if spec is None or spec.origin is None:
         return None
@@ -226,7 +226,7 @@ def _named(statements: list[ast.stmt]) -> Iterator[str]:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether a server of this machine listens on the port, on whichever of its addresses."""
+    """Whether a server of this machine listens on the port, on any address."""
     return any(_cannot_bind(family, port) for family in (socket.AF_INET, socket.AF_INET6))
 
 
@@ -238,7 +238,7 @@ def _cannot_bind(family: socket.AddressFamily, port: int) -> bool:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(("", port))
     except OSError as error:
-        # Anything else (a port below 1024, no IPv6) does not say that it is taken.
+        # Other errors (a port below 1024, no IPv6) do not show that it is used.
         return error.errno == errno.EADDRINUSE
     return False
 
@@ -252,7 +252,7 @@ def _free_bytes(path: Path) -> int | None:
         except OSError:
             return None
 
-    # A path may be on a file system whose server is gone.
+    # A path may be on a file system whose server does not answer.
     return run_in_daemon_thread(look).result(_PATIENCE_SECONDS)
 
 

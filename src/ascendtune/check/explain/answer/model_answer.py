@@ -1,8 +1,8 @@
-"""The opinion of a language model that is served with OpenAI's API: asked for, read, and held against the logs.
+"""Opinion of a language model behind OpenAI's API: requested, parsed, and checked against the logs.
 
-A model may invent. So it must copy the lines that show what it says, and each of them is looked up in the excerpts that
-it was sent. Its answer is text of a stranger (a log may hold instructions to it): it is shown, and nothing of it is
-ever run.
+A model may invent facts. It must copy the lines that prove its answer, and each of them is looked up in the excerpts
+that were sent. The answer is untrusted text (a log may contain instructions to the model): it is shown, and no part of
+it is ever run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ascendtune.core.foreign_json import value_at
 from ascendtune.core.http import Fault, exchange_json, is_loopback
 
 KEY = "ASCENDTUNE_ASK_KEY"
-"""The variable with the server's key: of its own, so that no key of another service is sent to this one."""
+"""Variable with the server's key; a separate one, so that the key of another service is not sent to this server."""
 _LIST_SECONDS = 20.0
 _ANSWER_SECONDS = 600.0
-"""A model that thinks before it answers writes thousands of tokens."""
+"""Time-out for an answer: a reasoning model writes thousands of tokens."""
 _MOST_ITEMS = 4
 _LONGEST = 1_000
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _MOST_BRACES = 200
 _NUMBER = re.compile(r"^\s*\d+: ")
 _SHORTEST_QUOTATION = 8
-"""Characters; fewer are in every log."""
+"""Characters; shorter texts are in every log."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Quotation:
 class Opinion:
     model: str
     cause: str
-    """One sentence; the whole answer if it does not have the form that was asked for."""
+    """One sentence; the whole answer if it does not have the requested form."""
     sure: str
     why: tuple[str, ...]
     do: tuple[str, ...]
@@ -51,7 +51,7 @@ class Opinion:
 
     @property
     def is_founded(self) -> bool:
-        """Whether it quotes, and only what is in the logs."""
+        """Whether it quotes lines, and all of them are in the logs."""
         return bool(self.lines) and all(each.in_logs for each in self.lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -63,10 +63,10 @@ class Server:
 
     Args:
         url: up to the version, as in http://127.0.0.1:8000/v1.
-        key: sent as a bearer token, if there is one.
+        key: sent as a bearer token, unless empty.
 
     Raises:
-        InputError: not such a URL, or the key would be sent to another machine unencrypted.
+        InputError: the URL is invalid, or the key would be sent to another machine unencrypted.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
@@ -81,10 +81,10 @@ class Server:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     def models(self) -> list[str]:
-        """The names of its models.
+        """Names of its models.
 
         Raises:
-            Fault: no connection, or not the answer of such a server.
+            Fault: no connection, or an invalid answer.
         """
         answer = exchange_json(f"{self._url}/models", self._headers, seconds=_LIST_SECONDS)
         listed = value_at(answer, "data")
@@ -95,10 +95,10 @@ class Server:
         return found
 
     def ask(self, model: str, question: Question) -> Opinion:
-        """The opinion of `model`.
+        """Ask `model` for its opinion.
 
         Raises:
-            Fault: no connection, an error status, no answer in ten minutes, or not the answer of such a server.
+            Fault: no connection, an error status, no answer in ten minutes, or an invalid answer.
         """
         asked = {"model": model, "messages": [{"role": "user", "content": question.text}]}
         answer = exchange_json(f"{self._url}/chat/completions", self._headers, asked, seconds=_ANSWER_SECONDS)
@@ -112,10 +112,10 @@ class Server:
 
 
 def opinion_in(answer: str, model: str, logs: str) -> Opinion:
-    """An answer in the form that a question asks for; any other text is all cause.
+    """Parse an answer in the requested form; any other text becomes the cause.
 
     Args:
-        logs: in which its quotations are looked up: not in the rest of the question, which any model can copy.
+        logs: text in which its quotations are looked up, without the rest of the question, which any model can copy.
     """
     text = _THOUGHTS.sub("", answer).strip() or answer.strip()
     found = next(_objects(text), None)
@@ -138,7 +138,7 @@ def _is_in(line: str, sent: str) -> bool:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """JSON objects with a cause, wherever they stand among other words."""
+    """JSON objects with a cause, anywhere in the text."""
     decoder = json.JSONDecoder()
     for begin in [match.start() for match in re.finditer(r"\{", text)][:_MOST_BRACES]:
         try:

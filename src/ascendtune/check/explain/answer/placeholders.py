@@ -1,6 +1,9 @@
-"""PACKAGE, PATH and FILE in remedies, in whose place the log may have the name: of the package that pip could not
-build, of an extension that does not load, or of the code that failed; and the one path that a message quotes. JOB, NODE
-and PID likewise: the job, the node and the process that the message, or else the whole log, names alone."""
+"""Replaces placeholders in remedies by names from the log.
+
+PACKAGE becomes the package that pip could not build, of an extension that does not load, or of the failed code; PATH
+and FILE the only path that the message quotes. JOB, NODE, HOST, PORT and PID become the only such value in the message,
+else (JOB and NODE) in the whole log.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.package.distributions import named_for_pip
 
 _PLACE = re.compile(r"(?<![\w.{/-])(?<!install -y )(?<!apt install )(?<!yum install )PACKAGE(?![\w/-]|\.(?:run|[A-Z]))")
-"""Not that of a package manager of the system, of a file, or of a module that is the reader's own."""
+"""PACKAGE, except in commands of the system's package manager, in file names, and as a part of other words."""
 _ASIDE = re.compile(r" \(PACKAGE\)|（PACKAGE）")
-"""Beside words that say which package is meant."""
+"""PACKAGE in brackets after a description of the package."""
 _OF_PIP = re.compile(r"\bpip (?:download|install|index versions|show)\b[^`;:,)；：，]*(?::all: [^`;:,)；：，]*)?")
 _FAILED = re.compile(
     r"(?:Failed building wheel for|Could not build wheels for|Failed to (?:download and )?build) [`']?"
@@ -22,7 +25,7 @@ _FAILED = re.compile(
 )
 _TRIED = re.compile(r"^ *(?:Building wheel for|Collecting) (?P<name>[A-Za-z][\w.-]*\w)", re.MULTILINE)
 _BUILDS = ("build", "package-managers")
-"""Families of what is said while a package is built."""
+"""Families of failures during the build of a package."""
 _EXTENSION = re.compile(
     r"(?:site|dist)-packages/(?P<package>[A-Za-z]\w*?)/[^\s:]*\.so\b|"
     r"/(?P<file>[A-Za-z]\w*?)(?:_\d+)?_(?:cuda|cu\d+|C|ops|kernels)(?:\.[\w-]+)*\.so\b"
@@ -33,7 +36,7 @@ _LOOKED_AT = re.compile(
     r"((?:\bls -ld?|\bfindmnt (?:-\w+ (?:[A-Z,]+ )?)*-T|\bfile|\bdf -[hT]+|\bstat|\bcat|\bpython -m json\.tool|"
     r"\bchown -R \"\$USER\"|\bchmod u\+\w+) |\bopen\(')(?:PATH|FILE)(?![\w/.*])"
 )
-"""A command that looks at the file, or changes whose it is."""
+"""A command that shows the file, or changes its owner or rights."""
 _YAML = re.compile(r"(?<![\w/])FILE\.yaml\b")
 _QUOTED = re.compile(r"(?<=['\"‘`])[~/][^\s'\"`’;$&|<>()*]+(?=['\"’`])")
 _OF_YAML = re.compile(r"in \"(?P<file>[^\s\"';$&|<>()]+\.ya?ml)\", line")
@@ -72,14 +75,14 @@ _NAMED = (
     ),
     (re.compile(r"(?<=--pid )PID\b|(?<=-p )PID\b"), re.compile(r"\bpid[ =:]{1,2}(?P<value>\d{2,7})\b", re.IGNORECASE)),
 )
-"""Placeholders of commands, and where a log has their value: of a job of Slurm, of a node, of the other side of a
-connection (its port before its host), of a process."""
+"""Placeholders of commands, each with a pattern of its value in logs: a Slurm job, a node, the other side of a
+connection (its port before its host), a process."""
 _OF_MESSAGE = tuple(place for place, _ in _NAMED[2:])
-"""Those whose value only the message itself tells."""
+"""Placeholders whose value only the message itself can provide."""
 
 
 def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[str]) -> tuple[str, ...]:
-    """The remedies with the name of the package or the file, as far as the log has it.
+    """Replace the placeholders in the remedies, as far as the log contains their values.
 
     Args:
         texts: beginning and end of each log.
@@ -95,13 +98,13 @@ def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[
 
 
 def _with_named(remedy: str, event: Event, texts: Sequence[str]) -> str:
-    """`remedy` with the job, node and process that the message names alone, or else the log."""
+    """Insert the only job, node, host, port and process of the message, or else of the log."""
     for place, value in _NAMED:
         if place.search(remedy) is None:
             continue
         said = {match["value"] for match in value.finditer(event.text)}
         if not said and place not in _OF_MESSAGE:
-            # The log of a job names processes and hosts of many kinds.
+            # A log names processes and hosts of many kinds; only job and node are searched in it.
             said = {match["value"] for text in texts for match in value.finditer(text)}
         if len(said) == 1:
             remedy = place.sub(said.pop(), remedy)
@@ -109,7 +112,7 @@ def _with_named(remedy: str, event: Event, texts: Sequence[str]) -> str:
 
 
 def _with_paths(remedy: str, event: Event) -> str:
-    """`remedy` with the path of the message, where it quotes one alone."""
+    """Insert the path of the message, if it quotes only one."""
     if _LOOKED_AT.search(remedy) is not None and len(paths := set(_QUOTED.findall(event.text))) == 1:
         path = paths.pop()
         remedy = _LOOKED_AT.sub(lambda command: f"{command[1]}{path}", remedy)
@@ -119,7 +122,7 @@ def _with_paths(remedy: str, event: Event) -> str:
 
 
 def _package_built(event: Event, texts: Sequence[str]) -> str:
-    """The one package whose build failed; while one is built, the last that pip began with."""
+    """The only package whose build failed; if none is reported, the last one that pip began to build."""
     if event.entry.family not in _BUILDS and "build" not in event.entry.id:
         return ""
     failed = {match["name"] for text in texts for match in _FAILED.finditer(text)}

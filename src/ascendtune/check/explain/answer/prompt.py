@@ -1,4 +1,4 @@
-"""The question to a language model: what the rules found, the run's recipe, excerpts of the logs; secrets masked."""
+"""The question to a language model: findings of the rules, the run's recipe, excerpts of the logs; secrets masked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import plain
 
 _MOST_CHARACTERS = 24_000
-"""Of the excerpts: some 8,000 tokens, which every model that is served for such work can read."""
+"""Most characters of the excerpts: some 8,000 tokens, which fit into the context of any suitable model."""
 _MOST_FACTS = 40
 _MOST_OF_RECIPE = 6_000
 _FORM = """\
@@ -46,7 +46,7 @@ class Question:
     introduction: str
     """The task, the form of the answer, the findings of the rules and the recipe of a run."""
     logs: str
-    """Excerpts, in which an answer must find what it quotes."""
+    """Excerpts, from which an answer must quote."""
 
     @property
     def text(self) -> str:
@@ -54,13 +54,13 @@ class Question:
 
 
 def question_about(explanation: Explanation, names: Sequence[str]) -> Question:
-    """What to ask, without names and secrets.
+    """Question about an explanation, without personal names and secrets.
 
     Args:
-        names: of logs and run directories, as they were explained.
+        names: of the explained logs and run directories.
 
     Raises:
-        InputError: a log has gone, or cannot be read again.
+        InputError: a log was removed, or cannot be read again.
     """
     versions = [value for name, values in explanation.facts.items() if "version" in name for value in values]
     mask = Mask.of_this_machine(os.environ, versions)
@@ -85,7 +85,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
 
 
 def _recipe_of(name: str) -> str:
-    """Of a run directory: its recipe, and the versions that it ran with."""
+    """Recipe of a run directory, and the versions of its packages; empty for other names."""
     run = RunDir(name)
     if name == STDIN or not run.run_json.is_file():
         return ""

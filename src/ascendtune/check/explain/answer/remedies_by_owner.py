@@ -1,7 +1,7 @@
-"""Remedies of general entries, as they hold for the owner of the code that failed: code of one's own, or a library.
+"""Adapts the remedies of general entries to the owner of the failed code: the user, or a library.
 
-An entry for a message of torch or Python does not know whose code ran into it. What it advises for code of one's own
-(change the line) does not help where that line is a library's.
+An entry for a message of torch or Python does not know the owner of the code that raised it. Advice for the user's own
+code (change the line) does not help if the line belongs to a library.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _FAMILIES = (
     *("python-code", "tensors", "models", "raised/torch", "raised/general_tensors", "raised/general_torch"),
     *("raised/general_python_code", "raised/general_models"),
 )
-"""Families of messages that any code runs into. Others belong to a package, which raised them: who called it with what
-it refuses stands above its frames."""
+"""Families of messages that any code may raise. Messages of other families belong to the package that raised them: its
+caller, with the invalid arguments, is above its frames."""
 _OF_ONES_OWN = re.compile(
     r"(?:[Ii]n )?(?:code of your own|(?:your )?own code)(?: at the frame shown)?:|自己的代码[：:]"
 )
-"""The beginning of a clause for code of one's own."""
+"""Beginning of a clause for the user's own code."""
 _FUNCTION_OF_ONES_OWN = re.compile(r"[\w.<>]+ is (?:code of )?yours\b|[\w.<>]+ 是(?:你)?自己的代码")
-"""The beginning of a clause for a function of one's own, which a library calls."""
+"""Beginning of a clause for the user's own function, which a library calls."""
 _IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|栈帧|上面一行|上一行")
-"""In a remedy that looks at, or changes, the line that failed."""
+"""Words of a remedy that looks at, or changes, the failed line."""
 _NO_MORE_THAN_LOOK = re.compile(r"(?:look at the frame shown|查?看\w*栈帧)[^:;：；]*")
 _COMMAND = re.compile(r"`(?:env|grep|echo|ls|cat|file|pip|python)\b")
-"""A command that shows where a value comes from. Such a remedy helps with code of any owner."""
+"""A command that shows the origin of a value. Such a remedy helps with code of any owner."""
 _NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
 _CALLED = (
     "{package} failed in its own code ({file}:{line} in {function}): print what the frame shown gives to it; that is "
@@ -42,7 +42,7 @@ _CALLED = (
 
 
 def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
-    """`remedies` of the entry of `event` for the code that failed: as they are for code of one's own."""
+    """Adapt the remedies of an event's entry to the owner of the failed code; unchanged for the user's own code."""
     trace, entry = event.trace, event.entry
     library = library_that_failed(trace) if trace is not None else ""
     if trace is None or not library:
@@ -56,21 +56,21 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     asked = asked_of_library(trace, trace.library_alone) if trace.library_alone else _of_called(trace, library)
     only_looks = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
     if is_alone and kept and _NO_MORE_THAN_LOOK.fullmatch(kept[0]):
-        # What is asked of the library says where to look.
+        # The remedy for the library already names the place.
         kept = kept[1:]
     return (asked, *kept) if only_looks else (*kept, asked)
 
 
 def library_that_failed(trace: Trace) -> str:
-    """The package of the innermost frame outside of torch; empty if that is code of one's own, or there is none."""
+    """Package of the innermost frame outside of torch; empty if that is the user's own code, or there is none."""
     return trace.importer_of("torch") if trace.frames else ""
 
 
 def is_of_line(entry: KnownFailure) -> bool:
-    """Whether the remedies of an entry depend on the owner of the line that failed.
+    """Whether the remedies of an entry depend on the owner of the failed line.
 
-    They do if the entry knows the message alone, and advises to look at that line or to change it. A remedy that names
-    a setting or the package holds for any owner.
+    They do if the entry matches only the message, and advises to look at that line or to change it. A remedy that
+    names a setting or the package is valid for any owner.
     """
     is_general = entry.family in _FAMILIES and not (
         entry.frame or entry.origin or entry.is_conditional or entry.by_owner
@@ -82,8 +82,8 @@ def is_of_line(entry: KnownFailure) -> bool:
 
 
 def place_in_library(event: Event) -> str:
-    """Where in a library a general message came from, for the headline; empty for code of one's own, and where the
-    sentence names it."""
+    """Place in a library that raised a general message, for the headline; empty for the user's own code, and if the
+    sentence names the place."""
     trace, entry = event.trace, event.entry
     library = library_that_failed(trace) if trace is not None else ""
     if trace is None or not library or not is_of_line(entry) or _NAMES_PLACE.search(entry.what):
@@ -93,7 +93,7 @@ def place_in_library(event: Event) -> str:
 
 
 def _of_called(trace: Trace, library: str) -> str:
-    """The remedy for a library that failed when the user's own code called it."""
+    """Remedy for a library that failed when the user's own code called it."""
     file, line, function = _innermost_in(trace, library)
     shown = from_package_on(file)
     words = say(_CALLED, package=library, file=shown, line=line, function=function, type=trace.type)
@@ -101,6 +101,6 @@ def _of_called(trace: Trace, library: str) -> str:
 
 
 def _innermost_in(trace: Trace, library: str) -> tuple[str, int, str]:
-    """The innermost frame (file, line, function) in the code of `library`."""
+    """Innermost frame (file, line, function) in the code of `library`."""
     frames = (frame for frame in reversed(trace.frames) if trace.package_of(frame) == library)
     return next(frames, trace.frames[-1])

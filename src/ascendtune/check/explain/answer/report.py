@@ -1,4 +1,4 @@
-"""An explanation as text: what happened, how certain that is, where, why, what to do, and the source."""
+"""An explanation as text: failure, certainty, place, causes, remedies, and source."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _SHORT = 400
 _MOST_LINES = 12
-"""Lines of the usual answer; the least important blocks are left for --all."""
+"""Lines of the usual answer; only --all shows the least important blocks."""
 _LINES_OF_A_MESSAGE = 4
 _LABEL = 9
 _SEEN = "seen"
-"""Label of the quoted line, which is cut where nothing else can be left out."""
+"""Label of the quoted line, which is cut if nothing else can be omitted."""
 _MORE_OF_IT = " […]"
 _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
@@ -39,11 +39,11 @@ _FOUNDED = "{sure}, says the language model; not checked, but the lines it quote
 _UNFOUNDED = "{sure}, says the language model; not checked, and it may be invented: see what it quotes"
 _LINES = 3
 _MOST_TELLING = 2
-"""Other lines that say most, where nothing is known of the first cause."""
+"""Number of other lines shown if nothing is known about the first cause."""
 _EXCERPT = 100
-"""A log with at most so many lines counts as an excerpt."""
+"""Most lines of an excerpt."""
 _FRAME = re.compile(r"\bframe\b")
-"""In a remedy: it is of use only beside the frame."""
+"""Word of a remedy that is useful only together with the frame."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class _Block:
     label: str
     text: str
     rank: int
-    """From `_KEPT`, which is always shown, to `_ALL`, which only --all shows."""
+    """From `_KEPT`, always shown, to `_ALL`, shown only by --all."""
 
 
 def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, everything: bool = False) -> str:
-    """The answer in 12 lines where that is possible; `everything` shows all that is known.
+    """The answer in 12 lines if possible; `everything` shows all blocks.
 
     Args:
-        columns: width of the terminal, None where there is none.
+        columns: width of the terminal, None if there is none.
     """
     limit = max(columns or WIDE, 40)
     head, *blocks = _blocks(explanation, min(_SHORT, _LINES_OF_A_MESSAGE * (limit - _LABEL)))
@@ -84,7 +84,7 @@ def opinion_as_text(opinion: Opinion, *, columns: int | None, paint: Paint) -> s
     """The opinion of a language model, with the warning that it has not been checked.
 
     Args:
-        columns: width of the terminal, None where there is none.
+        columns: width of the terminal, None if there is none.
     """
     limit = max(columns or WIDE, 40)
     head = say("{model} says: {cause}", model=opinion.model, cause=opinion.cause)
@@ -103,7 +103,7 @@ def _opinion(opinion: Opinion) -> Iterator[_Block]:
 
 
 def _numbered(label: str, sentences: Iterable[str], *ranks: int) -> Iterator[_Block]:
-    """A block for each sentence; the last of the ranks is that of all further ones."""
+    """A block for each sentence; the last of the ranks is used for all further ones."""
     for number, sentence in enumerate(sentences, 1):
         yield _Block(label if number == 1 else "", f"{number}. {sentence}", ranks[min(number, len(ranks)) - 1])
 
@@ -114,7 +114,7 @@ def _wrapped(block: _Block, limit: int) -> list[str]:
 
 
 def _cut(lines: list[str], excess: int, limit: int) -> list[str]:
-    """The first of `lines`, without the last `excess` ones; at least one."""
+    """Remove the last `excess` lines; at least one remains."""
     kept = lines[: max(1, len(lines) - excess)]
     if len(kept) == len(lines):
         return lines
@@ -125,12 +125,12 @@ def _cut(lines: list[str], excess: int, limit: int) -> list[str]:
 
 
 def _once(blocks: list[_Block]) -> list[_Block]:
-    """The same sentence is shown once."""
+    """Remove blocks with a repeated sentence."""
     return list({block.text.partition(". ")[2] or block.text: block for block in reversed(blocks)}.values())[::-1]
 
 
 def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
-    """The first one is the headline.
+    """Blocks of an explanation; the first one is the headline.
 
     Args:
         short: characters after which a message is cut at the end of a sentence.
@@ -212,7 +212,7 @@ def _last_line(other: LastLine, short: int) -> str:
 
 
 def _frame(trace: Trace, place: tuple[str, int, str]) -> str:
-    """The frame of `place`; and where code of a package that it called made a mistake, the innermost one of that."""
+    """Frame of `place`; if a package that it called failed by a mistake in its code, also its innermost frame."""
     called = trace.last_call
     is_of_package = trace.type in FAULTS_OF_CODE and place in trace.frames[:-1] and bool(trace.package)
     if not is_of_package or called is None or (posix(place[0]).endswith(called[0]) and called[1:] == place[1:]):
@@ -237,7 +237,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
 
 
 def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
-    """The other events, so that they are not mistaken for the cause: a count, and with --all one line a kind."""
+    """Other events, which are not the cause: their count, and with --all a line for each kind."""
     first = explanation.verdict.first
     kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:
@@ -262,7 +262,7 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
     for scan in explanation.scans:
         names = ", ".join(scan.parts.names)
         yield _Block("read", say("{name}: {lines:,} lines", name=names, lines=scan.lines_read), _MORE)
-        # A failure in words that nothing here knows is most often in them.
+        # An unknown failure is most often in them.
         if scan.last_words:
             yield _Block("last", _short(scan.last_words, _SHORT), _MORE)
     for note in explanation.reading_notes():
@@ -270,7 +270,7 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
     for event in explanation.verdict.notices[:_LINES]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
     for event in explanation.verdict.dismissed[:_LINES]:
-        # The job may have failed all the same: these are the nearest known failures.
+        # The job may have failed nevertheless: these are the nearest known failures.
         yield _Block(
             "maybe", f"{event.meaning} ({event.where}); {say('do')}: {explanation.remedies_here(event)[0]}", _MORE
         )
@@ -288,7 +288,7 @@ def _lines_that_sound_bad(scans: Iterable[Scan]) -> Iterator[tuple[str, str]]:
 
 
 def _short(text: str, limit: int) -> str:
-    """Whole sentences of a long line, so that no message ends in its middle."""
+    """Shorten a long line to whole sentences."""
     text = " ".join(text.split())
     if len(text) <= limit:
         return text

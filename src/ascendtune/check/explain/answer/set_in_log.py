@@ -1,5 +1,5 @@
-"""Where the log itself shows the value or name that a message quotes: a command line, a configuration that was printed,
-arguments, the environment."""
+"""Finds the line of a log that sets a value or name in a message: a command line, a printed configuration, arguments,
+the environment."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ascendtune.check.explain.log import level
 
 _QUOTED = re.compile(r"(?<!\w)(?:'([^'\n]{3,120})'|\"([^\"\n]{3,120})\"|`([^`\n]{3,120})`)(?!\w)")
 _NAME = re.compile(r"(?<![\w/.])(?:--[a-z][\w-]+|[A-Za-z]+_[A-Za-z_0-9]{2,}|[A-Z]+[a-z]+[A-Z]\w{3,})(?![\w(/]|\.\w)")
-"""Options, names with an underscore or with inner capitals."""
+"""Options, and names with an underscore or inner capitals."""
 _NUMBER = re.compile(r"(?<![\w./:+-])\d{2,9}(?![\w./:]|\.\d)")
 _VALUE_BEHIND = r"['\"]?\s*(?:=|:|=>|\s)\s*(?P<value>\[[^\]\n]{0,80}\]|['\"][^'\"\n]{0,80}['\"]|[^\s,;()}\]'\"]+)"
 _SETS = re.compile(r"(?:^|\s)--?[A-Za-z][\w-]*[ =]|\w['\"]?\s?[=:]\s?\S|\bexport \w+=|^\s*(?:[+$#>] |\w+@\S+[:~$#])")
-"""A line that sets something: options, NAME=VALUE, KEY: VALUE, a command behind a prompt."""
+"""A line with settings: options, NAME=VALUE, KEY: VALUE, a command after a prompt."""
 _NOT_SETTING = re.compile(
     r"Traceback|^\s*File \"|\b(?:[A-Z]\w*)?(?:Error|Exception|Warning)\b|\bFAILED\b|\b[Ee]rror\b|\bfailed\b|"
     r"[Ii]nvalid|_Error_|"
     r"^\s*(?:raise|return|assert|def|if|self\.|from|import)\b|\bat 0x[0-9a-f]+"
 )
 _LISTS = re.compile(r"\[[^\]\n]*,[^\]\n]*\]")
-"""Commands and lists of allowed values: which of their words matters they do not say."""
+"""Commands and lists of valid values: the relevant word in them is unknown."""
 _COMMON = frozenset(
     (
         "none",
@@ -45,7 +45,7 @@ _COMMON = frozenset(
 )
 _LEAST_OF_QUOTED = 3
 _AROUND = 48
-"""Characters of the line shown on each side."""
+"""Characters of the line that are shown on each side."""
 _LONGEST_LINE = 20_000
 _MOST_TOKENS = 6
 
@@ -54,7 +54,7 @@ _SHOWN_VALUE = "the log shows where the value comes from, line {line}: `{shown}`
 
 
 def place_of_setting(event: Event, scans: Sequence[Scan], message: str) -> str:
-    """The line above `event` that sets what `message` quotes or names; empty if no line of the log does."""
+    """Remedy with the line above `event` that sets a value or name in `message`; empty if there is none."""
     scan = next((each for each in scans if each.name == event.source), None)
     if scan is None:
         return ""
@@ -74,7 +74,7 @@ def place_of_setting(event: Event, scans: Sequence[Scan], message: str) -> str:
 
 
 def _tokens_of(message: str) -> list[tuple[str, bool]]:
-    """The quoted values of a message, then its names; each with whether it is a name."""
+    """(token, whether it is a name) of the quoted values of a message, then of its names."""
     tokens: dict[str, bool] = {}
     for match in _QUOTED.finditer(_LISTS.sub(" ", message)):
         quoted = next(filter(None, match.groups())).strip()
@@ -89,7 +89,7 @@ def _pattern_of(token: str, *, is_name: bool) -> re.Pattern[str]:
     if not is_name:
         return re.compile(rf"(?:[=:\[,]\s*|--[\w-]+\s+)['\"]?{re.escape(token)}(?![\w/-])")
     parts = re.split(r"[-_]", token.lstrip("-"))
-    # An option is written with hyphens, and the name it fills with underscores.
+    # An option is written with hyphens, its variable with underscores.
     name = "[-_]".join(map(re.escape, parts))
     return re.compile(rf"(?<![A-Za-z0-9]){name}(?![\w-]){_VALUE_BEHIND}", re.IGNORECASE)
 
@@ -100,7 +100,7 @@ def _may_set(line: str) -> bool:
 
 
 def _lines_of(scan: Scan) -> Iterator[tuple[int, str]]:
-    """The lines at the beginning and the end of the log, each with its number."""
+    """Lines at the beginning and the end of the log, each with its number."""
     last = scan.last_lines
     # The last line of the beginning may be cut off.
     first = enumerate(scan.head.split("\n")[:-1], scan.lines - scan.lines_read + 1)
@@ -109,7 +109,7 @@ def _lines_of(scan: Scan) -> Iterator[tuple[int, str]]:
 
 
 def _fragment(line: str, start: int, end: int) -> str:
-    """The words around a match, without backticks."""
+    """Words around a match, without backticks."""
     left = line.rfind(" ", 0, max(0, start - _AROUND)) + 1 if start > _AROUND else 0
     right = line.find(" ", min(len(line), end + _AROUND))
     right = len(line) if right < 0 or right > end + 3 * _AROUND else right

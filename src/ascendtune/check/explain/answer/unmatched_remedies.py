@@ -1,4 +1,4 @@
-"""Remedies for a message that no entry matches, from the path, limit, peer or file that it names."""
+"""Remedies for a message that no entry matches, from the path, limit, peer or file in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascendtune.check.explain.traceback.advice import IN_MESSAGE
 
 _PATH = re.compile(r"(?<![\w/.:#*<>$}-])(?P<path>/[\w.@+-]+(?:/[\w.@+%=-]+)+)(?![\w/]*[#*<{$])")
 _SOURCES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".go", ".h", ".hpp", ".py", ".rs", ".ts")
-"""Ends of paths that say where a message was made, not what it is about."""
+"""Ends of paths that are the place in a source, not the subject of the message."""
 _DEVICES, _OF_KERNEL = "/dev/", ("/proc/", "/sys/")
 _ABSENT = re.compile(r"no such file or directory|does not exist|\bENOENT\b|\bnot found\b", re.IGNORECASE)
 _IN_MEMORY = "/dev/shm"
@@ -56,13 +56,13 @@ _CRASH = re.compile(
     r"nil pointer dereference|\bcheck failed: |\bunreachable code|\bstack smashing|double free|heap corruption",
     re.IGNORECASE,
 )
-"""What a program says of itself: it crashed, or a check in its own code did not hold."""
+"""Words of a program that crashed, or whose own check failed."""
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 _LEAST_REASON = 2
-"""Words behind a path from which on they say why it could not be read."""
+"""Fewest words after a path that explain why it could not be read."""
 
 _OF_VALUE = "value-refused"
-"""The entry of any ValueError that states a rule."""
+"""Entry for any ValueError with a rule in its message."""
 _OF_RANKS = frozenset(("world_size", "nproc", "nnodes", "joined"))
 _CUDA = re.compile(r"cuda|nccl|cudnn|cublas|\bgpu\b|torch", re.IGNORECASE)
 _UNIT = re.compile(r"(?<![\w./@-])(?P<unit>[A-Za-z][\w@:.-]*\.service)(?!\w)")
@@ -73,14 +73,14 @@ _OF_THIS_RUN = re.compile(
     r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|<[^>\n]*>|\S*[/\\=]\S*|"
     r"\S*\d\S*|[.;!?:](?=\s|$)"
 )
-"""Values, places and the ends of sentences: what another run prints otherwise."""
+"""Parts of a message that differ in another run (values, places), and ends of sentences."""
 _OF_SYSTEM = re.compile(
     r"\[(?:Errno|WinError) \d+\]|\b(?:[Nn]o such file or directory|[Pp]ermission denied|[Nn]o space left|"
     r"[Oo]ut of memory|"
     r"[Aa]ddress already in use|[Cc]onnection (?:refused|reset|timed out)|"
     r"exit status)\b"
 )
-"""Texts of the system, which every program prints."""
+"""Error texts of the system, which any program may print."""
 _LONGEST_WORDS = 80
 _SEARCHED = 400
 _MOST_WORDS = 9
@@ -91,7 +91,7 @@ _OF_DEVICE = re.compile(
     r"\bAI ?[Cc]ore|[Kk]ernel|tiling",
     re.ASCII,
 )
-"""Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+"""Words of device failures; for others a second run with synchronous launches is useless."""
 _OF_BUILD = re.compile(
     r"^CMake (?:Error|Warning)\b|-- Configuring incomplete|"
     r"^(?:ninja|g?make(?:\[\d+\])?|collect2|ld(?:\.\w+)?|cc1plus|configure): |"
@@ -99,12 +99,12 @@ _OF_BUILD = re.compile(
     r"\b(?:No module named|Failed to build|Failed building wheel|subprocess-exited-with-error)\b|"
     r"No matching distribution|^error: command '|Compilation Failed!|ERROR: Cannot install "
 )
-"""Of configuring, compiling, linking and installing."""
+"""Lines of configuring, compiling, linking and installing."""
 _OF_CODE = (
     *("AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError", "KeyError", "LookupError"),
     *("ModuleNotFoundError", "NameError", "OSError", "PermissionError", "TypeError", "UnboundLocalError", "ValueError"),
 )
-"""Exceptions by which no device reports anything."""
+"""Exceptions that are not used for device failures."""
 _LONGEST_ADVICE = 200
 _SENTENCE = re.compile(r".+?(?:[.!?](?=\s|$)|$)\s*")
 
@@ -176,15 +176,15 @@ _REPORT = (
 def remedies_of_unmatched(
     event: Event, scans: Sequence[Scan], facts: Facts, of_device: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The remedies of a failure that no entry knows, or an entry of a whole class of messages.
+    """Remedies for a failure without an entry, or with an entry for a whole class of messages.
 
     Args:
-        of_device: where a device says more, of a failure that may be its own.
+        of_device: remedies for failures that may come from the device.
     """
     is_of_value = event.entry.id == _OF_VALUE
     own = own_advice(event)
     advice = advice_on_message(event, scans) if is_of_value or not event.remedies else own
-    # Where the value comes from is said by the rule, or by the line that sets it.
+    # The rule, or the line that sets the value, replaces the general remedy on its origin.
     of_class = () if is_of_value and len(advice) > len(own) else event.remedies
     on_frames = advice_on_frames(event.trace) if event.trace is not None else ()
     return (*advice, *of_class, *on_frames, *of_device, *search_for(event, facts))
@@ -197,15 +197,15 @@ def is_of_ranks(event: Event | None, rank: int | None, facts: Facts) -> bool:
 
 
 def may_be_of_device(first: Event | None, scans: Sequence[Scan], facts: Facts) -> bool:
-    """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing. Imports
-    and builds have started nothing on a device."""
+    """Whether a failure without an entry may come from the device: its words show it, or explain nothing. Imports and
+    builds do not use the device."""
     is_of_start = first is not None and first.trace is not None and first.trace.is_of_start
     if first is None or is_of_start or "failed_build" in facts or _OF_BUILD.search(first.text):
         return False
     is_of_code = first.trace is not None and first.trace.type.rpartition(".")[2] in _OF_CODE
     if (is_of_code or explains_itself(first)) and _OF_DEVICE.search(first.text) is None:
         return False
-    # A line of a program that knows no card is not of one.
+    # The line of a program that does not use a device is not a device failure.
     return first.trace is not None or names_ascend(scans) or any(map(_CUDA.search, texts_of(scans)))
 
 
@@ -215,9 +215,8 @@ def names_ascend(scans: Sequence[Scan]) -> bool:
 
 
 def advice_on_message(event: Event, scans: Sequence[Scan]) -> tuple[str, ...]:
-    """What a message that no entry knows says of its remedy, the most direct first: its own advice; where the log sets
-    what it quotes; its rule, turned round; the command that tells more about what it names. Empty if it names nothing.
-    """
+    """Remedies from a message without an entry, the most direct first: its own advice; the line of the log that sets
+    its value; advice from its rule; a command with more information about its subject. Empty if there is none."""
     message = event.trace.message if event.trace is not None else program_and_message(event.text)[1]
     setting = place_of_setting(event, scans, message) if message else ""
     rule = turned_round(message)
@@ -227,7 +226,7 @@ def advice_on_message(event: Event, scans: Sequence[Scan]) -> tuple[str, ...]:
 
 
 def search_for(event: Event, facts: Facts) -> tuple[str, ...]:
-    """Where else the message is explained: in the issues of the package or program that prints it."""
+    """Remedy: a search for the message in the issues of the package or program that prints it."""
     trace = event.trace
     if trace is not None and (not trace.type or not trace.message or advises_search(trace)):
         return ()
@@ -245,19 +244,19 @@ def search_for(event: Event, facts: Facts) -> tuple[str, ...]:
             return ()
         return (named_for_pip(say(_SEARCH_PACKAGE, package=package, version=named, words=words)),)
     if not words or (trace is not None and trace.frames):
-        # What one's own code raises no one else knows.
+        # Messages of the user's own code are not found elsewhere.
         return ()
     return (say(_SEARCH_PROGRAM, program=program, words=words) if program else say(_SEARCH, words=words),)
 
 
 def own_advice(event: Event) -> tuple[str, ...]:
-    """What a message itself advises, as a remedy; nothing if it advises nothing."""
+    """Advice in the message itself, as a remedy; empty if there is none."""
     words = _advice_of(event)
     return (say("the message itself advises: {words}", words=words),) if words else ()
 
 
 def _advice_of(event: Event) -> str:
-    """What the message itself advises, cut after a whole sentence; empty if it advises nothing."""
+    """Advice in the message itself, cut after a whole sentence; empty if there is none."""
     match = IN_MESSAGE.search(without_stamp(event.message))
     words = match[0] if match is not None else event.trace.advice if event.trace is not None else ""
     shown = ""
@@ -269,13 +268,13 @@ def _advice_of(event: Event) -> str:
 
 
 def last_resort(event: Event | None) -> tuple[str, ...]:
-    """What is left to say of a message that names nothing of these."""
+    """Remedy for a message without any of these."""
     names_it = event is not None and explains_itself(event)
     return (say(_CORRECT_IT if names_it else "read the lines shown"),)
 
 
 def _on_unit(event: Event) -> str:
-    """The command that shows more of the service or pod that a line is about."""
+    """Command with more information about the service or pod of a line."""
     unit = _UNIT.search(event.text) or _OF_UNIT.search(event.speaker)
     if unit is not None and unit["unit"] not in _NO_UNITS:
         return say(_UNIT_STATUS, unit=unit["unit"])
@@ -284,7 +283,7 @@ def _on_unit(event: Event) -> str:
 
 
 def _words_to_search(message: str) -> str:
-    """The first words of a message that stand together without the values of this run; empty if it is short."""
+    """First consecutive words of a message without values of this run; empty if they are too few."""
     text = " ".join(message.split())[:_SEARCHED]
     runs = [" ".join(run.split()[:_MOST_WORDS]).strip(" .,;:!?-()") for run in _OF_THIS_RUN.split(text)]
     return next((run for run in runs if len(run.split()) >= _LEAST_WORDS), "")

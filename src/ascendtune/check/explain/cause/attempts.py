@@ -1,4 +1,4 @@
-"""A job that its launcher started again: what came of the attempts after the one that failed."""
+"""Restarted jobs: a later attempt that finished after the failed one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _RESTARTS = re.compile(
     r"\b[Rr]estart(?:ing)? (?:the )?(?:training )?(?:worker group|workers|job)\b|\bDUE TO JOB REQUEUE\b|"
     r"\bRe-?queu(?:ed|ing) (?:the )?job\b|\brestart_count=[1-9]",
 )
-"""A launcher or a scheduler that starts all processes again: torchrun, Ray Train, Slurm."""
+"""Line of a launcher or a scheduler that restarts all processes: torchrun, Ray Train, Slurm."""
 _TRAINED = re.compile(r"\btrain_runtime\b|\bTraining completed\b")
-"""What transformers writes at the end of a training."""
+"""Lines of transformers at the end of a training."""
 _LAST = 5
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """The attempt that failed, and a later one that came to its end."""
+    """Number of the attempt that failed, and of a later one that finished."""
 
     failed: int
     finished: int
@@ -41,7 +41,8 @@ class Attempts:
 
 
 def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attempts | None:
-    """None where the newest attempt is the one that failed, failed as well, or does not say that it finished."""
+    """Find a later attempt that finished; None if the newest one is the failed one, failed as well, or does not report
+    its end."""
     failed = _attempt(found.first.source) if found.first is not None else None
     if failed is None:
         return _of_one_log(found, scans[0]) if len(scans) == 1 else None
@@ -55,7 +56,7 @@ def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attemp
 
 
 def _of_one_log(found: Diagnosis, scan: Scan) -> Attempts | None:
-    """The same of a log to which each attempt was appended."""
+    """The same for a log to which each attempt was appended."""
     restarts = [number for number, row in scan.last_lines if _RESTARTS.search(row) is not None]
     failed = found.first.last if found.first is not None else 0
     if not failed or not restarts or restarts[-1] <= failed or not _has_finished(scan):

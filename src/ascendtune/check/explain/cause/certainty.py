@@ -1,8 +1,8 @@
-"""How certain an answer is.
+"""Certainty of an answer.
 
-"certain" is what the log itself proves: an exception that was raised, or a line in which a program says how it ended,
-whose entry knows one cause. What is logged or quoted may have been survived; what has several causes is certain as
-to what broke, and not as to why.
+An answer is "certain" if the log itself proves it: by a raised exception, or a program's report of its end, whose entry
+has one cause. The job may have survived a logged or quoted failure; if there are several causes, the failure is
+certain, but not its reason.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ascendtune.check.explain.facts.facts import of_log, satisfied
 from ascendtune.check.explain.language import say
 
 _GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|might|seems?|seldom)\b")
-"""Words of an entry that says no more than what is the case most often."""
+"""Words of an entry that gives only the most frequent cause."""
 _ALTERNATIVES = re.compile(r", or |: [^:]* or (?:its|the|an?|another|it|this|no|not|of|was|is|were|has|have|in|that) ")
-"""What broke, and two or more reasons for it in the same sentence."""
+"""A failure with two or more reasons in the same sentence."""
 _MANY_PHRASES = 3
-"""An entry that is found by so many phrases stands for a class of failures."""
+"""Number of anchors from which on an entry is for a class of failures."""
 _LEAST_OTHER_WORDS = 3
-"""Words of a message, beyond those of such an entry, from which on the entry is not certain to be what failed."""
+"""Words of a message that such an entry lacks, from which on the entry is not certain."""
 _PLAIN_WORD = re.compile(r"(?<![\w./])[a-z]{4,}(?![\w/])")
 _NAMES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/=_\\]\S*|\[[^\]]*\]")
 """Values in a message: quoted names, paths, variables, lists."""
 
 
 def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
-    """The certainty of the first cause, as a phrase.
+    """Certainty of the first cause, as a phrase.
 
     Args:
-        scans: of all logs; of one alone, what an entry needs beside its line was said by the same process.
+        scans: of all logs; if there is only one, the conditions of an entry were met in the same log.
     """
     first = found.first
     if found.rival is not None and first is not None and found.rival.source == first.source:
@@ -72,7 +72,7 @@ def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
 
 
 def _fits_in_words_only(event: Event) -> bool:
-    """Whether the entry knows the line by one of many phrases, and the line says something else besides."""
+    """Whether the line matches one of many anchors of its entry, and has other words besides."""
     entry = event.entry
     if entry.specific or entry.conditions or "{" in entry.what or len(entry.anchors) < _MANY_PHRASES:
         return False
@@ -92,7 +92,7 @@ def _plain_words(text: str) -> set[str]:
 
 
 def _has_what_it_needs(first: Event, scans: Sequence[Scan]) -> bool:
-    """Whether the log of the line has the facts, and the text, that its entry asks for."""
+    """Whether the log of the line contains the required facts and text of its entry."""
     own = next((scan for scan in scans if scan.name == first.source), None)
     if own is None or len(scans) == 1:
         return True
@@ -113,7 +113,7 @@ def _of_known_cause(found: Diagnosis, first: Event) -> str:
 
 
 def _comes_after(warning: Event, echo: Event) -> bool:
-    """Whether the same process, as far as the log tells, failed after its warning."""
+    """Whether the same process, as far as the log shows, failed after its warning."""
     is_same = echo.source == warning.source and warning.rank in (None, echo.rank)
     return is_same and echo.last > warning.number
 

@@ -1,4 +1,4 @@
-"""Which of all that was said is the first cause?"""
+"""Selects the first cause among the events of all logs."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from ascendtune.core.exit_cause import CauseKind
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 _LAUNCHER = "launcher"
 _OF_COLLECTIVES = ("nccl", "cuda-and-collectives", "ascend-hccl", _LAUNCHER)
-"""Families of what a rank says when another one does not answer."""
+"""Families of failures of a rank while another one does not answer."""
 SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
-"""Causes that say how a process ended and not why: the logs may say more."""
+"""Kinds of recorded causes that contain only the way a process ended: the logs may explain it."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     certainty: Certainty
-    """`symptom`: what broke is known, why is not in these logs."""
+    """`symptom`: the failure is known, its reason is not in these logs."""
     first: Event | None
     echoes: tuple[Event, ...] = ()
-    """The other trouble, in order; without what the first cause's own lines say again."""
+    """Other failures, in order, without those in the line of the first cause."""
     notices: tuple[Event, ...] = ()
     dismissed: tuple[Event, ...] = ()
-    """Where no failure was found: trouble that was said as a warning, or after which the job went on; what explains
-    most first."""
+    """If no failure was found: known failures that were warnings, or that the job survived; those that explain most
+    first."""
     rank: int | None = None
-    """The rank that failed first, as far as anything says it."""
+    """Rank that failed first; None if unknown."""
     host: str | None = None
     missing: Missing | None = None
-    """The ranks that the first cause, a time-out, waited for."""
+    """Ranks that the first cause, a time-out, waited for."""
     rival: Event | None = None
-    """Another cause: no clock says that it came later, or it ended the program, and the first cause was only logged."""
+    """Another possible cause: no times show that it came later, or it ended the program after a logged first cause."""
 
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
-    """Weigh everything that the scans found, of any number of files and ranks."""
+    """Find the first cause in the scans of any number of files and ranks."""
     found = find_failures(scans, facts)
     fatal, notices = found.fatal, found.notices
     if not fatal:
@@ -56,12 +56,12 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     first = first_cause(fatal, ends)
     missing = awaited(first, fatal, Ranks(scans))
     if missing is not None and (told := _told_by(missing.ranks, fatal)) is not None:
-        # A rank that did not join has said why.
+        # A rank that did not join has reported the reason.
         first, missing = told, None
     rank, host = _place_of(first, fatal, scans) if missing is None else (missing.first_rank, None)
     if missing is not None and first.trace is not None and not first.trace.type:
         first = waits_among(fatal)[0]
-    # One reading of a line is enough: the first cause's for its own, the best for every other.
+    # One event for each line is sufficient: the first cause for its own line, the best one for any other.
     readings = {event.source_line: event for event in reversed(fatal)}
     others = tuple(event for place, event in reversed(readings.items()) if place != first.source_line)
     rival = _rival(first, own, scans) or (ends.later(first) if missing is None and first.weight == 0 else None)
@@ -71,8 +71,11 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
 
 
 def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
-    """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about. That a
-    signal ended a process was seen from outside: it outdoes echoes alone."""
+    """Give the recorded cause of a run precedence over weaker events of its logs.
+
+    A cause that the worker recorded with its remedy precedes echoes and unknown lines. A signal, which was only seen
+    from outside, precedes echoes alone.
+    """
     first = found.first
     if cause is None or first is None:
         return found
@@ -85,7 +88,7 @@ def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
 
 
 def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | None:
-    """A known cause in another log, where nothing tells which of the two was first."""
+    """A known cause in another log, if nothing shows which of the two was first."""
     if not first.is_known or first.weight > 0 or are_timed(scans):
         return None
     ids = {event.entry.id for event in fatal}
@@ -94,7 +97,7 @@ def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | N
 
 
 def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:
-    """The failure reported by the first rank that others waited for."""
+    """First failure of the ranks that others waited for."""
     own = [event for event in fatal if event.rank in ranks]
     killed = (event for event in own if event.entry.id.startswith(KILLED))
     others = (event for event in own if event.entry.family not in _OF_COLLECTIVES)
@@ -109,7 +112,7 @@ def _certainty(first: Event) -> Certainty:
 
 
 def _place_of(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> tuple[int | None, str | None]:
-    """The rank and the host that failed first; None where several ranks failed alike, or nothing tells."""
+    """Rank and host that failed first; None if several ranks failed alike, or it is unknown."""
     rank, host = _named_place(first, scans)
     is_of_all = first.entry.id == ALONE and first.trace is None
     if rank == first.rank and (is_of_all or is_one_of_several(first, fatal)):
@@ -120,7 +123,7 @@ def _place_of(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> tuple[
 def _named_place(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None]:
     names = first.hit.names
     if first.entry.family == _LAUNCHER:
-        # Its own lines count ranks per machine; its summary counts all of them.
+        # Its own lines number the ranks of a machine; its summary numbers all of them.
         own = sorted(scans, key=lambda scan: scan.name != first.source)
         for launcher in filter(None, (scan.launcher for scan in own)):
             return launcher.rank, launcher.host

@@ -1,4 +1,4 @@
-"""Which of the events may have ended the job, and which it outlived?"""
+"""Separates the events that may have ended the job from those that it survived."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from ascendtune.check.explain.knowledge.headers import name_package
 from ascendtune.check.explain.knowledge.symbols import name_provider
 
 MESSAGE_LINES = 10
-"""Lines below an exception that are likely to belong to its message."""
+"""Lines below an exception that probably belong to its message."""
 _LACKING = {"name-undefined": "name", "none-used": EXPRESSION}
-"""Entries of a name that has no value, and where they keep it."""
+"""Entries for a name without a value, with the capture that contains the name."""
 _LEAST_NAME = 4
 _WORD = re.compile(r"\w+")
 _NOT_FATAL = ("notice",)
 _TAIL = 200
-"""An error line without more counts only among the last lines: a job that continues was not ended by it."""
+"""Lines at the end of a log in which a bare error line counts: a job that continues was not ended by it."""
 _NEAR_END = 20
-"""Lines that may follow a bad figure of the last steps."""
+"""Most lines after a bad metric of the last steps."""
 _EXCERPT_LINES = 6
-"""A log of so few lines is an excerpt: a complaint at its end is what its reader asks about."""
+"""Most lines of an excerpt: an error at its end is probably the failure that its reader asks about."""
 _IN_VAIN = 3
-"""A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
-once is enough."""
+"""Repetitions from which on a warning at the end of a log is the reason for which the job hangs; for an exception one
+occurrence is sufficient."""
 
 
 @dataclass(frozen=True)
 class Failures:
-    """The events of all logs, in order."""
+    """Events of all logs, in order."""
 
     fatal: list[Event]
-    """Those that may have ended the job; an event for each reading of a line."""
+    """Events that may have ended the job; one for each entry that matches a line."""
     notices: tuple[Event, ...]
-    """Lines that are known to be harmless."""
+    """Known harmless lines."""
     dismissed: tuple[Event, ...]
-    """Trouble that was said as a warning, or after which the job went on; what explains most first."""
+    """Known failures that were warnings, or that the job survived; those that explain most first."""
 
 
 def find_failures(scans: Sequence[Scan], facts: Facts) -> Failures:
@@ -51,7 +51,7 @@ def find_failures(scans: Sequence[Scan], facts: Facts) -> Failures:
     ordered = _without_unmatched([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.entry.kind in _NOT_FATAL)
     harmless = {event.entry.id for event in notices}
-    # What such a notice says of its lines goes before the other readings of the same lines.
+    # Such a notice precedes the other events of its lines.
     survived = {_lines_of(event) for event in notices if event.entry.is_conditional}
     trouble = [event for event in ordered if not echoes(event, harmless) and _lines_of(event) not in survived]
     lengths = {scan.name: scan.lines for scan in scans}
@@ -60,10 +60,10 @@ def find_failures(scans: Sequence[Scan], facts: Facts) -> Failures:
 
 
 def _believed(grave: list[Event], scans: Sequence[Scan], lengths: dict[str, int]) -> list[Event]:
-    """Errors; and of what was only said as a warning that which says why they came, or after which nothing came."""
+    """Errors, with the warnings that explain them, or after which nothing follows."""
     fatal = [event for event in grave if not event.weak]
     if all(event.trace is not None and not event.trace.type for event in fatal):
-        # Nothing at all, or a traceback that lacks its exception.
+        # No errors, or only tracebacks without their exceptions.
         posts = {scan.name: texts for scan in scans if asks_about_failure(texts := scan.tail.splitlines())}
         return [
             event
@@ -71,13 +71,13 @@ def _believed(grave: list[Event], scans: Sequence[Scan], lengths: dict[str, int]
             if event.weak and (_in_vain(event, lengths) or _is_asked_about(event, posts) or _precedes(event, fatal))
         ] or fatal
     if all(event.is_of_clean_up for event in fatal):
-        # What was never finished cannot be closed: a warning before it may say why.
+        # Clean-up fails on objects that were not completed: a warning before it may explain that.
         return [event for event in grave if event.weak and _precedes(event, fatal)] + fatal
     return _with_warnings(grave, fatal)
 
 
 def _dismissed(trouble: list[Event]) -> tuple[Event, ...]:
-    """Known trouble, of each kind the last; what explains most first."""
+    """Known failures, the last of each kind; those that explain most first."""
     of_kind = {event.entry.id: event for event in trouble if event.entry.kind in ("cause", "symptom")}
     return tuple(sorted(of_kind.values(), key=lambda event: event.weight))
 
@@ -87,9 +87,9 @@ def _lines_of(event: Event) -> tuple[str, int, int]:
 
 
 def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
-    """Entry -> where the logs hold its `beside`; None where they do not."""
+    """Entry -> match of its `beside` in the logs; None if there is none."""
     entries = {event.entry.id: event.entry for scan in scans for event in scan.events}
-    # A scan decodes them each time.
+    # A scan decodes them at each access.
     texts = texts_of(scans)
     return {
         entry.id: next(filter(None, map(entry.beside.search, texts)), None)
@@ -99,7 +99,7 @@ def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
 
 
 def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) -> bool:
-    """Whether the logs have the facts and the text that the entry asks for, whose names are added to the line's."""
+    """Whether the logs contain the required facts and text of the entry; adds their captures to the event."""
     named = satisfied(event.entry.requires, facts)
     match = beside.get(event.entry.id)
     if named is None or (match is None and event.entry.beside is not None):
@@ -115,20 +115,20 @@ def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) 
 
 
 def _whole_lines(match: re.Match[str]) -> str:
-    """The lines that a match lies in, joined by a sign for the line end."""
+    """Lines of a match, joined by "↵"."""
     first, end = match.string.rfind("\n", 0, match.start()) + 1, match.string.find("\n", match.end())
     lines = match.string[first : end if end >= 0 else len(match.string)].splitlines()
     return " ↵ ".join(filter(None, map(str.strip, lines)))
 
 
 def _without_unmatched(events: list[Event]) -> list[Event]:
-    """Drops a line's own words where an entry explains the line."""
+    """Drop the unknown events of lines that an entry explains."""
     known = {event.source_line for event in events if event.is_known}
     return [event for event in events if event.is_known or event.source_line not in known]
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:
-    """By time where every file tells the time, else file by file; within a file as they stand."""
+    """Sort events by time if every file has times, else file by file; within a file by line."""
     timed = are_timed(scans)
     places = {scan.name: index for index, scan in enumerate(scans)}
     earliest = {
@@ -143,7 +143,7 @@ def in_order(scans: Sequence[Scan]) -> list[Event]:
 
 
 def are_timed(scans: Sequence[Scan]) -> bool:
-    """Whether every file with events tells the time of some."""
+    """Whether every file with events has the time of at least one."""
     return all(any(event.time is not None for event in scan.events) for scan in scans if scan.events)
 
 
@@ -155,13 +155,13 @@ def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
 
 
 def echoes(event: Event, ids: set[str]) -> bool:
-    """Whether one of the entries `ids` causes what `event` reports."""
+    """Whether `event` is an echo of one of the entries `ids`."""
     return not ids.isdisjoint(event.entry.echo_of)
 
 
 def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
-    """What was said as a warning is believed when what is known to follow from it has followed; what only prints around
-    other errors says so where no error names its cause."""
+    """Errors, with the warnings of which a known consequence followed, or of names that are missing later. A wrapper
+    counts as a consequence only if no error names its cause."""
     is_explained = any(event.is_known and event.weight == 0 for event in fatal)
     followed = (event.entry for event in fatal if event.entry.kind != "wrapper" or not is_explained)
     foretold = {name for entry in followed for name in entry.echo_of}
@@ -173,7 +173,7 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
 
 
 def _without_name(warning: Event, fatal: list[Event]) -> Event | None:
-    """The exception that finds the name undefined, or None, of which a warning says that it could not be imported."""
+    """Exception about an undefined name, or None, that could not be imported by a warning before."""
     if warning.entry.kind != "cause" or "import" not in warning.text:
         return None
     names = set(_WORD.findall(warning.text))
@@ -187,7 +187,7 @@ def _without_name(warning: Event, fatal: list[Event]) -> Event | None:
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
     if lengths[event.source] - event.last > (_NEAR_END if event.entry.lasting else 0):
         return False
-    # What a job may recover from is said once in most excerpts: a job that goes on has a longer log.
+    # An excerpt has mostly one such line: a job that recovered has a longer log.
     may_recover = event.entry.lasting and event.entry.specific
     is_excerpt = lengths[event.source] <= (_NEAR_END if may_recover else _EXCERPT_LINES)
     is_known = event.entry.kind in ("cause", "symptom")
@@ -195,14 +195,14 @@ def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
 
 
 def _is_asked_about(event: Event, posts: dict[str, list[str]]) -> bool:
-    """Whether a warning stands in a person's post about a failure, and nothing goes on after it."""
+    """Whether a warning is in a person's post about a failure, without progress after it."""
     texts = posts.get(event.source)
     is_known = event.entry.kind in ("cause", "symptom")
     return texts is not None and is_known and not went_on_after(texts[event.last :])
 
 
 def _precedes(event: Event, cut_off: list[Event]) -> bool:
-    """Whether a known cause was said, as a warning, shortly before a traceback without its exception."""
+    """Whether a warning with a known cause is shortly before a traceback without its exception."""
     ends = [trace.trace.first_line for trace in cut_off if trace.trace is not None and trace.source == event.source]
     is_near = any(0 < end - event.last <= MESSAGE_LINES for end in ends)
     return is_near and event.entry.kind == "cause"

@@ -1,4 +1,4 @@
-"""Of the failures that may have ended a job: the first cause."""
+"""Selects the first cause among the failures that may have ended a job."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ascendtune.check.explain.event.script_commands import gives_way, is_of_scri
 from ascendtune.check.explain.knowledge.matcher import rank
 
 KILLED = "killed"
-"""Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
+"""Prefix of entries for a shell's or launcher's report of a killed process, without its reason."""
 _PIP_FAILED = (
     *("pip-temporary-full", "pip-download-full", "pip-environment-full", "pip-disk-full"),
     *("pip-no-version", "pip-no-connection"),
 )
-"""Entries by which pip says that it installed nothing."""
+"""Entries for pip's failures to install."""
 ALONE = "world-of-one"
-"""Entry by which each process of a job believes that it is alone: all of them use the same device and port."""
+"""Entry for jobs whose processes each run as the only one: all of them use the same device and port."""
 _OF_MANY_ALONE = re.compile(
     r"out of memory|[Aa]ddress already in use|EADDRINUSE|[Pp]rocess group has not been initialized|"
     r"Expected to (?:have finished reduction|mark a variable ready)"
 )
 _NEAR_LINES = 60
 _LEAST_WORDS = 4
-"""Words of a message that says more than the plain mistake that it was raised for."""
+"""Fewest words of a message that is more useful than the plain mistake before it."""
 _CHECK_OF_RESULT = re.compile(
     r"(?:assert\w*|check)(?: failed)?\W{1,3}(?:ret|rc|err|res|result|status)\w* ?(?:==|!=) ?(?:0|\w*success|\w*ok)\b",
     re.IGNORECASE,
 )
-"""An assertion that names nothing but the result of a call, which failed before in words of its own."""
+"""An assertion on the result of a call, which failed before with its own message."""
 
 
 def first_cause(fatal: list[Event], ends: Ends) -> Event:
-    """The earliest of those that explain most; an exception that led to a known one gives way to it."""
+    """The earliest of the failures that explain most; a known exception precedes those that led to it."""
     telling = (event.trace for event in fatal if event.trace and not event.says_little and event.weight == 0)
     overruled = {id(parent) for trace in telling for parent in trace.parents}
     own = without_echoes(fatal)
@@ -59,10 +59,10 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
     first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.entry.family == CODE))
     if first.is_quoted:
         same = (event for event in candidates if event.entry is first.entry and event.is_raised)
-        # What is only quoted was caught, if something else is known to have ended the job.
+        # A quoted exception was caught, if another failure is known to have ended the job.
         known = (event for event in candidates if event.is_cause and not event.says_little)
         raised = next(chain(same, known), first)
-        # Another entry may know the raised line better: its best reading stands first.
+        # Another entry may match the raised line better: the best one is first.
         first = next(event for event in candidates if event.source_line == raised.source_line)
     if first.says_little:
         return _better_known(first, candidates)
@@ -73,14 +73,14 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
 
 
 def without_echoes(fatal: list[Event]) -> list[Event]:
-    """Without the lines whose best reading is an echo of another failure: their other readings are so, too."""
+    """Remove lines whose best event is an echo of another failure: their other events are echoes as well."""
     best = {event.source_line: event for event in reversed(fatal)}
     echoes = {place for place, event in best.items() if _follows(event, fatal)}
     return [event for event in fatal if event.source_line not in echoes] or fatal
 
 
 def _follows(event: Event, fatal: list[Event]) -> bool:
-    """Whether what causes `event` was found. That a rank waited for another one causes its own errors only."""
+    """Whether a cause of `event` was found; the wait of a rank causes only errors of the same rank."""
     return bool(event.entry.echo_of) and any(
         other.entry.id in event.entry.echo_of
         and (not other.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
@@ -89,14 +89,15 @@ def _follows(event: Event, fatal: list[Event]) -> bool:
 
 
 def is_of_many_alone(event: Event, fatal: Sequence[Event]) -> bool:
-    """Whether processes that believe to be alone are in each other's way, or miss what a group would give them."""
+    """Whether a failure follows from processes that each run as the only one: they share a device or a port, or lack a
+    process group."""
     is_in_the_way = "device_memory" in event.entry.checks or _OF_MANY_ALONE.search(event.text) is not None
     return is_in_the_way and any(other.entry.id == ALONE for other in fatal)
 
 
 def _is_told_better(event: Event, fatal: list[Event]) -> bool:
-    """Whether a line that says the same once more, and more of it, has a better reading: the events of a pod say that
-    an image was not pulled in one line, and why in another."""
+    """Whether a repetition of the event has a better event on the same line: a pod's events report in one line that an
+    image was not pulled, and in another the reason."""
     return any(
         other.number in event.again
         and other.source == event.source
@@ -109,7 +110,7 @@ def _is_told_better(event: Event, fatal: list[Event]) -> bool:
 
 
 def _was_not_installed(event: Event, fatal: list[Event]) -> bool:
-    """Whether a module is missing after pip had failed to install packages."""
+    """Whether a module is missing after pip failed to install packages."""
     is_missing = event.trace is not None and event.trace.type == "ModuleNotFoundError"
     return is_missing and any(
         other.entry.id in _PIP_FAILED and other.source == event.source and other.number < event.number
@@ -118,8 +119,7 @@ def _was_not_installed(event: Event, fatal: list[Event]) -> bool:
 
 
 def _ends(event: Event, fatal: list[Event], ends: Ends) -> bool:
-    """Whether an interrupt only ended what had failed before, in words other than those that it was raised among; and
-    whether "Killed" follows a failure."""
+    """Whether an interrupt, or "Killed", follows a failure; exceptions handled at the interrupt do not count."""
     if event.entry.id.startswith(KILLED):
         before = (each for each in fatal if _failed_before(each, event) and not ends.overrule(each))
         return any(before) or any(_is_told_after(each, event) for each in fatal)
@@ -134,20 +134,20 @@ def _ends(event: Event, fatal: list[Event], ends: Ends) -> bool:
 
 
 def _failed_before(event: Event, end: Event) -> bool:
-    """Whether `event` is a failure that was said shortly before `end`."""
+    """Whether `event` is a failure shortly before `end`."""
     is_near = event.source == end.source and 0 < end.number - event.last <= _NEAR_LINES
     is_other = is_of_script(event) or (event.entry.waits and end.rank not in (None, event.rank))
     return is_near and not is_other and (event.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
 
 
 def _is_told_after(event: Event, end: Event) -> bool:
-    """Whether the next lines name the cause: a log that is buffered comes after what the shell prints."""
+    """Whether the next lines contain the cause: a buffered log comes after the shell's output."""
     is_near = event.source == end.source and 0 < event.number - end.number <= MESSAGE_LINES
     return is_near and event.entry.kind == "cause" and not event.entry.id.startswith(KILLED)
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
-    """An unknown exception is explained by a known cause near it or below it, and by the rest of its own message."""
+    """Known cause near or below an unknown exception, or in the rest of its message; else the exception itself."""
     same_speaker = [
         event
         for event in candidates
@@ -170,7 +170,7 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
 
 
 def _within_message(first: Event, candidates: list[Event]) -> Event | None:
-    """The exception of a traceback that the message of `first`, which says nothing, quotes."""
+    """Exception of a traceback that the vague message of `first` quotes."""
     for event in candidates:
         begin = event.trace.first_line if event.is_raised and event.trace is not None else 0
         is_within = event.source == first.source and 1 < begin - first.number <= MESSAGE_LINES
@@ -180,7 +180,7 @@ def _within_message(first: Event, candidates: list[Event]) -> Event | None:
 
 
 def _in_own_words(first: Event, candidates: list[Event]) -> Event | None:
-    """The exception in words of its own that a program raised while it handled the plain mistake `first`."""
+    """Exception with its own message that a program raised while it handled the plain mistake `first`."""
     if not first.is_known:
         return None
     for event in candidates:
@@ -195,7 +195,7 @@ def _has_words(event: Event) -> bool:
 
 
 def _known_below(first: Event, candidates: list[Event]) -> Event | None:
-    """The cause that a more specific entry finds in the message of `first`, or in the exception that it led to."""
+    """Cause by a more specific entry in the message of `first`, or in the exception that it led to."""
     for event in candidates:
         same_speaker = event.is_of_process_of(first)
         in_message = 0 < event.number - first.number <= MESSAGE_LINES
@@ -205,24 +205,24 @@ def _known_below(first: Event, candidates: list[Event]) -> Event | None:
 
 
 def _led_to(first: Event, event: Event) -> bool:
-    """Whether `event` belongs to an exception that was raised while that of `first` was handled, or to that itself."""
+    """Whether `event` belongs to the exception of `first`, or to one that was raised while that was handled."""
     trace = event.trace or event.above
     return trace is not None and any(each is first.trace for each in (trace, *trace.parents))
 
 
 def _touches(event: Event, exception: Event) -> bool:
-    """Whether a line belongs to an exception's message, or was said right before the traceback began."""
+    """Whether a line belongs to an exception's message, or is shortly before its traceback."""
     begin = exception.trace.first_line if exception.trace else exception.number
     return 0 < event.number - exception.number <= MESSAGE_LINES or 0 < begin - event.number <= MESSAGE_LINES
 
 
 def _is_announced(event: Event, exception: Event) -> bool:
-    """Whether a line is among those below an exception whose message says only that the error of a worker follows."""
+    """Whether a line is below an exception whose message only announces the error of a worker."""
     return exception.message.rstrip().endswith(":") and 0 < event.number - exception.number <= _NEAR_LINES
 
 
 def _more_specific(first: Event, candidates: list[Event]) -> Event:
-    """An exception that only says that something failed gives way to what was said before it, in whatever words."""
+    """First specific message before an exception that names nothing; else the exception itself."""
     for event in candidates:
         before = event.source == first.source and event.number < first.number
         if before and event.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):

@@ -1,7 +1,7 @@
-"""A log that shows no failure, but ends before the first step of work, right after its ranks set up NCCL.
+"""Logs without a failure that end before the first step, directly after the ranks set up NCCL.
 
-Such a log may be that of a run that has just begun, or one of ranks that wait for each other: nothing in it tells
-which. It is no failure; the reader is told what to look at if nothing more comes.
+The run may have just begun, or its ranks may wait for each other: the log does not show which. It is not a failure;
+the answer names what to check if no more lines follow.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.language import say
 
 _BAR = re.compile(r" 0%\|[^|]*\| *(?P<done>0/[1-9]\d*) \[00:0\d<\?")
-"""A bar of tqdm that has just been drawn, before anything is done."""
+"""A tqdm bar before the first step."""
 _RANKS = re.compile(r"\bnranks (?P<count>\d+)\b")
 _BEGUN = re.compile(r"NCCL INFO .*(?:\bInit COMPLETE\b|\bvia (?:P2P|SHM|NET)/)")
 _NEAR = 40
-"""Lines between NCCL's and the end of the log."""
+"""Most lines between NCCL's and the end of the log."""
 _WHAT = "no failure was found; but the log ends at {done}, right after {ranks} ranks had set up NCCL"
 _REMEDIES = (
     "more lines have come since: nothing is wrong; none for minutes: the ranks wait for each other: `nvidia-smi` "
@@ -44,7 +44,7 @@ class Stall:
 
 
 def stalled_at_start(scans: Iterable[Scan]) -> Stall | None:
-    """What the reader should know of the first log that ends so; None if none does."""
+    """The first log that ends in this way; None if there is none."""
     return next(filter(None, map(_stall_of, scans)), None)
 
 

@@ -1,7 +1,7 @@
-"""The rule that a message states, turned round: what to choose, set or leave out so that it holds.
+"""Turns the rule in a message into advice: the value to choose, set or omit.
 
 The rules are read from the usual English of programs: "X must be divisible by Y", "only supports A and B", "requires
-X=True", "X is not supported with Y". Nothing is said that the message does not hold.
+X=True", "X is not supported with Y". The advice adds nothing to the message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ascendtune.check.explain.language import say
 
 _LONGEST = 90
-"""Characters of a part of a message that is quoted in a remedy."""
+"""Most characters of a part of a message that is quoted in a remedy."""
 _ANY = r"(?:[^.;:\n]|[.:](?=\S))"
 _WITHIN_CLAUSE = r"(?:[^.;:,\n]|[.,](?=\d)|:(?=\S))"
 _LONGEST_GIVEN = 50
@@ -177,14 +177,14 @@ _GIVE_IT = "give {key}: on the command line, in the configuration or the environ
 
 
 def turned_round(message: str) -> str:
-    """What to do so that the first rule of `message` that is recognized holds; empty if it states none."""
+    """Advice from the first recognized rule in `message`; empty if there is none."""
     text = " ".join(message.split())
     told = (rule(text) if callable(rule) else _said_of(text, *rule) for rule in _RULES)
     return next(filter(None, told), "")
 
 
 def _said_of(text: str, pattern: re.Pattern[str], sentence: str) -> str:
-    """The sentence with the parts of the text that the pattern names; empty where one of them cannot be quoted."""
+    """Insert the captured parts of the text into the sentence; empty if one of them cannot be quoted."""
     match = pattern.search(text)
     if match is None:
         return ""
@@ -196,7 +196,7 @@ def _part(name: str, part: str) -> str:
     if name in _AS_IT_STANDS:
         return part.rstrip(".")
     part = _short(part)
-    # Of a long value its kind is enough.
+    # The beginning of a long value is sufficient.
     return f"{part[:_LONGEST_GIVEN]}…" if name == "got" and len(part) > _LONGEST_GIVEN else part
 
 
@@ -206,7 +206,7 @@ def _multiple(text: str) -> str:
         return ""
     x, y = _short(match["x"]), _short(match["y"])
     numbers = _NUMBER_IN.findall(x) + _NUMBER_IN.findall(y)
-    # Of several numbers the message does not say which is the value.
+    # With several numbers it is unknown which one is the value.
     if len(numbers) != 2 or not int(numbers[1]):
         return say(_MULTIPLE, x=x, y=y) if x and y else ""
     given, divisor = map(int, numbers)
@@ -238,7 +238,7 @@ def _give_it(text: str) -> str:
 
 
 def _short(part: str) -> str:
-    """A part of a message without its lead words and quotes; empty if it is too long, or refers to something else."""
+    """Remove lead words and quotes from a part of a message; empty if it is too long, or a pronoun."""
     part = _INSTEAD.sub("", _LEAD.sub("", part.strip())).strip(" ,.:")
     if part[:1] in _QUOTES and part.endswith(part[:1]) and part.count(part[:1]) == _TWO:
         part = part[1:-1]
@@ -249,7 +249,7 @@ def _short(part: str) -> str:
 
 
 _AS_IT_STANDS = ("list", "key", "value", "when", "how")
-"""Names of parts that are quoted as they stand."""
+"""Names of parts that are quoted unchanged."""
 _RULES: tuple[tuple[re.Pattern[str], str] | Callable[[str], str], ...] = (
     (_ONE_OF, "of what the message names, use one that it lists: {list}"),
     _multiple,
@@ -280,4 +280,4 @@ _RULES: tuple[tuple[re.Pattern[str], str] | Callable[[str], str], ...] = (
     (_REQUIRES, "see to what it requires, '{y}', or leave out the option that requires it"),
     *((pattern, _LEAVE) for pattern in (_UNSUPPORTED, _UNSUPPORTED_THING, _NO_SUPPORT)),
 )
-"""The first that says something counts: a pattern with the sentence on what it names, or a function of the message."""
+"""Rules in the order of trying: a pattern with the sentence for its captures, or a function of the message."""

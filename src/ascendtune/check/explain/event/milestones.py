@@ -1,6 +1,6 @@
-"""Lines by which a program says that what it was started for is done, or runs: an installation, a download, a server.
+"""Milestones: lines of a program that has done its work, or runs: an installation, a download, a server.
 
-A complaint of a script's command, of a request or of a cluster's scheduler before such a line was overcome.
+If such a line follows an error of a script's command, a request or a cluster's scheduler, the job survived the error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CHECKED = (
     r"# Avg bus bandwidth +: +\d"
 )
 _RUNS = re.compile("|".join((_SERVES, _CHECKED)))
-"""What shows that the program itself runs, and not only that something was brought for it."""
+"""Milestones of the program itself, in contrast to those of its installation."""
 _MILESTONE = re.compile("|".join((_INSTALLED, _FETCHED, _OF_CLUSTER, _RUNS.pattern)))
 _ENDED_WELL = re.compile(
     r"\W*(?:[\w.-]+ ){0,5}(?:done|finished|completed|succeeded|downloaded)(?:, no errors)?\W*$|"
@@ -60,11 +60,11 @@ _ENDED_WELL = re.compile(
     r".*\btrain_runtime\b|(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b)",
     re.IGNORECASE,
 )
-"""What programs print as their last when they have done what they were started for."""
+"""Last lines of programs that have done their work."""
 _LAST = 6
-"""Lines at the end of a log among which such a line stands."""
+"""Lines at the end of a log that are searched for such a line."""
 _FAR = 8
-"""Lines between such a line and a complaint that is not likely to have spoilt the work."""
+"""Lines between such a line and an earlier error from which on the error probably did not matter."""
 _WHEEL = re.compile(
     r"(?:Failed (?:building wheel for|to build)|Could not build wheels for|Building wheel for) [`']?(?P<name>[\w.-]*\w)"
 )
@@ -73,7 +73,7 @@ _INSTALLED_BY_PIP = re.compile(
 )
 _OF_IMPORT = re.compile(r"\bimport|No module named", re.IGNORECASE)
 _GOES_ON_AFTER = 3
-"""Lines after an import that failed which a program does not write that ends because of it."""
+"""Lines after a failed import that a program does not write if it ends because of it."""
 _SIGN = re.compile(
     r"uccess|nstall|upgraded|^100 |omplete|Setting up|trigger|done|[Bb]uil[dt]|saved|speedup|100%|up.to.date|Fetched|"
     r"ownload|startup|"
@@ -81,7 +81,7 @@ _SIGN = re.compile(
     r"[Ss]er(?:ver|vice)|[Ee]ngine|luster|atabase|runtime|Started|HTTP/|PONG|Normal|Running|deployed|"
     r"condition met|Healthy|check|# |is now|is up|is ready|succe|accepting|GUI|srun|reachable|alive"
 )
-"""Words of which each milestone has one: most lines have none."""
+"""Words, one of which is in each milestone; most lines have none."""
 _OF_REQUEST = re.compile(
     r"\bconnect(?:ion)?\b.{0,60}\b(?:refused|reset|timed? ?out|failed|aborted|within)\b|\btimed? ?out\b|"
     r"\b(?:could ?n[o']t|can't|cannot|failed to|unable to) (?:connect|resolve|reach)\b|\btemporary failure\b|"
@@ -92,44 +92,44 @@ _OF_REQUEST = re.compile(
     r"\bnot available now\b|\banother operation\b.* in progress\b|\bexternally-managed-environment\b",
     re.IGNORECASE,
 )
-"""Words of a request that was not answered, or of something that is not possible now, or in this way: programs ask
-again, or elsewhere."""
+"""Words of a request without an answer, or of something that is impossible now or in this way: programs retry, or
+use another server."""
 _OF_RANKS = re.compile(r"\b(?:NCCL|RCCL|HCCL|Hccl\w+|[Gg]loo|TCPStore|c10d|ProcessGroup\w*|[Ww]atchdog|E[A-Z]\d{4})\b")
-"""Words of ranks that wait for each other: what another rank writes after them shows nothing of this one."""
+"""Words of ranks that wait for each other: later lines of another rank show nothing about this one."""
 _OF_EVENTS = re.compile(r"\s*(?:\d\w* +)?Warning\s+[A-Z][A-Za-z]+\s")
 """A row of `kubectl describe` and `kubectl get events`."""
 _OF_COPY = re.compile(r"Read -1, expected \d+, errno = ")
-"""Open MPI copies in another way after it."""
+"""Open MPI's error after which it copies in another way."""
 _BEFORE = re.compile(r"^(?:#\d+ (?:[\d.]+ )?|\[[^\]]*\] )")
 _OF_END = ("wrapper", "consequence")
-"""Kinds of what is printed around a failure, or because of one."""
+"""Kinds of messages around a failure, or because of one."""
 
 
 @dataclass(frozen=True)
 class Milestones:
-    """Line numbers, in their order."""
+    """Line numbers of milestones, in ascending order."""
 
     all: Sequence[int]
     runs: Sequence[int]
-    """Those by which the program itself runs."""
+    """Milestones of the program itself."""
     well: int = 0
-    """The last of the log's last lines that says that the program has done its work; 0 if none does."""
+    """Number of the last line, near the end of the log, of a program that has done its work; 0 if there is none."""
     installed: str = ""
-    """What pip says that it has installed at last."""
+    """Packages that pip reports as installed."""
     last: int = 0
-    """The last line that is not blank."""
+    """Number of the last line that is not blank."""
     is_post: bool = False
-    """The lines stand among words of a person: what follows a complaint need not be of the program."""
+    """Whether the log is a person's post: the lines after an error may not belong to the program."""
     ends_badly: bool = False
-    """The last words of the log are those of a failure."""
+    """Whether the log ends with words of failure."""
 
     def with_ends(self, ends: Sequence[int]) -> Milestones:
-        """With the lines in which a training says that it is done."""
+        """Add the lines of a training's end."""
         return replace(self, all=sorted({*self.all, *ends}), runs=sorted({*self.runs, *ends}))
 
 
 def milestones_in(numbered: Sequence[tuple[int, str]]) -> Milestones:
-    """The milestones among the last lines of a log, each with its number."""
+    """Find the milestones among the last lines of a log, given with their numbers."""
     rows = [row for _, row in numbered]
     may_be = ((number, _said(row)) for number, row in numbered if _SIGN.search(row) is not None)
     found = [(number, said) for number, said in may_be if _MILESTONE.match(said)]
@@ -146,14 +146,14 @@ def milestones_in(numbered: Sequence[tuple[int, str]]) -> Milestones:
 
 
 def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) -> bool:
-    """Whether a milestone follows a complaint that programs overcome, and no end that nothing else explains."""
+    """Whether a milestone follows an error that programs survive, and no unexplained end follows."""
     if event.trace is not None or milestones.ends_badly:
         return False
     if _is_done_without(event, milestones):
         return not any(_is_unexplained_end(other) and other.last > event.last for other in events)
     if not (milestones.all and event.last < milestones.all[-1]):
         return False
-    # What is quoted was caught.
+    # A quoted exception was caught.
     runs_without = event.is_quoted and bool(milestones.runs) and event.last < milestones.runs[-1]
     if not (event.weak or is_of_request(event) or runs_without or is_of_script(event)):
         return False
@@ -161,8 +161,8 @@ def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) 
 
 
 def _is_done_without(event: Event, milestones: Milestones) -> bool:
-    """Whether the program has done its work without what a complaint is about: after it there was much to do, pip has
-    installed the package in another way, or what could not be imported was not needed."""
+    """Whether the program has done its work despite an error: it did much more after it, pip has installed the package
+    in another way, or the module that could not be imported was not needed."""
     if (wheel := _WHEEL.search(event.text)) is not None:
         return re.search(rf"(?<![\w.-]){re.escape(wheel['name'])}(?![\w.]|-[a-z])", milestones.installed) is not None
     if milestones.is_post or not is_in_passing(event):
@@ -179,26 +179,26 @@ def is_followed(event: Event, events: Sequence[Event]) -> bool:
 
 
 def is_of_ranks(event: Event) -> bool:
-    """Whether a complaint is of ranks that wait for each other."""
+    """Whether an event is an error of ranks that wait for each other."""
     return event.entry.waits or _OF_RANKS.search(event.text) is not None
 
 
 def is_in_passing(event: Event) -> bool:
-    """Whether a line is a complaint that nothing is known of, or one that is printed without the level of an error; and
-    neither the end of a process nor one of ranks, which others outlive for a while."""
+    """Whether an event is unknown, or not logged as an error; and neither the end of a process nor an error of ranks,
+    which other ranks survive for a while."""
     is_grave = event.is_known and event.entry.kind != "detail" and level.is_error(event.text, event.text)
     return was_logged(event) and event.trace is None and not (is_grave or is_of_ranks(event))
 
 
 def is_of_request(event: Event) -> bool:
-    """Whether a complaint is of what is tried again, or in another way."""
+    """Whether an event is an error of a request that is retried, or made in another way."""
     if event.trace is not None or is_of_ranks(event):
         return False
     return any(each.search(event.text) for each in (_OF_REQUEST, _OF_EVENTS, _OF_COPY))
 
 
 def _said(row: str) -> str:
-    """A row without a stamp, a level, or the number of a step of BuildKit."""
+    """Remove a time, a level, or the number of a BuildKit step from a row."""
     return _BEFORE.sub("", row.rstrip())
 
 

@@ -1,6 +1,5 @@
-"""Complaints that a job outlives: those of a launch script's commands, of requests that are tried again, and others
-after which the training went on.
-"""
+"""Errors that a job survives: of a launch script's commands, of requests that are retried, and others after which the
+training continued."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import line as lines_of
 
 _STEPS = 3
-"""Figures of steps, or progress bars, after which a job is believed to have outlived a command of its script."""
+"""Steps, or progress bars, after which a job has survived an error of a command of its script."""
 _LOSSES, _OWN_LOSSES = 5, 2
-"""Losses of a training after which it is believed to have outlived any other complaint; losses of the process itself,
-where prefixes name the processes, or the log is that of one rank."""
+"""Losses of a training after which it has survived any other error; and losses of the process itself, if prefixes name
+the processes, or the log is that of one rank."""
 _MOST_LOSSES = 100
-"""Lines with a loss that are looked at; of many ranks each has some among them."""
+"""Lines with a loss that are searched; with many ranks each has some among them."""
 _LONGEST_FIGURE = 8
-"""Characters of a figure after its first digit."""
+"""Most characters of a number after its first digit."""
 _LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}['\"]?\d", re.IGNORECASE)
 _STEP = re.compile(r"\b(?:step|iteration|iter)['\"]?[ =:/\[(]{1,3}['\"]?(\d+)", re.IGNORECASE)
 _PROGRESS = re.compile(
@@ -44,25 +43,25 @@ _PASSED = re.compile(
     r"^Ran \d+ tests? in [\d.]+s\n+OK(?: \((?:skipped|expected failures)=.*\))?$",
     re.MULTILINE,
 )
-"""Among the last lines of a run of pytest or unittest in which no test failed; others end with a mere OK, too."""
+"""Last lines of pytest or unittest without failed tests; a bare "OK" is not sufficient, as other programs print it."""
 _LAST = 5
 _OF_TRACKER = re.compile(
     r"\bwandb: ERROR\b|\b(?:wandb|swanlab|mlflow|tensorboard)\b.{0,80}\b(?:upload|retry)", re.IGNORECASE
 )
-"""Words of an experiment tracker: it sends in the background, and the training does not wait for it."""
+"""Words of an experiment tracker, which uploads in the background: the training does not wait for it."""
 _ANSWER = re.compile(r'"POST \S+ HTTP/[\d.]+" (?P<status>\d)\d\d\b')
 """A line of a server's access log."""
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
 def mark_nonfatal(events: Sequence[Event], last_lines: Sequence[tuple[int, str]], *, of_one_process: bool) -> None:
-    """Mark the complaints after which the log shows that the job went on.
+    """Mark the events that the job survived, by the lines after them.
 
-    An exception that was not caught may have ended one of several processes: the training's end has to follow it.
+    An uncaught exception may have ended one of several processes: it counts as survived only before the training's end.
 
     Args:
-        last_lines: of the log, each with its number.
-        of_one_process: the log is that of one rank.
+        last_lines: last lines of the log, each with its number.
+        of_one_process: whether the log is that of one rank.
     """
     if not events:
         return
@@ -72,7 +71,7 @@ def mark_nonfatal(events: Sequence[Event], last_lines: Sequence[tuple[int, str]]
         event.survived = event.survived or went_on.after(event)
         event.next_loss = went_on.next_loss(event)
     for event in reversed(events):
-        # A warning may say why what follows it failed; a figure that stays bad is not mended by the training's end.
+        # A warning may explain a later failure; a metric that stays bad is not resolved by the training's end.
         if not (event.weak and is_followed(event, events)):
             good = went_on.milestones_of_others if event.entry.lasting else went_on.milestones
             is_overcome = was_overcome(event, good, events) or (event.weak and went_on.has_trained_on(event))
@@ -80,7 +79,7 @@ def mark_nonfatal(events: Sequence[Event], last_lines: Sequence[tuple[int, str]]
 
 
 class _GoneOn:
-    """Where the last lines of a log show that its job made steps."""
+    """Progress of the job in the last lines of its log."""
 
     def __init__(self, numbered: Sequence[tuple[int, str]], *, of_one_process: bool, are_prefixed: bool) -> None:
         self._of_one_process, self._are_prefixed = of_one_process, are_prefixed
@@ -103,7 +102,7 @@ class _GoneOn:
         if event.last < self._passed:
             return True
         if event.is_raised and (not was_logged(event) or is_of_thread(event)):
-            # torch puts the rank before each line of an exception that ends a process.
+            # torch writes the rank before each line of an exception that ends a process.
             is_unprefixed = self._are_prefixed and event.trace is not None and event.trace.rank is None
             return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
         if is_of_request(event) and self._has_losses(event, _STEPS):
@@ -114,7 +113,7 @@ class _GoneOn:
             return self._has_ended(event) or (bool(self._steps) and self._steps[-1][0] > event.last)
         if _TRIED_AGAIN.search(event.text) and (self._has_steps(event) or self._has_ended(event)):
             return True
-        # Steps of others say nothing of a process that a prefix names.
+        # Steps of other processes show nothing about a process that a prefix names.
         has_steps = not event.speaker and self._has_different_steps(event)
         if (has_steps or self._has_losses(event, _OWN_LOSSES)) and is_in_passing(event):
             return True
@@ -124,7 +123,7 @@ class _GoneOn:
         return self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)
 
     def next_loss(self, event: Event) -> int | None:
-        """The first line after `event` in which its process reports a loss."""
+        """Number of the first line after `event` in which its process reports a loss."""
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         own = (number for number, row in self._losses[first : first + _MOST_LOSSES] if self._is_of_speaker(event, row))
         return next(own, None)
@@ -143,17 +142,17 @@ class _GoneOn:
         return self._steps[bisect(self._steps, event.last, key=lambda step: step[0]) :]
 
     def _has_answered_others(self, event: Event) -> bool:
-        """Whether a server refused one request because of it, and answered later ones."""
+        """Whether a server refused one request because of the event, and answered later ones."""
         statuses = "".join(status for number, status in self._answers if number > event.last)
         return statuses.startswith("4") and "2" in statuses
 
     def _has_ended(self, event: Event) -> bool:
-        """Whether the training's end follows."""
+        """Whether the training's end follows the event."""
         return bool(self._ends) and event.last < self._ends[-1]
 
     def _has_losses(self, event: Event, least: int = _LOSSES) -> bool:
-        """Whether several different losses follow, or those of several steps; few where the training came to its end.
-        Of a process that a prefix names only its own count."""
+        """Whether several different losses follow the event, or losses of several steps; fewer if the training
+        finished. For a process that a prefix names only its own losses count."""
         enough = _OWN_LOSSES if event.speaker or self._of_one_process or self._has_ended(event) else least
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         rows, steps = set[str](), set[str]()

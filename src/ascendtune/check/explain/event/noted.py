@@ -1,4 +1,4 @@
-"""What is known of the lines of one log, as its events: of a line, of an exception, of other words of failure."""
+"""Makes the events of one log, from lines, exceptions and other words of failure."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ascendtune.check.explain.traceback.trace import Trace
 from ascendtune.check.explain.traceback.traces import Traces
 
 BELOW = 3
-"""Lines below one that may belong to it."""
+"""Lines below an event's line that may belong to it."""
 
 
 class NotedEvents:
-    """Makes events of what is read of a log, and adds them to `distinct`.
+    """Makes events and adds them to `distinct`.
 
     Args:
         source: name of the log.
-        rank: whose log it is, by its name.
-        traces: the tracebacks that are read.
-        inner: what stands before the words of each line.
+        rank: rank of the log, by its name.
+        traces: tracebacks of the log.
+        inner: learnt prefixes of the log's lines.
     """
 
     def __init__(self, source: str, rank: int | None, matcher: Matcher, traces: Traces, inner: InnerPrefixes) -> None:
         self.distinct = DistinctEvents()
         self.time: float | None = None
-        """Of the line that is read."""
+        """Time of the current line."""
         self._source = source
         self._rank = rank
         self._matcher = matcher
@@ -44,7 +44,7 @@ class NotedEvents:
     def note_line(
         self, line: Line, text: str, said: str, number: int, below: list[str], *, warned: bool = False
     ) -> None:
-        """A line that is no exception: what is known about it; of an error also that it is one."""
+        """Add the events of a line that is not an exception: of its entries, or of an unknown error."""
         reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
         lines = [first_line, said.strip().removeprefix(first_line).lstrip(": ")] if said.strip() != first_line else []
         hits = self._matcher.confirmed_hits(said, below[:BELOW])
@@ -60,15 +60,15 @@ class NotedEvents:
             self.distinct.note(event)
 
     def note_words(self, line: Line, said: str, number: int, hit: Hit, text: str = "") -> None:
-        """Words of failure that are no exception, as `hit` reads them.
+        """Add the event of words of failure that are not an exception.
 
         Args:
-            text: the whole line, where `said` is a part of it.
+            text: the whole line, if `said` is a part of it.
         """
         self.distinct.note(self._event(line, said, number, hit, text=text))
 
     def note_exception(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
-        """An exception: what is known about it, else that it was one."""
+        """Add the events of an exception: of its entries, or of an unknown exception."""
         if trace.ignored:
             return
         said = said if trace.type and said and not trace.is_composed else trace.text
@@ -102,5 +102,5 @@ class NotedEvents:
         )
 
     def _reason(self, said: str, below: Sequence[str]) -> str:
-        """The reason that CANN printed below a failed call; empty for any other line."""
+        """Reason that CANN printed below a failed call; empty for other lines."""
         return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""

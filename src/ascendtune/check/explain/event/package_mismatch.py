@@ -1,4 +1,4 @@
-"""Of two packages that do not fit: which is the older one, and what to install, so that both go together."""
+"""For two packages that do not fit together: the older one, and the releases to install."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ascendtune.check.explain.package.api_change import ApiChange, inherited_in
 _PRIVATE = re.compile(
     r"cannot import name '_[a-z]\w*'|has no attribute '_[a-z]\w*'|No module named '[\w.]*\._[a-z]\w*'"
 )
-"""Messages about a name that its package calls private."""
+"""Messages about a private name of a package."""
 _FOR_OTHERS = ("torch", "torch_npu", "triton", "vllm", "vllm_ascend", "sglang")
-"""Packages that others are built for: never to be upgraded alone."""
+"""Packages for which others are built: they must not be upgraded alone."""
 _FIX_OF_MODEL_CODE = (
     "`pip show transformers; grep transformers_version config.json`: install the version that the model was published "
     "with: pip install 'transformers==VERSION' (transformers 5, and a model of the time of 4: pip install "
@@ -32,17 +32,17 @@ _FIX_OF_CLASS = (
 
 
 def name_mismatch(hit: Hit, message: str, facts: Facts, code: str = "") -> None:
-    """Add to the names of `hit` which of its two packages is older, and what to install, where its sentences say so.
+    """Add to the names of `hit` the older one of its packages, and the releases to install, if its sentences use them.
 
     Args:
-        facts: what the log says of versions.
-        code: the line of code that made the call.
+        facts: facts of the log, with versions.
+        code: line of code that made the call.
     """
     if not names_fix(hit):
         return
     importer, owner, used = hit.names.get(IMPORTER, ""), hit.names.get(OWNER, ""), used_in(hit)
     if (change := inherited_in(message)) is not None:
-        # What a library asks of an object of its own, an older class does not give.
+        # A library calls its own object with an argument that an older class does not accept.
         change = replace(change, is_overridden=True) if importer in change.modules else change
         hit.names[MISMATCH], hit.names[FIX] = _mismatch_by_tables(change), _fix_by_tables(change)
         return
@@ -98,7 +98,7 @@ def _fix_by_tables(change: ApiChange) -> str:
 
 
 def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | None) -> str:
-    """Which of the two packages is older, as a phrase; empty where nothing says that they do not fit."""
+    """Phrase on the older one of the two packages; empty if nothing shows that they do not fit together."""
     if pair == (importer, owner) and _is_private(message):
         return say(
             "it is a private name, which a later {newer} most likely dropped: {older} is older",
@@ -122,12 +122,12 @@ def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | N
 
 
 def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None, attribute: str) -> str:
-    """What to install, so that both packages go together.
+    """Remedy: the releases of both packages to install.
 
     Args:
-        used: the function or class that was used.
-        pair: the older and the newer package, where that is known.
-        attribute: what an object of the class `used` lacks; empty if the message is about a call.
+        used: function or class that was used.
+        pair: the older and the newer package, if known.
+        attribute: attribute that an object of the class `used` lacks; empty if the message is about a call.
     """
     if not importer:
         return say("a package makes the call: install what its requirements name (`pip check`)")
@@ -176,20 +176,20 @@ def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None, att
 
 
 def _older_and_newer(importer: str, owner: str, message: str, facts: Facts) -> tuple[str, str] | None:
-    """The older and the newer package; None where neither the log's versions nor the kind of error tell."""
+    """The older and the newer package; None if neither the log's versions nor the kind of error show it."""
     if not (importer and owner):
         return None
     if releases_of_pair(importer, owner) is not None:
-        # Both count their releases alike.
+        # Both number their releases alike.
         releases = [_release(versions(facts, name)) for name in (importer, owner)]
         if all(releases) and releases[0] != releases[1]:
             return (importer, owner) if releases[0] < releases[1] else (owner, importer)
     is_overridden = spelt(owner) in SUBCLASSED.get(spelt(importer), ()) or EXTENDED.get(spelt(owner)) == importer
     if "required" in message:
-        # A library adds arguments; of a method that overrides one of the caller's, either side may have changed.
+        # A library adds arguments; if the method overrides one of the caller's, either side may have changed.
         return None if is_overridden else (importer, owner)
     if _is_private(message) and spelt(owner) not in _FOR_OTHERS:
-        # What a library keeps to itself changes without notice; its caller was made when it was there.
+        # Private names change without notice; the caller was written when the name existed.
         return importer, owner
     return (owner, importer) if is_overridden else None
 
@@ -199,7 +199,7 @@ def _is_private(message: str) -> bool:
 
 
 def _release(named: tuple[str, ...]) -> tuple[int, ...]:
-    """Major, minor and patch of the one version that the log names; empty if it names none or several."""
+    """Major, minor and patch of the only version in the log; empty if there is none, or several."""
     numbers = [
         tuple(map(int, found[0].split("."))) for each in named if (found := re.match(r"\d{1,4}(\.\d{1,4}){2}", each))
     ]
@@ -207,7 +207,7 @@ def _release(named: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _is_made_of_dictionary(used: str, code: str) -> bool:
-    """Whether the line makes an object of the class `used` from a dictionary: Tide(**settings)."""
+    """Whether the line creates an object of the class `used` from a dictionary: Tide(**settings)."""
     owner_class, _, method = used.partition(".")
     return method == "__init__" and re.search(rf"\b{re.escape(owner_class)}\(.*\*\*\w", code) is not None
 
@@ -217,5 +217,5 @@ def _module_of(used: str, library: str) -> str:
 
 
 def _may_be_of(name: str, package: str) -> bool:
-    """Whether the tables have a class of this name in the package."""
+    """Whether the tables have a class with this name in the package."""
     return any(package in owner.modules for owner in owners_of(name))

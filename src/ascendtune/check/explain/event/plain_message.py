@@ -1,4 +1,4 @@
-"""A message without what programs and loggers put before it, and the program that it names as its own."""
+"""Splits a line into its program and its message, without the prefixes of programs and loggers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LOGGER = re.compile(
     r"|(?:ERROR|CRITICAL|FATAL|[Ee]rror|fatal)(?:: | - )"
     r")"
 )
-"""What loggers put before a message: levels, times, processes, places in their source."""
+"""Prefixes of loggers: levels, times, processes, places in the source."""
 _PROGRAM = re.compile(
     r"(?P<program>(?!(?:Fatal|Internal|Compile|Runtime|Python|Error|ERROR)\b)[A-Za-z][\w.+-]{1,30})(?:\[\d+\])?: "
     r"(?:(?:fatal|internal|compile) )?(?:error|fatal|ERROR|FATAL|critical)(?:: | - )(?P<message>.+)"
 )
-"""A message behind the name of the program that prints it."""
+"""A message after the name of its program."""
 _CMAKE = re.compile(r"(?P<program>CMake) Error at \S+:\d+ \(\w+\): *(?P<message>\S.*)")
 _LOGFMT = re.compile(
     r"\blevel=\"?(?:error|fatal|panic|critical)\"?.*?\b(?:msg|message)=\"(?P<message>(?:[^\"\\]|\\.){8,})\""
@@ -43,14 +43,14 @@ _BEFORE_MESSAGE = re.compile(
     r"|(?:\[?[\w./ -]{1,40}\])(?=\[|:? *[A-Za-z])(?:: *)?|<\w{3,40}> |C\+\+ exception with description \"|\*ERROR\* "
     r")"
 )
-"""What programs put before a message in ways of their own: levels, clocks, places, the names of their parts."""
+"""Other prefixes of programs: levels, clocks, places, names of their parts."""
 _LEAST_LEFT = 4
 _NESTED = re.compile(r":\s+(?!(?<=`: )-?\d)")
-"""Between the reasons of a message, the outermost first. A value after a quoted name (`name`: 7) is not a reason."""
+"""Separator of the reasons in a message. A value after a quoted name (`name`: 7) is not a reason."""
 
 
 def program_and_message(said: str) -> tuple[str, str]:
-    """The program that a line names as its own, empty if it names none; and its message without what stands before."""
+    """Program of a line, empty if it does not name one; and the message without its prefixes."""
     said = said.strip()
     if (match := _PROGRAM.match(said) or _CMAKE.match(said)) is not None and len(match["message"].split()) > 1:
         return match["program"], match["message"]
@@ -67,17 +67,17 @@ def program_and_message(said: str) -> tuple[str, str]:
 
 
 def without_logger(text: str) -> str:
-    """A message without what a logger put before it; the whole text if little would be left."""
+    """Remove a logger's prefix from a message; the whole text if little would be left."""
     match = _LOGGER.match(text)
     rest = text[match.end() :].strip() if match else text
     return rest if len(rest.split()) >= _LEAST_WORDS else text
 
 
 def message_of(event: Event) -> str:
-    """The message of an exception, or of a line without what a logger put before it."""
+    """Message of an exception, or a line without a logger's prefix."""
     return event.message if event.trace is not None else without_logger(event.text)
 
 
 def reasons_in(message: str) -> list[str]:
-    """The reasons of a message "X: Y: Z", the outermost first."""
+    """Reasons of a message "X: Y: Z", the outermost first."""
     return _NESTED.split(message)

@@ -1,8 +1,8 @@
-"""Failures in short posts, where a person's words stand around a few lines of a log.
+"""Failures in short posts: a few lines of a log among a person's words.
 
-The exception may stand in the title only, frames may lack their heading and exception, and a reason may have no level.
-Whoever asks about a few lines asks about a failure: the worst of them is it, unless what follows shows that it was
-overcome.
+The exception may be only in the title, frames may lack their heading and exception, and a reason may have no level.
+The author of a post asks about a failure: the worst line is taken for it, unless later lines show that the program
+continued.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascendtune.check.explain.traceback.trace import Trace
 from ascendtune.check.explain.traceback.traces import Traces
 
 _EXCERPT = 40
-"""Lines of what somebody posts; in a longer log a program's own words say how it ended."""
+"""Most lines of an excerpt in a post; in a longer log the program itself reports its end."""
 _LONGEST_POST = 60
 _LEAST_WORDS = 4
 _LEAST_OF_PROGRAM = 2
@@ -28,17 +28,17 @@ _PERSON = re.compile(
     r"\b(?:[Tt]hanks(?: in advance)?[.!]?$|[Tt]hank you\b|[Aa]ny (?:help|idea|suggestion)s?\b|[Pp]lease help\b)|"
     r"请问|怎么(?:办|解决|回事|处理)|求助|麻烦|大佬|谢谢|有没有人|有人(?:遇到|知道)|我(?:在|的|用|想|们|是|也)|报错如下|日志如下"
 )
-"""A line that a person wrote, not a program."""
+"""A line of a person, not of a program."""
 _PROMPT = re.compile(r"(?:\(\w+\) )?(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,60}[$#>]\]? ?|\$ |>>> |PS [A-Z]:\\[^>]*> ?)[\w./]")
-"""What a person typed into a terminal."""
+"""A command that a person typed into a terminal."""
 _IN_TROUBLE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w*|problems?|issues?|bugs?|(?:not|n't) work\w*|stuck|hangs?|wrong|"
     r"stops?|missing|cannot|can't|won't|unable|trouble|help)\b|报错|失败|问题|错误|无法|异常|不了|解决",
     re.IGNORECASE,
 )
-"""Words of a person with a failure."""
+"""Words of a person who has a failure."""
 _FIGURE = re.compile(r"(?:[:=]\s+|\.{3}\s*|\s{2,})[\d.,%]+$|\.{5} |^[-*•] .{0,30}: |(?: {3,}\S+){3}")
-"""A row of figures, of a list or of a table."""
+"""A row of numbers, of a list or of a table."""
 _SOLVED = re.compile(r"\b(?:solved|fixed|resolved|works? (?:now|again|fine now))\b|已解决|已修复|解决了")
 _EXCEPTION = re.compile(
     r"(?P<before>.*?)(?<![\w.])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:Error|Exception))"
@@ -50,7 +50,7 @@ _TITLE = re.compile(
     r"\W{0,4}[\[【](?:bug|usage|issue|question|help|install(?:ation)?|build|problem|问题|求助|缺陷)(?: report)?[\]】]",
     re.IGNORECASE,
 )
-"""The kind of a report, in brackets before its title."""
+"""Kind of a report, in brackets before its title."""
 _FIRST_PERSON = re.compile(
     r"\b(?:I|we) (?:also |always |still |then |now )?(?:get|got|am getting|are getting|saw|hit|face|"
     r"encounter(?:ed)?) (?:this|the|an?|following|that)\b|"
@@ -58,7 +58,7 @@ _FIRST_PERSON = re.compile(
     re.IGNORECASE,
 )
 _OF_COMMIT = re.compile(r"\(#\d+\)\s*$")
-"""The number of the request, behind the title of a commit."""
+"""Number of the pull request, after the title of a commit."""
 _CHINESE = re.compile(r"[\u4e00-\u9fff]{2}")
 _CHINESE_GOES_ON = re.compile("完成|成功|继续|跳过|忽略|默认|已解决|已修复|重试|改用|不影响|捕获|警告")
 _OVERCOME = re.compile(
@@ -67,13 +67,13 @@ _OVERCOME = re.compile(
     re.IGNORECASE,
 )
 _OF_PROGRAM = re.compile(r"\W*\d{1,4}[:/-]\d\d|\s|#|//|>>>|[\"'(]|(?:print|raise|except|assert|return|log\w*\.)\b")
-"""Beginning of a line of a log, with its time, and of code."""
+"""Beginning of a line of a log with its time, or of code."""
 _TROUBLE = re.compile(
     r"\b(?:errors?|exceptions?|traceback|crash(?:es|ed)?)(?: (?:below|here|log|message|stack))?\W*$|"
     r"(?:报错|错误|异常)\W*$",
     re.IGNORECASE,
 )
-"""The end of a line that calls what stands below it an error."""
+"""End of a line that announces an error below it."""
 _ANNOUNCES = re.compile(
     r"(?:.*\b(?:errors?|exceptions?|failures?)\b[^:：]{0,60}|.*(?:报错|错误|异常)[^:：]{0,20})[:：]\s*$", re.IGNORECASE
 )
@@ -84,12 +84,12 @@ _DEMANDS = re.compile(r"\b(?:not (?:\w+ )?(?:set|configured|defined)|must (?:be|
 
 
 def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
-    """Where a person names the exception: in a title, behind words of one's own, or in Chinese.
+    """Exception that a person names: in a title, after words in the first person, or in Chinese.
 
-    A program that quotes an exception and goes on writes neither, and what it prints below shows that it does.
+    A program that quotes an exception and continues writes none of these, and its later lines show that it continues.
 
     Args:
-        texts: the last lines of a log.
+        texts: last lines of a log.
         first: number of the first of them.
     """
     filled = [index for index, each in enumerate(texts) if each.strip()]
@@ -111,33 +111,33 @@ def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
 
 
 def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
-    """What a program refuses (`message_lines.refusal`), else the reason that a person announces, else the worst line
-    that a person asks about; with its index."""
+    """Refusal of a program (`message_lines.refusal`), else the reason that a person announces, else the worst line of a
+    post; as (index, text)."""
     found = message_lines.refusal(texts, said, last_lines)
     found = found if found[1] else _announced_reason(texts, said)
     return found if found[1] else _worst_line(texts, said)
 
 
 def is_post(texts: Sequence[str]) -> bool:
-    """Whether the lines are a few, and some of them are words of a person, or what one typed."""
+    """Whether the lines are few, and some of them are words or typed commands of a person."""
     return len(texts) <= _LONGEST_POST and any(_PERSON.search(each) or _PROMPT.match(each) for each in texts)
 
 
 def asks_about_failure(texts: Sequence[str]) -> bool:
-    """Whether the lines are a post, and its words are those of a person with a failure."""
+    """Whether the lines are a post of a person who has a failure."""
     return is_post(texts) and any(_PERSON.search(each) and _IN_TROUBLE.search(each) for each in texts)
 
 
 def went_on_after(texts: Sequence[str]) -> bool:
-    """Whether lines of a post show that the job was under way, or a person says that it is solved."""
+    """Whether lines of a post show progress of the job, or that the problem is solved."""
     return any(_SOLVED.search(each) or (_PERSON.search(each) is None and _went_on([each])) for each in texts)
 
 
 def _worst_line(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
-    """The worst line of a program in a post, after which nothing goes on; with its index, empty if there is none.
+    """Worst line of a program in a post without later progress, as (index, text); (0, "") if there is none.
 
     Args:
-        texts: the last lines of a log.
+        texts: last lines of a log.
         said: the same without their prefixes.
     """
     if not is_post(texts):
@@ -167,14 +167,14 @@ def _sounds_bad(words: str) -> bool:
 
 
 def _announced_reason(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
-    """A reason without a level, right below the line in which a person says that errors follow.
+    """A reason without a level, directly below the line in which a person announces errors.
 
     Args:
         texts: the last lines of a log.
         said: the same without their prefixes.
 
     Returns:
-        The index of its line, and its words; empty if there is none.
+        Index of its line, and its text; (0, "") if there is none.
     """
     if len(texts) > _EXCERPT:
         return 0, ""
@@ -192,7 +192,7 @@ def _announced_reason(texts: Sequence[str], said: Sequence[str]) -> tuple[int, s
 
 
 def are_frames_of_failure(numbered: Sequence[tuple[int, str]], trace: Trace) -> bool:
-    """Whether a person says above frames, of which neither heading nor exception is shown, that they are of an error.
+    """Whether a person calls frames without heading and exception an error, in the lines above them.
 
     Args:
         numbered: the last lines of a log, each with its number.
@@ -214,5 +214,5 @@ def _went_on(texts: Sequence[str]) -> bool:
 
 
 def _goes_on(text: str) -> bool:
-    """Whether a line says of what it names that it is over, or was only a warning."""
+    """Whether a line is a warning, or reports that its problem is over."""
     return bool(level.is_warning_or_news(text) or _OVERCOME.search(text) or _CHINESE_GOES_ON.search(text))

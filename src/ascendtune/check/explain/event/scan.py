@@ -1,4 +1,4 @@
-"""Reads one log and keeps what matters."""
+"""Reads one log into events."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from ascendtune.check.explain.traceback.traces import Traces
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
-"""Lines at the end of a block among which the last that is not blank is looked for."""
+"""Lines at the end of a block that are searched for the last one that is not blank."""
 _BELOW_BLOCK = 24
-"""Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
+"""Lines below an exception that are searched for MindSpore's line of the model and CANN's reason of a failed call."""
 _KEPT = 1 << 17
 _TAB = 4
 
@@ -41,8 +41,8 @@ class Scan:
     """One log. `events` are in the order of the log.
 
     Args:
-        start: the byte at which to begin; lines are counted from the file's beginning all the same.
-        earlier: files with what stood before, the oldest first; their lines are counted with those of the log.
+        start: offset in bytes; line numbers count from the file's beginning.
+        earlier: files with the earlier parts, the oldest first; line numbers include theirs.
     """
 
     def __init__(self, name: str, matcher: Matcher, start: int = 0, earlier: Sequence[str] = ()) -> None:
@@ -52,19 +52,19 @@ class Scan:
         self.bytes = 0
         self.launcher: torchrun_summary.RootCause | None = None
         self.speaks_of_ascend = False
-        """Some line that was worth reading does."""
+        """Whether a line that was read names Ascend."""
         self.start = start
         self._matcher = matcher
         self._line_filter = LineFilter(matcher)
         self.rank = lines_of.rank_of_file(name)
-        """The rank whose log this is, by its name."""
+        """Rank of the log, by its name."""
         self._head = self._tail = b""
         self._traces = Traces()
         self._inner = InnerPrefixes()
         self._noted = NotedEvents(name, self.rank, matcher, self._traces, self._inner)
         self._times = LineTimes()
         self._last = 0, b""
-        """The last line that is not blank, with its number."""
+        """Number and text of the last line that is not blank."""
         self._passed = 0
         """Number of the last line that was read along with an earlier one."""
 
@@ -78,32 +78,32 @@ class Scan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing but white space was read."""
+        """Whether only white space was read."""
         return not self._last[0]
 
     @property
     def last_words(self) -> str:
-        """The last line that is not blank."""
+        """Last line that is not blank."""
         return text_of(self._last[1]).strip()
 
     @property
     def head(self) -> str:
-        """The first lines, at most `_KEPT` bytes of them."""
+        """First lines, at most `_KEPT` bytes."""
         return self._head.decode(errors="replace")
 
     @property
     def tail(self) -> str:
-        """The last lines, at most `_KEPT` bytes of them."""
+        """Last lines, at most `_KEPT` bytes."""
         return self._tail.decode(errors="replace")
 
     @property
     def last_lines(self) -> list[tuple[int, str]]:
-        """The lines of `tail`, each with its number; the first may be cut off."""
+        """Lines of `tail`, each with its number; the first may be cut off."""
         lines = self.tail.removesuffix("\n").split("\n")
         return list(enumerate(lines, self.lines - len(lines) + 1))
 
     def run(self) -> Scan:
-        """Read to the end.
+        """Read the log to its end.
 
         Raises:
             InputError: the file cannot be read.
@@ -146,7 +146,7 @@ class Scan:
         self.lines += len(lines)
 
     def _with_tracebacks(self, chosen: list[int], count: int) -> Iterator[int]:
-        """The chosen lines; while a traceback is open, all lines."""
+        """Indices of the chosen lines; of all lines while a traceback is open."""
         position, index = 0, 0
         while index < count:
             if not self._traces.are_open:
@@ -206,7 +206,7 @@ class Scan:
             self._noted.note_line(line, text, said, number, neighbours.below(count), warned=warned)
 
     def _read_in_one_line(self, lines: list[bytes], index: int) -> bool:
-        """Read the traceback that a line holds; False if it holds none, or nothing in it is a failure."""
+        """Read a traceback within one line; False if there is none, or it contains no failure."""
         if not (traceback := escaped.traceback_in(lines[index])):
             return False
         inner, text = Scan(self.name, self._matcher), text_of(lines[index])
@@ -223,7 +223,7 @@ class Scan:
         return bool(inner.events)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
-        """`said`, with the next line where only both together are a message that is known: it was broken there."""
+        """Join `said` with the next line if an entry matches only both together: the line was broken there."""
         if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._matcher.known_length(said):
             return said
         rest = self._inner.without(lines_of.read(text_of(lines[index + 1])).said)
@@ -241,7 +241,7 @@ class Scan:
         heading = said[: said.index(HEADER)]
         named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
-            # Printed to another stream than the traceback, without a line's end.
+            # Printed to another stream than the traceback, without a line end.
             self._noted.note_exception(line, heading, named)
         else:
             self._inner.learn(heading)
@@ -259,17 +259,17 @@ class Scan:
         self._traces.begin(line.speaker, trace)
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
-        """A traceback that is still open at the end of the log.
+        """Note a traceback that is still open at the end of the log.
 
-        One that names its exception is whole. One without an exception counts; if it has no beginning either, only
-        where the log ends within it.
+        A traceback with its exception is complete. One without an exception counts, but without a heading only if the
+        log ends within it, or a person calls its frames an error.
         """
         if trace.type:
             self._noted.note_exception(line, trace.text, trace)
             return
         announced = self._noted.distinct.last_before(line.speaker, trace.first_line)
         if announced is not None:
-            # The line above it names the exception: of what is known of it, the frames choose.
+            # The line above it names the exception: the frames select among its entries.
             hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
             announced.hit = announced.hit if announced.entry.is_conditional else next(hits, announced.hit)
             return
@@ -282,7 +282,7 @@ class Scan:
             self._noted.note_exception(line, "", trace)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
-        """The launcher's summary is one event; its lines about ranks that ended later are none."""
+        """Note the launcher's summary as one event, without its lines about ranks that ended later."""
         self._traces.close(line.speaker)
         rows = lines[index : index + torchrun_summary.LONGEST]
         found = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
@@ -296,11 +296,11 @@ class Scan:
             self._noted.note_words(line, said, self.lines + index + 1 + found.index, hit)
 
     def _note_last_words(self) -> None:
-        """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
+        """Note words of failure at the end of a log without errors: it is not a log of success."""
         number, last = self._last
         for event in self.events:
             is_notice, is_conditional = event.entry.kind == "notice", event.entry.is_conditional
-            # What holds under a condition may turn out not to.
+            # A conditional event may not count in the end.
             if event.last == number if is_notice else not (event.weak or is_conditional):
                 return
         line = lines_of.read(text_of(last))
@@ -321,7 +321,7 @@ class Scan:
                 self._noted.note_words(lines_of.read(lines[index]), words, first + index, unknown_line(words))
 
     def _note_last_line(self) -> bool:
-        """Note the last line where it has words of failure: what was said before it may have ended nothing."""
+        """Note the last line if it has words of failure: the events before it may not have ended the job."""
         number, last = self._last
         line = lines_of.read(text := text_of(last))
         is_new = level.are_last_words(text, line.said) and all(event.last != number for event in self.events)
@@ -331,5 +331,5 @@ class Scan:
 
 
 def texts_of(scans: Iterable[Scan]) -> list[str]:
-    """The first lines and the last ones of each log."""
+    """First and last lines of each log."""
     return [text for scan in scans for text in (scan.head, scan.tail)]

@@ -1,4 +1,4 @@
-"""Complaints of a launch script's own commands, after which it goes on unless it is told to end (`set -e`)."""
+"""Errors of a launch script's own commands, after which the script continues without `set -e`."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _OF_COMMAND = re.compile(
     r"Error: (?:uninstall: )?(?:Release not loaded: .*)?(?P<helm>release: not found)$|"
     r"Error from server \((?P<kubectl>NotFound)\): "
 )
-"""Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
+"""Errors of a shell, or of a command of a script."""
 _BUILDS = ("build", "packages", "package-managers")
-"""Families of failures that a missing command may be behind."""
+"""Families of failures that a missing command may cause."""
 _COMPILERS = re.compile(
     r"(?:[\w-]+-)?(?:nvcc|hipcc|g?cc|g\+\+|c\+\+|clang(?:\+\+)?|ld|ar|ptxas|cicc|ccec|bisheng|cmake|make|ninja|gfortran)"
     r"(?:-\d+)?"
 )
 _OF_BUILD = re.compile(r"\bninja\b|torch_extensions|[Bb]uilding extension|\b[Cc]ompil|\bcmake\b|\bmake\b|\bgcc\b")
-"""Words of a failure that a missing compiler may be behind."""
+"""Words of a failure that a missing compiler may cause."""
 _REPORT_OF_COMMAND = "child-command"
-"""Entry by which Python says that a command which it ran has failed."""
+"""Entry for Python's report of a failed command."""
 _NO_SUCH_COMMAND = re.compile(r"\b(?:exit(?:ed)?|status|code|[Ee]rror)\b\D{0,20}\b127\b")
-"""The status with which a shell ends that did not find a command, in the report of what called the shell."""
+"""Exit status of a shell that did not find a command, in the report of the shell's caller."""
 
 
 def is_of_script(event: Event) -> bool:
-    """Whether a shell, or a command of the system that it ran, said the line."""
+    """Whether the line is an error of a shell, or of a system command that it ran."""
     return event.trace is None and _OF_COMMAND.match(event.text) is not None
 
 
 def _tells_nothing(other: Event) -> bool:
-    """Whether a failure is only that something else had failed: a known complaint of a command may be that."""
+    """Whether an event only reports another failure, which may be a known error of a command."""
     is_exit = other.trace is not None and other.trace.type == "SystemExit"
     return other.is_vague or is_exit or other.entry.id == _REPORT_OF_COMMAND or other.entry.kind == "wrapper"
 
 
 def gives_way(event: Event, others: Sequence[Event]) -> bool:
-    """Whether another failure ended the job, and not the command of its script that failed before or after it."""
+    """Whether another failure ended the job, and not this error of a script's command before or after it."""
     found = _OF_COMMAND.match(event.text) if event.trace is None else None
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""Failures that no entry of the knowledge matches: their own message, in plain form."""
+"""Failures that no entry of the knowledge matches: their own message, without prefixes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMPORT = re.compile(r"(?:from (?P<whole>\w[\w.]*) import\b|import (?P<other>\w[
 
 
 def unknown_exception(trace: Trace) -> Hit:
-    """For an exception of Python that no entry matches; `type` is empty where the log ends before it."""
+    """Hit for an exception of Python that no entry matches; the log may end before the exception."""
     if not trace.type:
         return _cut_off(trace)
     function = trace.place[2] if trace.place else ""
@@ -43,7 +43,7 @@ def unknown_exception(trace: Trace) -> Hit:
 
 
 def calling_place(trace: Trace) -> str:
-    """The same of the innermost frame outside of torch, where there is one."""
+    """The same as `place_of` for the innermost frame outside of torch, if there is one."""
     place = trace.place
     if place is None or place not in trace.frames or not place[2].isidentifier():
         return place_of(trace)
@@ -52,7 +52,7 @@ def calling_place(trace: Trace) -> str:
 
 
 def place_of(trace: Trace) -> str:
-    """The function of the innermost frame, with the installed package that it belongs to."""
+    """Function of the innermost frame, with its installed package."""
     function, package = trace.frames[-1][2], trace.package_that_failed
     return say("{function} of {package}", function=function, package=package) if package else function
 
@@ -76,14 +76,14 @@ def _cut_off(trace: Trace) -> Hit:
 
 
 def unknown_line(said: str) -> Hit:
-    """For a line that calls itself an error."""
+    """Hit for a line that is logged as an error."""
     program, message = program_and_message(said)
     names = {"message": _shortened(message, _LONGEST_MESSAGE)}
     return Hit(_LINE_OF_PROGRAM, 0, {**names, "program": program}) if program else Hit(_LINE, 0, names)
 
 
 def _shortened(message: str, longest: int) -> str:
-    """A message, of a longer one the whole sentences, clauses or words that have room."""
+    """Shorten a message to the whole sentences, clauses or words that fit."""
     if len(message) <= longest:
         return message
     ends = [match.start() for match in _CLAUSE_OR_SENTENCE.finditer(message[:longest])]
@@ -92,12 +92,12 @@ def _shortened(message: str, longest: int) -> str:
 
 
 def unknown_test(words: str) -> Hit:
-    """For a test that failed, by the report of pytest or unittest."""
+    """Hit for a failed test in a report of pytest or unittest."""
     return Hit(_FAILED_TEST, 0, {"message": words[:_LONGEST_MESSAGE]})
 
 
 def explains_itself(event: Event) -> bool:
-    """Whether a failure that no entry matches says in its own words what is wrong."""
+    """Whether the own message of a failure without an entry explains it."""
     if event.is_heading or event.is_vague:
         return False
     if event.trace is not None:
