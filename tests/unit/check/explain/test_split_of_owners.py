@@ -231,3 +231,27 @@ def test_refusal_of_cmake_is_quoted_where_the_frame_of_pip_was_cut_away(explaine
     )
 
     assert "Moon needs the tide 7.7" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    ("code", "argument", "entry", "named"),
+    [
+        ("self.model = model = FSDP(", "forward_prefetch", "api-added", "torch"),
+        ("tide = DDP(moon, static_graph=True)", "static_graph", "api-added", "torch"),
+        ("nn.parallel.DistributedDataParallel(moon, static_graph=True)", "static_graph", "api-added", "torch"),
+        ("tide = Tide(height=7)", "height", "argument-unknown", "Tide.__init__()"),
+        ("super().__init__(tide=Moon(7))", "tide", "argument-unknown", "__init__() "),
+        ("return cls(tide=Moon(7))", "tide", "argument-unknown", "__init__() "),
+        ("return Tide(moon=Moon(7))", "height", "argument-unknown", "__init__() "),
+    ],
+)
+def test_constructor_of_an_older_python_belongs_to_the_class_that_the_line_calls(
+    explained: Explained, code: str, argument: str, entry: str, named: str
+) -> None:
+    error = f"TypeError: __init__() got an unexpected keyword argument '{argument}'"
+
+    explanation = explained(_raised(f"{_SITE}/transformers/trainer.py", "rise", code, error))
+
+    assert entry_of(explanation) == entry
+    assert named in explanation.headline()
+    assert "Moon" not in explanation.headline()

@@ -25,6 +25,7 @@ from ascendtune.check.explain.knowledge.entries import (
 from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.package.api_change import release_of_model_type
 from ascendtune.check.explain.package.origin import is_read_by_itself, names_of
+from ascendtune.check.explain.traceback.code_of_frame import with_class
 from ascendtune.check.explain.traceback.trace import Trace
 from ascendtune.check.explain.traceback.traces import Traces
 from ascendtune.core.imports import uncollected_imports
@@ -46,6 +47,7 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
         matcher: of the entries for all lines.
         said: the exception's type and message.
     """
+    said = with_class(said, trace.code)
     hits = _passed(matcher.hits(said), said, trace)
     if trace.frames and trace.is_composed and any(hit.entry.kind == "notice" for hit in hits):
         # The harmless part may be in the line below the exception, which may not belong to its message.

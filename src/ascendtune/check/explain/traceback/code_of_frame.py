@@ -86,6 +86,11 @@ _CUT_NAMES = (
     (re.compile(r"^name '(?P<part>\w*)$"), re.compile(r"(?<![\w.])(?P<name>[A-Za-z_]\w*)")),
 )
 """Ends of messages that are cut within a name, each with a pattern of such names in a line of code."""
+_BARE_CONSTRUCTOR = re.compile(r"(?<![\w.])__init__(?=\(\) )")
+_CALLED_CLASS = re.compile(r"^[^(]*?(?<![\w.])(?:[a-z_]\w*\.)*(?P<name>[A-Z]\w*)\((?!.*(?<!\w)[A-Z]\w*\()")
+"""The outermost call of a line, if no other class is called in it."""
+_ALIASES = {"FSDP": "FullyShardedDataParallel", "DDP": "DistributedDataParallel"}
+"""Short names under which code imports classes, by their usual `import … as`."""
 _LISTING = ("state_dict", "Weights only", "variable ready only once")
 """Messages of torch whose subject is named some lines below."""
 _LISTED = re.compile(
@@ -101,6 +106,16 @@ def completed(message: str, code: str) -> str:
             name = _only(each for each in found if each.startswith(end["part"]))
             return f"{message.removesuffix(end['part'])}{name}'" if name else ""
     return ""
+
+
+def with_class(said: str, code: str) -> str:
+    """`said` with the class that the line of code calls: Pythons before 3.10 say only "__init__()" of a constructor;
+    unchanged where the line calls several classes or none.
+    """
+    called = _CALLED_CLASS.search(code) if _BARE_CONSTRUCTOR.search(said) else None
+    if called is None:
+        return said
+    return _BARE_CONSTRUCTOR.sub(f"{_ALIASES.get(called['name'], called['name'])}.__init__", said, count=1)
 
 
 def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
