@@ -171,6 +171,47 @@ def test_every_room_says_in_one_sentence_what_it_answers() -> None:
         assert docstring and "?" in docstring.splitlines()[0], f"{room.name}/__init__.py"
 
 
+_BEGINS_WITH_PRONOUN = re.compile(r"(?:What|Whoever|Who|Nobody)\b")
+
+
+def _docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of the docstrings of a module, its classes and functions, and of its attributes and constants."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def _begins_with_pronoun(path: Path, line: int, text: str) -> bool:
+    is_question = path.name == "__init__.py" and line == 1 and "?" in text.splitlines()[0]
+    return _BEGINS_WITH_PRONOUN.match(text) is not None and not is_question
+
+
+def test_no_docstring_begins_with_a_pronoun(modules: dict[Path, ast.Module]) -> None:
+    """Only the question of a room, in the first line of its `__init__.py`, may begin with What or Who."""
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path, module in modules.items()
+        for line, text in _docstrings(module)
+        if _begins_with_pronoun(path, line, text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "is_found"),
+    [
+        ("tides.py", '"""What is a tide? The sea."""', True),
+        ("__init__.py", '"""What is a tide? The sea."""', False),
+        ("__init__.py", '"""What a tide is."""', True),
+        ("__init__.py", 'TIDE = 1\n"""What is a tide?"""', True),
+        ("tides.py", 'class Tide:\n    height: int\n    """Whoever measures it."""', True),
+        ("tides.py", 'def tide() -> None:\n    """Whole tides."""', False),
+    ],
+)
+def test_a_docstring_that_begins_with_a_pronoun_is_found(name: str, code: str, is_found: bool) -> None:
+    assert [_begins_with_pronoun(Path(name), *each) for each in _docstrings(ast.parse(code))] == [is_found]
+
+
 _KINDS = {"npu", "cuda"}
 _VENDORS_OWN = ("machine/vendor", "machine/torch_backend", "machine/npu", "check/migrate")
 """Where a vendor is known by name: its own files, and the search for CUDA in code that is to be migrated."""

@@ -86,7 +86,7 @@ _SECRETS = (
 
 
 class Recipe(Section):
-    """What to train and how. Unknown keys and impossible values are errors before anything starts."""
+    """A training: model, data, method, settings. Unknown keys and impossible values are errors before the start."""
 
     unsupported_keys: ClassVar[Mapping[str, str]] = {**REMEDIES, **UNSUPPORTED_KEYS}
 
