@@ -20,6 +20,6 @@ def seconds_since(attempt: Mapping[str, Any]) -> float | None:
 
 
 def seconds_of_attempts(attempts: Sequence[Mapping[str, Any]]) -> float | None:
-    """What all attempts took together; None unless each has noted it."""
+    """Seconds of all attempts together; None unless each has recorded them."""
     known = [each["seconds"] for each in attempts if is_number(each.get("seconds"))]
     return sum(known) if known and len(known) == len(attempts) else None

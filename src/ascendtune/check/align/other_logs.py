@@ -15,7 +15,7 @@ from ascendtune.core.errors import DataError
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 
 EVENTS = "events.out.tfevents"
-"""What the name of a file of TensorBoard begins with."""
+"""Prefix of the names of TensorBoard's files."""
 MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
 _TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}

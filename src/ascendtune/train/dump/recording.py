@@ -2,8 +2,7 @@
 
 Hooks of torch show when a step is made: its losses are the scalars on which `backward` is called; it ends with the step
 of the optimizer that trains the model, of DeepSpeed's engine, or of a GradScaler that skips it. The requested steps are
-dumped like those of `align.dump_steps`. Compiled models run eagerly while they are recorded: compiled code does not run
-hooks.
+dumped like those of `align.dump_steps`. Compiled models run eagerly while recorded: compiled code does not run hooks.
 """
 
 from __future__ import annotations
