@@ -3,9 +3,8 @@
 Each decoder block is a group: its weights are gathered when it is computed, forward and backward, and freed afterwards.
 Parameters outside the blocks (final norm, head, tied embeddings) belong to the root module: it is gathered while the
 objective runs, so the loss may use the head's weight as if it were not sharded. Untied embeddings are a group of their
-own: only the look-up of tokens uses them. If blocks are gathered in a narrower dtype than they are stored in, these are
-groups of their own, too: a block's norms, and vectors that belong directly to its other modules (attention sinks, decays
-of a recurrence); autocast does not round them either.
+own. If blocks are gathered in a narrower dtype than they are stored in, so are a block's norms, and vectors that belong
+directly to its other modules (attention sinks, decays of a recurrence); autocast does not round them either.
 
 With several copies of the model (HSDP) each copy is sharded; gradients are summed within a copy, then over copies.
 """
