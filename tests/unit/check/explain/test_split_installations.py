@@ -178,3 +178,26 @@ def test_what_the_log_lists_is_not_asked_for_again(explained: Explained, log: st
 
     assert entry_of(found) == entry
     assert told in found.headline()
+
+
+@pytest.mark.parametrize(
+    ("offers", "entry"),
+    [
+        ({"pytorch==0.7.1": "0.1.2, 1.0.2"}, "pip-pytorch-placeholder"),
+        ({"pytorch==0.7.1": "0.1.2, 1.0.2", "torch==0.7.1": "0.1.2, 0.1.2.post1, 1.7.0"}, "pip-only-newer-versions"),
+        ({"pytorch-tide==0.7.1": "0.1.2, 0.7.0"}, "pip-other-versions"),
+        ({"tide==1.5.1": "1.4.0, 1.7.0, 1.7.1"}, "pip-only-newer-versions"),
+        ({"tide==1.5.1": "1.5.0, 1.7.0"}, "pip-other-versions"),
+        ({"tide==1.5.1": "1.3.0, 1.4.0, 1.7.0"}, "pip-other-versions"),
+        ({"tide==1.5.1": "1.4.0"}, "pip-other-versions"),
+    ],
+)
+def test_release_that_this_python_has_no_wheel_of_is_told(
+    explained: Explained, offers: dict[str, str], entry: str
+) -> None:
+    log = "".join(
+        f"ERROR: Could not find a version that satisfies the requirement {asked} (from versions: {offered})\n"
+        for asked, offered in offers.items()
+    )
+
+    assert entry_of(explained(log)) == entry

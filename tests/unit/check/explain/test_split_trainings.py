@@ -137,3 +137,20 @@ def test_batch_and_generations_of_grpo_are_named(explained: Explained) -> None:
     headline = explained(_raised(_GRPO.format(kind="train", gap=" ", of="per prompt (7)"))).headline()
 
     assert headline.startswith("GRPO answers each prompt 7 times, and the global batch 1 x 3 is not a multiple of 7")
+
+
+@pytest.mark.parametrize(
+    ("losses", "entry"),
+    [
+        ((("1.7", "nan"), ("0.0", "nan")), "gradients-nan-before-loss"),
+        ((("1.7", "0.7"), ("'1.2'", "'nan'"), ("'0.0'", "'nan'")), "gradients-nan-before-loss"),
+        ((("0.0", "nan"), ("0.0", "nan")), "loss-zero-and-norm-nan"),
+        ((("1.7", "0.7"), ("0.0", "nan"), ("0.0", "nan")), "loss-zero-and-norm-nan"),
+    ],
+)
+def test_gradients_that_broke_before_the_loss_are_told(
+    explained: Explained, losses: tuple[tuple[str, str], ...], entry: str
+) -> None:
+    log = "".join(f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 7e-05}}\n" for loss, norm in losses)
+
+    assert entry_of(explained(log)) == entry

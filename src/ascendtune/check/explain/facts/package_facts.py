@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 _HINT = re.compile(r"(?<![^\s:>])hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
@@ -61,8 +61,8 @@ _REPOSITORY = re.compile(
     r"Access to (?:model|dataset) (?P<restricted>[\w.-]+/[\w.-]+) is restricted"
 )
 _OFFERED = re.compile(
-    r"satisfies the requirement (?P<package>[\w.-]+==(?P<version>\d+(?:\.\d+)*)[^\s(;]*) (?:\(from [^()]*\) )?"
-    r"\(from (?:[^()]* )?versions: (?P<offered>\d[^()]*)\)"
+    r"satisfies the requirement (?P<package>(?!pytorch=)[\w.-]+==(?P<version>\d+(?:\.\d+)*)[^\s(;]*) "
+    r"(?:\(from [^()]*\) )?\(from (?:[^()]* )?versions: (?P<offered>\d[^()]*)\)"
 )
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
 """Numbers of a release, of limited length: Python does not convert very long ones."""
@@ -114,9 +114,8 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
             yield "pip_python", spec
     if "versions: " in lower:
         for asked in _OFFERED.finditer(text):
-            offered = asked["offered"].split(", ")
-            if all(map(_is_newer_than(asked["version"]), offered)):
-                yield "pip_only_newer", f"{asked['package']}, {', '.join(offered[:_MOST_SPECS])}"
+            if newer := _only_newer(asked["version"], asked["offered"].split(", ")):
+                yield "pip_only_newer", f"{asked['package']}, {', '.join(newer[:_MOST_SPECS])}"
     if "repo" in lower or "is restricted" in lower:
         for repository in _REPOSITORY.finditer(text):
             yield "hub_repo", repository["name"] or repository["restricted"]
@@ -157,10 +156,14 @@ def _spelt(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def _is_newer_than(version: str) -> Callable[[str], bool]:
-    """Make a test for releases newer than `version`; builds and post-releases of the same numbers are not newer."""
+def _only_newer(version: str, offered: list[str]) -> list[str]:
+    """The releases that are newer than `version`, if hardly another one is offered: the sources of one much older
+    release fit every Python (torch 0.1.2). A build or a post-release of the same numbers is not newer.
+    """
     wanted = _numbers_of(version)
-    return lambda release: _numbers_of(release) > wanted
+    older = {numbers for numbers in map(_numbers_of, offered) if numbers <= wanted}
+    is_gap = not older or (len(older) == 1 and max(older)[:2] < wanted[:2])
+    return [release for release in offered if _numbers_of(release) > wanted] if is_gap else []
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:
