@@ -139,3 +139,23 @@ def test_no_room_for_the_cache_is_asked_of_the_other_processes_first(explained: 
 
     assert "another process" in remedies[0]
     assert "--gpu-memory-utilization 0.95" in remedies[1]
+
+
+def test_host_name_that_ssh_does_not_know_is_not_a_missing_key(explained: Explained) -> None:
+    failed = "subprocess.CalledProcessError: Command '['ssh tide7 hostname -I']' returned non-zero exit status 255.\n"
+
+    assert entry_of(explained(failed)) == "ssh-command-failed"
+    unknown = f"ssh: Could not resolve hostname tide7: Name or service not known\n{failed}"
+    assert entry_of(explained(unknown)) == "ssh-host-name"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "failed to solve: rpc error: code = Unknown desc = executor failed running [sh -c moon]: exit code: 137",
+        "failed to solve: executor failed running [/bin/bash -c tide]: exit code: 137",
+    ],
+)
+def test_step_of_a_build_that_was_killed_is_told_by_older_builders(explained: Explained, words: str) -> None:
+    assert entry_of(explained(f"#11 212.9 Solving: ...working... Killed\n{words}\n")) == "docker-build-killed"
+    assert entry_of(explained(words.replace("137", "1"))) != "docker-build-killed"
