@@ -139,3 +139,15 @@ def test_sizes_of_collectives_that_differ_are_told(explained: Explained) -> None
     )
 
     assert "28 bytes" in explanation.headline() and "14" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [("characters tjgg9", "llama-ggml-file"), ("characters 'w'", "llama-magic"), ("characters vers", "llama-magic")],
+)
+def test_file_of_another_format_is_told_however_its_beginning_is_quoted(
+    explained: Explained, said: str, entry: str
+) -> None:
+    failed = "llama_model_quantize: failed to quantize: llama_model_loader: failed to load model from ./moon.bin\n"
+
+    assert entry_of(explained(f"gguf_init_from_file: invalid magic {said}\n{failed}")) == entry
