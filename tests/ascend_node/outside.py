@@ -33,6 +33,6 @@ def outside_of(node: Node, root: Path, **env: str) -> Outside:
         file_speed=lambda path: (1e9, 2e9),
         site=site,
         memory_total_bytes=1024 * GIB,
-        ask_gpus=lambda: ((), None, ()),
+        query_gpus=lambda: ((), None, ()),
         timeout_seconds=20,
     )

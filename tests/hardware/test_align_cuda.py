@@ -52,5 +52,5 @@ def compared(tiny_model: Path, directory: Path, precision: str) -> TrainingCompa
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_cuda_is_aligned_with_the_cpu(tiny_model: Path, tmp_path: Path, precision: str) -> None:
     found = compared(tiny_model, tmp_path, precision)
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert found.dumps.steps == (1, 2, 3) and {"start", "backward", "update"} <= found.dumps.agreeing

@@ -89,7 +89,7 @@ def _is_refusal(outcome: Outcome) -> bool:
 def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     """Where the two differ by more than the plain form does from itself in single rows; empty where they do not."""
     least, smallest = _least(drawn), _smallest(drawn)
-    numbers, weights = _apart(_numbers_of(changed), _numbers_of(plain), smallest), _weights_apart(changed, plain)
+    numbers, weights = _apart(_numbers_of(changed), _numbers_of(plain), smallest), _weight_difference(changed, plain)
     if numbers <= max(TOLERANCE, least) and weights <= max(_OF_WEIGHTS, least):
         return ""
     cut = {"per_device": 1, "accumulate": drawn.plain["batch"]["per_device"]}
@@ -97,7 +97,7 @@ def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     other = attempt({**drawn.plain, "run_dir": runs, "batch": cut}, 1)
     if other.curve is None:
         return f"the plain form in single rows failed: {other.refused or other.failed[-1500:]}"
-    of_numbers, of_weights = _apart(_numbers_of(other), _numbers_of(plain), smallest), _weights_apart(other, plain)
+    of_numbers, of_weights = _apart(_numbers_of(other), _numbers_of(plain), smallest), _weight_difference(other, plain)
     numbers_are_far = numbers > max(_OF_NOISE * of_numbers, TOLERANCE, least)
     weights_are_far = weights > max(_OF_NOISE * of_weights, _OF_WEIGHTS, least)
     if (numbers_are_far or weights_are_far) and of_weights == 0 and drawn.plain["precision"] == "bf16":
@@ -148,7 +148,7 @@ def _numbers_of(outcome: Outcome) -> list[float]:
     return [*outcome.curve, *steps, *evaluations, outcome.run.read()["exported_step"]]
 
 
-def _weights_apart(one: Outcome, two: Outcome) -> float:
+def _weight_difference(one: Outcome, two: Outcome) -> float:
     """The largest distance of a tensor in the exported models, as a part of its length."""
     ours, theirs = _as_changes(_weights_of(one)), _as_changes(_weights_of(two))
     if ours.keys() != theirs.keys():

@@ -675,7 +675,7 @@ FAULTS = [
     ),
     Fault(
         "train/resume.py",
-        "run.cut_back(counters.step, counters.evaluated_step)",
+        "run.drop_records_after(counters.step, counters.evaluated_step)",
         "pass",
         "steps stand twice in metrics.jsonl after a resume",
         _GOES_ON,
@@ -976,8 +976,8 @@ FAULTS = [
     ),
     Fault(
         "train/resume.py",
-        "run.cut_back(counters.step, counters.evaluated_step)",
-        "run.cut_back(counters.evaluated_step, counters.step)",
+        "run.drop_records_after(counters.step, counters.evaluated_step)",
+        "run.drop_records_after(counters.evaluated_step, counters.step)",
         "steps between the last evaluation and the checkpoint are missing in metrics.jsonl",
         "tests/integration/test_resume.py",
     ),

@@ -72,8 +72,8 @@ def align(
         facts: dict[str, Any] = {
             "verdict": sentence,
             "exit_code": exit_code(comparison),
-            "aligned": comparison.parted is None,
-            "stage": comparison.parted.code if comparison.parted else None,
+            "aligned": comparison.divergence is None,
+            "stage": comparison.divergence.code if comparison.divergence else None,
             "step": comparison.step,
             "place": difference_as_json(comparison.dumps.place) if comparison.dumps.place else None,
             "records": {

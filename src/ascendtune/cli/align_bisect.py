@@ -79,8 +79,8 @@ def _bisected(
     _require_trainable(one, other)
     comparison = compare_trainings(one, other, expected_noise(one, other))
     sentence = verdict(comparison, one, other)
-    step = comparison.shown_at
-    if comparison.parted is None or step is None:
+    step = comparison.decisive_step
+    if comparison.divergence is None or step is None:
         print_json({"verdict": sentence, "exit_code": 0}) if as_json else print(sentence)
         return 0
     recipes = TrainedRecipe.of(one), TrainedRecipe.of(other)
@@ -200,7 +200,7 @@ class _Trainer:
         if (RunDir(run).last_step() or 0) < self.step and not dumped:
             return None, say("its training ended before step {step}", step=self.step)
         comparison = compare_trainings(self.reference, side, expected_noise(self.reference, side))
-        return comparison.parted is None, verdict(comparison, self.reference, side)
+        return comparison.divergence is None, verdict(comparison, self.reference, side)
 
 
 def _require_trainable(reference: TrainingRecord, candidate: TrainingRecord) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.bench.cells import AS_ASKED, Cell, CellResult
+from ascendtune.check.bench.cells import RECIPE_STRATEGY, Cell, CellResult
 from ascendtune.check.bench.measure import DeviceSamples, read_repeat
 from ascendtune.check.bench.show import BenchSettings
 from ascendtune.cli.child_training import error_in, train_briefly
@@ -142,7 +142,7 @@ def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevice
     last = first_profiled + _PROFILED_STEPS - 1
     words = [
         *benched.overrides,
-        *([] if cell.strategy == AS_ASKED else [f"parallel.strategy={cell.strategy}"]),
+        *([] if cell.strategy == RECIPE_STRATEGY else [f"parallel.strategy={cell.strategy}"]),
         f"batch.per_device={cell.per_device}",
         f"batch.accumulate={cell.accumulate}",
         "optim.epochs=null",

@@ -173,5 +173,5 @@ def _print_result(merged: MergeResult, repository: GitCheckout, push: str) -> No
         print(f"to publish: {push}")
     else:
         print(f"{repository.directory}: nothing new for {merged.branch}")
-    if merged.was_at != merged.branch:
-        print(f"you were at {merged.was_at}", file=sys.stderr)
+    if merged.previous_checkout != merged.branch:
+        print(f"you were at {merged.previous_checkout}", file=sys.stderr)

@@ -60,7 +60,7 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
 
 def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> RankGroup:
     chosen_nodes = choose_nodes(nodes, min_nodes=None, max_restarts=0, devices=devices, device_ids=device_ids, env={})
-    found = chosen_nodes.inquire()
+    found = chosen_nodes.query_resources()
     assert found is not None
     if sum(found.nproc) < _FEWEST:
         raise InputError(_TOO_FEW, code="too-few-ranks", remedy="give two hosts or more")
@@ -76,7 +76,7 @@ def run(work: dict[str, Any], ranks: RankGroup, directory: Path | None, *, steps
     Args:
         steps: number of notes that each rank writes before a piece of work, for the progress bar.
     """
-    place = directory or Path(tempfile.mkdtemp(prefix="ascendtune-comm-", dir=place_for(ranks)))
+    place = directory or Path(tempfile.mkdtemp(prefix="ascendtune-comm-", dir=scratch_directory(ranks)))
     with removed_on_failure(place) if directory is None else nullcontext(), _progress(place, steps):
         ran = run_ranks(work, ranks, place)
         if ran.outcome.exit_code >= 128 and ran.outcome.error is None:
@@ -87,7 +87,7 @@ def run(work: dict[str, Any], ranks: RankGroup, directory: Path | None, *, steps
     return ran
 
 
-def place_for(ranks: RankGroup) -> Path:
+def scratch_directory(ranks: RankGroup) -> Path:
     """A directory that every rank can write: with several hosts one in the working directory, which they may share.
 
     Raises:

@@ -16,7 +16,7 @@ from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.comm.step import StepTimes
 from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, BandwidthRow, against_figure, against_peak, expected_of
 from ascendtune.check.finding import Finding, exit_code, unknown
-from ascendtune.cli.comm_ranks import place_for, run
+from ascendtune.cli.comm_ranks import run, scratch_directory
 from ascendtune.cli.messages import warn
 from ascendtune.cli.terminal import paint, print_findings, table, width
 from ascendtune.core.progress_bar import ProgressBar
@@ -153,7 +153,7 @@ def measure_step(source: Path, ranks: RankGroup, directory: Path | None, timeout
         RecipeError, DataError: the recipe, the model or the data are invalid.
         MachineError: the directory is not writable.
     """
-    with TemporaryDirectory(prefix="ascendtune-step-", dir=place_for(ranks)) as scratch:
+    with TemporaryDirectory(prefix="ascendtune-step-", dir=scratch_directory(ranks)) as scratch:
         prepared = _prepared(RunDir.open(source).recipe if source.is_dir() else source, Path(scratch) / "run")
         ran = run({"run": str(prepared.path), "timeout_seconds": timeout}, ranks, directory, steps=step.STEPS)
     steps = step.steps_of(ran)

@@ -105,7 +105,7 @@ def doctor(
         if as_json:
             further: dict[str, Any] = {"not_applicable": list(examination.not_applicable)}
             if fixes:
-                further["fix"] = fixes.as_json(carry_out(fixes) if yes else [])
+                further["fix"] = fixes.as_json(apply_fixes(fixes) if yes else [])
             print_findings(sentence, examination.findings, as_json=True, **further)
         else:
             _show(sentence, examination, everything=verbose, chosen=bool(chosen))
@@ -223,10 +223,10 @@ def fix(plan: FixPlan, *, yes: bool) -> None:
         print(say("to do by hand, because --fix does not change the system, packages or other processes:"))
         print(*(f"  {each.code}: {each.remedy}" for each in plan.left), sep="\n")
     if plan.actions and _agreed(len(plan.actions), yes):
-        carry_out(plan)
+        apply_fixes(plan)
 
 
-def carry_out(plan: FixPlan) -> list[FixAction]:
+def apply_fixes(plan: FixPlan) -> list[FixAction]:
     """Run the actions, with one line on stderr for each; returns those that succeeded."""
     done = []
     for action in plan.actions:

@@ -21,7 +21,7 @@ from ascendtune.core import language
 from ascendtune.core.errors import combined_error
 from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.job.nodes.cluster_spec import hosts_of
-from ascendtune.job.nodes.connection import portable
+from ascendtune.job.nodes.connection import portable_environment
 
 _LIMIT_SECONDS = 30.0
 """Time for an answer: the connection, Python's start, and the slowest check."""
@@ -40,7 +40,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     hosts = hosts_of(text)
     chosen = [*(codes or (*CHECKS, *NODE_CHECKS)), *(DEEP_CHECKS if deep else ())]
     look = {
-        "env": portable(os.environ),
+        "env": portable_environment(os.environ),
         "directory": str(Path.cwd()),
         "codes": [code for code in chosen if code not in NODE_CHECKS],
         "facts": NODES_ALIKE in chosen,

@@ -247,7 +247,7 @@ def _dataset(data: DataFacts) -> list[str]:
     reading = [f"      {name}: {_scalar(value)}" for name, value in data.reading.items()]
     if data.is_undecided:
         likely = f"; likely {comment(_scalar(data.columns))}" if data.columns else ""
-        columns = dict.fromkeys(data.undecided, TODO)
+        columns = dict.fromkeys(data.undecided_columns, TODO)
         return [
             f"    - path: {_scalar(data.path)}  # columns: {found}",
             *reading,
@@ -310,7 +310,7 @@ class ModelFacts:
     has_chat_template: bool
 
 
-def look_at_model(path: str) -> ModelFacts:
+def inspect_model(path: str) -> ModelFacts:
     """Read the description of the model; for a hub id, download it without weights.
 
     Raises:
@@ -342,14 +342,14 @@ class Length(NamedTuple):
 def longest_row(model: ModelFacts, data: Sequence[DataFacts], template: str) -> Length:
     """Length of the longest of the first rows, for bounded work; rows are conversations or answers."""
     from ascendtune.data.conversation import conversations_of
-    from ascendtune.data.spans import Needed
+    from ascendtune.data.spans import NeededSpans
     from ascendtune.data.template import ChatTemplate
     from ascendtune.data.tokenizer import Tokenizer
     from ascendtune.hub.download import fetch_model
 
     tokenizer = Tokenizer.load(fetch_model(model.path, weights_needed=False))
     chat = ChatTemplate.load(template, tokenizer)
-    only_text = Needed(0, 0)
+    only_text = NeededSpans(0, 0)
     texts = [
         chat.render(conversation, only_text).text
         for each in data

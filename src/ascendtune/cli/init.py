@@ -96,8 +96,8 @@ def init(
     do not show which column contains a field, init asks on a terminal; without a terminal it writes TODO, which train
     rejects.
     """
-    from ascendtune.cli.draft import draft, look_at_model
-    from ascendtune.cli.init_data import columns_of, look_at_data, preview
+    from ascendtune.cli.draft import draft, inspect_model
+    from ascendtune.cli.init_data import columns_of, inspect_data, preview
     from ascendtune.cli.preset import load_preset
     from ascendtune.core import log
     from ascendtune.core.config import validate
@@ -114,11 +114,11 @@ def init(
     _require_other_than(output, [model, *paths])
     _require_free(output, yes)
     require_local_paths([(model, "model"), *((path, "dataset") for path in paths)])
-    facts = look_at_model(model)
+    facts = inspect_model(model)
     named = columns_of(columns or [])
     data_facts = []
     for path in paths:
-        found = look_at_data(path, format=format, columns=named, stage=stage, encoding=encoding)
+        found = inspect_data(path, format=format, columns=named, stage=stage, encoding=encoding)
         for line in [] if quiet and not found.is_undecided else preview(found):
             print(wrapped(line, width(sys.stdout), indent=6))
         data_facts.append(_decided(found, yes))
@@ -228,7 +228,7 @@ def _columns_from_user(facts: DataFacts) -> dict[str, str]:
         print("type y to accept, or n to name the columns one by one")
     found = list(dict.fromkeys(name for row in facts.raw for name in flattened(row.values)))
     print(f"columns: {', '.join(found)}")
-    words = facts.columns or {word: found[min(at, len(found) - 1)] for at, word in enumerate(facts.undecided)}
+    words = facts.columns or {word: found[min(at, len(found) - 1)] for at, word in enumerate(facts.undecided_columns)}
     return {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}
 
 

@@ -73,12 +73,12 @@ class DataFacts:
     """Keys of the data set for reading its files, `encoding` and `header`, if they are not the default."""
 
     @property
-    def undecided(self) -> tuple[str, ...]:
+    def undecided_columns(self) -> tuple[str, ...]:
         """Names in the format whose columns the user must choose."""
         return tuple(self.columns) or _PLAIN[self.task][1]
 
 
-def look_at_data(
+def inspect_data(
     path: str,
     *,
     format: str | None = None,

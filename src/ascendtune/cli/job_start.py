@@ -33,7 +33,7 @@ def show_command(spec: JobSpec, nodes: ChosenNodes) -> None:
     print(shlex.join(command_without_secrets(command(spec, os.environ, nodes.place))))
 
 
-def stays_with_the_terminal(spec: JobSpec) -> bool:
+def fork_into_background(spec: JobSpec) -> bool:
     """Fork into the background: True in the process that keeps the terminal, once the other has begun with the job."""
     from ascendtune.job.detach import detach
 

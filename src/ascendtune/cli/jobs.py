@@ -362,10 +362,10 @@ def _print_outcome(job: Job, result: StopResult) -> int:
     for stat in result.survivors:
         hangs = "; it hangs in the kernel, and only a reset of its device, or of the machine, ends it"
         warn(f"pid {stat.pid} did not end ({procfs.command_of(stat.pid)}){hangs if stat.state == 'D' else ''}")
-    for holder in result.held:
+    for holder in result.memory_holders:
         whose = f"by pid {holder.pid}, which has ended" if holder.pid else "by a process that is not visible here"
         warn(f"{holder.device}: {format_bytes(holder.memory_used_bytes)} still in use, {whose}")
-    if result.survivors or result.held:
+    if result.survivors or result.memory_holders:
         return 1
     freed = ", the memory of its devices is free" if vendor_of(job.kind).is_accelerator else ""
     how = "; some had to be killed" if result.was_killed else ""

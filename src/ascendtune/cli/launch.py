@@ -47,7 +47,7 @@ def launch(
     `ascendtune train` detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy,
     where each rank is.
     """
-    from ascendtune.cli.job_start import show_command, stays_with_the_terminal
+    from ascendtune.cli.job_start import fork_into_background, show_command
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
     from ascendtune.job.command import program
@@ -75,7 +75,7 @@ def launch(
         show_command(spec, chosen_nodes)
         return
     require_writable_registry()
-    if detach and stays_with_the_terminal(spec):
+    if detach and fork_into_background(spec):
         return
     # Output from other hosts is shown as it arrives.
     result = chosen_nodes.start(spec) if detach or chosen_nodes.hosts else _shown(spec, chosen_nodes)

@@ -38,7 +38,7 @@ class ChosenNodes:
         return self.hosts is None and self.place.is_alone
 
     @property
-    def is_led(self) -> bool:
+    def joins_run(self) -> bool:
         """Whether this node joins a run that another node has chosen."""
         return self.place.node_rank > 0
 
@@ -55,7 +55,7 @@ class ChosenNodes:
         chosen = choose(visible, count=count, ids=ids, cores=cpu_count())
         return chosen, [note for note in (visible.note, chosen.warning) if note]
 
-    def inquire(self) -> ClusterResources | None:
+    def query_resources(self) -> ClusterResources | None:
         """Query the hosts that we would start, before the data is prepared, which takes long; None if there are none.
 
         Raises:

@@ -144,7 +144,7 @@ def advice(submission: Submission, options: SubmitOptions) -> list[str]:
         paths = ", ".join(str(mount.path) for mount in nodes_own)
         shared = ", on storage shared by all of them" if submission.nodes > 1 else ""
         sentences.append(f"not in a --volume, so mounted from the nodes' own file systems{shared}: {paths}")
-    if options.to == "slurm" and not submission.needs.told_by_slurm:
+    if options.to == "slurm" and not submission.needs.slurm_limits_devices:
         sentences.append("Slurm does not set the NPUs of a job: whole nodes are requested (--exclusive)")
     if ENGINES[options.to].is_this_machine and submission.vendor.is_accelerator:
         available = len(attached(submission.vendor))

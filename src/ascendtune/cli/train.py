@@ -90,7 +90,7 @@ def train(
     # Before any thread is started: the worker, whose threads must block the signal, may run in this process.
     block_stacks_signal()
     with uncollected_imports():
-        from ascendtune.cli.job_start import stays_with_the_terminal
+        from ascendtune.cli.job_start import fork_into_background
         from ascendtune.cli.node_choice import choose_nodes, require_one_starter
         from ascendtune.core import log
         from ascendtune.core.ownership import restrict_umask
@@ -122,14 +122,14 @@ def train(
         return
     if not prepare:
         require_writable_registry()
-        chosen_nodes.inquire()
+        chosen_nodes.query_resources()
     runs = loaded.run_directory().parent
     with ProgressBar(sys.stderr) as progress, chosen_nodes.preparing(runs, progress.show) as show:
         ready = prepare_run(
             loaded,
             origins,
             resume_options=resume_options,
-            only_data=prepare or chosen_nodes.is_led,
+            only_data=prepare or chosen_nodes.joins_run,
             progress=show,
         )
     for message in ready.prepared.warnings:
@@ -147,7 +147,7 @@ def train(
         start_id = ready.claim.start_id if ready.claim else run.read().get("start_id")
         # Tokenising leaves threads and memory behind.
         spec = job_spec(run.path, start_id, shares_interpreter=ready.prepared.cached and not detach)
-        if detach and stays_with_the_terminal(spec):
+        if detach and fork_into_background(spec):
             return
         if ready.claim:
             # With --detach this is a forked process.

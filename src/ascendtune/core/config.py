@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from ascendtune.core.document import Document, Path_
-from ascendtune.core.errors import MOST_TOGETHER, RecipeError, combined_error
+from ascendtune.core.errors import MOST_ERRORS_SHOWN, RecipeError, combined_error
 from ascendtune.core.field_docstrings import field_docstrings
 from ascendtune.core.suggest import closest, did_you_mean
 from ascendtune.core.yaml_faults import FULL_WIDTH_COLON
@@ -73,10 +73,10 @@ def validate(model: type[Model], document: Document) -> Model:
         items = _without_other_kinds(error.errors(include_url=False))
     items.sort(key=lambda item: line_of(document.place(_existing_path(document.values, item["loc"]))))
     # The search for a similar key takes half a millisecond, so it is done only for errors that are shown.
-    complaints = [_complaint(model, document, item) for item in items[:MOST_TOGETHER]]
+    complaints = [_complaint(model, document, item) for item in items[:MOST_ERRORS_SHOWN]]
     complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
     errors = [RecipeError(item.what, code=item.code, remedy=item.remedy, where=item.where) for item in complaints]
-    raise combined_error(errors, left_out=len(items[MOST_TOGETHER:]), where=document.source) from None
+    raise combined_error(errors, left_out=len(items[MOST_ERRORS_SHOWN:]), where=document.source) from None
 
 
 def line_of(where: str) -> float:

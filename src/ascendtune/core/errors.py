@@ -115,7 +115,7 @@ def error_of_json(content: Mapping[str, Any]) -> AscendtuneError:
     return kind(content["what"], code=content["code"], remedy=content["remedy"], where=content.get("where"))
 
 
-MOST_TOGETHER = 50
+MOST_ERRORS_SHOWN = 50
 """Further errors would fill the terminal, unread."""
 
 
@@ -126,7 +126,7 @@ def combined_error(errors: Sequence[Error], *, left_out: int = 0, where: str | N
         left_out: number of further errors that `errors` does not contain.
         where: the file that all are in.
     """
-    first, *others = errors[:MOST_TOGETHER]
+    first, *others = errors[:MOST_ERRORS_SHOWN]
     if unshown := left_out + len(errors) - 1 - len(others):
         what = f"{unshown:,} further errors are not shown"
         others.append(type(first)(what, code="further-errors", remedy="correct these first", where=where))

@@ -181,7 +181,7 @@ def require_writable(path: Path) -> None:
         tempfile.TemporaryFile(dir=existing).close()  # /proc, for one, tells root that it can be written
 
 
-def ask_disk(directory: Path) -> None:
+def probe_disk(directory: Path) -> None:
     """Write 1 MiB and remove it, to find the disk's error after a library failed to write without reporting it.
 
     Raises:

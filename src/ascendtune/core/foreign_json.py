@@ -220,7 +220,7 @@ class FieldRule(NamedTuple):
 
 
 TEXT = FieldRule(lambda value: isinstance(value, str), "a text")
-TEXTS = FieldRule(is_text_list, "a list of texts")
+TEXT_LIST = FieldRule(is_text_list, "a list of texts")
 FLAG = FieldRule(lambda value: isinstance(value, bool), "true or false")
 
 

@@ -68,7 +68,7 @@ def using(language: Language) -> Iterator[None]:
         _chosen = before
 
 
-def in_each(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
+def in_each_language(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
     """The results of `sentence`, called once in each language."""
     found = dict[Language, Answer]()
     for each in LANGUAGES:

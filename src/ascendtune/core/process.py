@@ -224,7 +224,7 @@ def commands_changed(change: Callable[[list[str]], list[str] | None], added: Map
         yield
 
 
-def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
+def start_detached_child(argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Start a child of the program that this process becomes: in its own session and directory, with our stderr only.
 
     Raises:
@@ -313,7 +313,7 @@ class Child(_InASession):
 class LoggedChild(_InASession):
     """A child for a process with threads: no Python code runs between fork and exec.
 
-    The child's stdin ends when `hang_up` is called or this process ends for any reason.
+    The child's stdin ends when `close` is called or this process ends for any reason.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, output: Path) -> None:
@@ -324,7 +324,7 @@ class LoggedChild(_InASession):
         with translated_disk_errors(output, "opening a log"), output.open("ab") as sink:
             super().__init__(argv, env=env, stdin=subprocess.PIPE, stdout=sink, stderr=sink)
 
-    def hang_up(self, timeout_seconds: float) -> None:
+    def close(self, timeout_seconds: float) -> None:
         """Close its stdin and wait until it has ended; kill it after the timeout."""
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -360,7 +360,7 @@ class PipedChild(_InASession):
         """Lines of its stderr, until the child closes it."""
         return self._lines(self._process.stderr)
 
-    def hang_up(self) -> None:
+    def close_stdin(self) -> None:
         """Close its stdin: no more lines follow."""
         assert self._process.stdin is not None
         with suppress(OSError):

@@ -175,7 +175,7 @@ def is_first_pid_namespace() -> bool:
     return pid_namespace() == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 
-def catches(pid: int, number: int) -> bool:
+def has_signal_handler(pid: int, number: int) -> bool:
     """Whether a process has a handler for the signal `number`; many signals end a process without one."""
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")

@@ -344,7 +344,7 @@ class RunDir:
         found = list(self.read_evaluations())
         return [each for each in found if each.get("data_hash") == found[-1].get("data_hash")]
 
-    def cut_back(self, step: int, evaluated_step: int) -> None:
+    def drop_records_after(self, step: int, evaluated_step: int) -> None:
         """Drop records after `step`, so that no step is recorded twice after a resume.
 
         Args:

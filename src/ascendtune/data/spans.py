@@ -56,7 +56,7 @@ class Rendered:
     spans: list[Span]
 
 
-class Needed(NamedTuple):
+class NeededSpans(NamedTuple):
     """The part of a text whose spans are needed, in characters."""
 
     whole: int
@@ -86,7 +86,7 @@ class Template(Protocol):
     ) -> tuple[str, list[Span]]: ...
 
 
-def find_spans(template: Template, conversation: Conversation, needed: Needed | None = None) -> Rendered:
+def find_spans(template: Template, conversation: Conversation, needed: NeededSpans | None = None) -> Rendered:
     """Render a conversation, and find the spans that are trained on.
 
     Args:

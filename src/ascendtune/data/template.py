@@ -18,7 +18,7 @@ from ascendtune.core.files import expanded, is_endless
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
 from ascendtune.data.limits import LimitExceeded, require_short
-from ascendtune.data.spans import Needed, Rendered, TemplateRefusedRow, find_spans
+from ascendtune.data.spans import NeededSpans, Rendered, TemplateRefusedRow, find_spans
 from ascendtune.data.spec import LAST_THOUGHT, NAMED, unknown
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -131,7 +131,7 @@ class ChatTemplate:
         """
         return cls(template_source(template, tokenizer), tokenizer, name=template, loss_on=loss_on)
 
-    def render(self, conversation: Conversation, needed: Needed | None = None) -> Rendered:
+    def render(self, conversation: Conversation, needed: NeededSpans | None = None) -> Rendered:
         """The whole conversation, with EOS if the template itself ends the answer without a stop token.
 
         Args:

@@ -28,7 +28,7 @@ from ascendtune.data.shards import (
     write_shards,
 )
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
-from ascendtune.data.spans import Needed, Rendered, TemplateRefusedRow
+from ascendtune.data.spans import NeededSpans, Rendered, TemplateRefusedRow
 from ascendtune.data.spec import ROWS_OF_A_GROUP, Task
 from ascendtune.data.store import IGNORED, Float32, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
@@ -43,7 +43,7 @@ class Groups:
     size: int = 1
     values: Float32 | None = None
     """(groups,) float32, as `TokenDataset.values`; None if groups are one row."""
-    borrows: bool = False
+    has_mismatched_answers: bool = False
     """The second conversation of every group has another row's answer, so its length never drops the row."""
 
 
@@ -69,7 +69,7 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
                 remedy="use two or more rows, in the evaluation data too",
             )
         desirable = np.fromiter((row.desirable for row in rows), np.float32, len(rows))
-        return Groups(_Members(rows, _with_mismatched), size, desirable, borrows=True)
+        return Groups(_Members(rows, _with_mismatched), size, desirable, has_mismatched_answers=True)
     return Groups(rows, size)
 
 
@@ -165,7 +165,7 @@ class _Job:
     def __post_init__(self) -> None:
         self._renderer = SkeletonRenderer(self.template)
         self._enough = characters_for(self.max_length)
-        self._needed = Needed(self._enough, first_characters(self.max_length))
+        self._needed = NeededSpans(self._enough, first_characters(self.max_length))
 
     def use_fast_path(self) -> None:
         """Use the fast path if both ways of rendering agree on the first conversations of each shape."""
@@ -258,7 +258,7 @@ class _Job:
         """Token ranges that are trained on, per conversation, after truncation; an empty list for a dropped group."""
         most, excess, parts = self.max_length, list[int](), list[Ranges]()
         for at, each in enumerate(group):
-            length, borrowed = len(each.encoding), at > 0 and self.groups.borrows
+            length, borrowed = len(each.encoding), at > 0 and self.groups.has_mismatched_answers
             if not borrowed:
                 total.saw(length)
                 total.uncounted_rows += each.uncounted > 0
@@ -285,10 +285,10 @@ class _Job:
         rendered = self._render(number)
         encoding, seen = first_tokens(self.template.tokenizer.backend, rendered.text, self.max_length)
         if seen > self._needed.beginning:
-            rendered = self._render(number, Needed(self._enough, seen))
+            rendered = self._render(number, NeededSpans(self._enough, seen))
         return _Encoded.beginning(rendered, encoding, seen)
 
-    def _render(self, number: int, needed: Needed | None = None) -> Rendered:
+    def _render(self, number: int, needed: NeededSpans | None = None) -> Rendered:
         conversation = self.groups.conversations[number]
         shape = self._renderer.shape_of(conversation) if self.fills_skeletons else None
         fast = self._renderer.render_as(shape, conversation) if shape else None
@@ -298,7 +298,7 @@ class _Job:
             raise _Disagreement
         return fast
 
-    def _rendered_slowly(self, number: int, needed: Needed) -> Rendered:
+    def _rendered_slowly(self, number: int, needed: NeededSpans) -> Rendered:
         try:
             return self.template.render(self.groups.conversations[number], needed)
         except TemplateTooCostly as error:

@@ -11,7 +11,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import (
     FLAG,
     TEXT,
-    TEXTS,
+    TEXT_LIST,
     FieldRule,
     check_fields,
     is_number,
@@ -47,7 +47,7 @@ _RULES = {
     FieldRule(lambda value: isinstance(value, str) or is_text_list(value), "a text or a list of texts"): (
         "target_modules", "exclude_modules",
     ),
-    TEXTS: ("modules_to_save", "target_parameters"),
+    TEXT_LIST: ("modules_to_save", "target_parameters"),
     TEXT: ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version"),
     FLAG: (
         "use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying",

@@ -10,7 +10,7 @@ from typing import Any
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import (
     FLAG,
-    TEXTS,
+    TEXT_LIST,
     FieldRule,
     bad_field,
     check_fields,
@@ -67,7 +67,7 @@ _RULES = {
     FieldRule(lambda value: value in _DTYPES or isinstance(value, dict), f"one of {', '.join(_DTYPES)}"): (
         "torch_dtype", "dtype",
     ),
-    TEXTS: ("architectures", "layer_types"),
+    TEXT_LIST: ("architectures", "layer_types"),
 }  # fmt: skip
 # Architectures whose config class derives head_dim from hidden_size and num_attention_heads if it is not set.
 _DIVIDING = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "gpt2", "gpt_neox", "phi", "phi3", "olmo", "olmo2")

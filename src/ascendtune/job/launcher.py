@@ -61,10 +61,10 @@ class Launcher:
     def wait(self, seconds: float = LOOK_EVERY_SECONDS) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
         if self._unanswered is not None and time.monotonic() - self._asked_at > _REPEAT_SECONDS:
-            self.ask(self._unanswered)
+            self.signal_workers(self._unanswered)
         return self._agent.wait(seconds)
 
-    def ask(self, number: signal.Signals) -> None:
+    def signal_workers(self, number: signal.Signals) -> None:
         """Send a signal to the workers and their children: a shell handles a signal only after its child ends.
 
         Not to the agent, which would kill them 30 s later, in the middle of a large checkpoint. The agent receives it

@@ -18,7 +18,7 @@ from pathlib import Path
 from ascendtune.core import procfs
 from ascendtune.core.directories import require_writable_place, state_directory
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import ask_disk, parsed_record, read_record, write_json
+from ascendtune.core.files import parsed_record, probe_disk, read_record, write_json
 from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.suggest import did_you_mean
@@ -52,7 +52,7 @@ def require_writable_registry() -> None:
         with translated_disk_errors(directory, "registering the job"):
             directory.mkdir(parents=True, exist_ok=True)
             _forget_old(directory)
-            ask_disk(directory)
+            probe_disk(directory)
     except MachineError as error:
         remedy = "free space there, or export XDG_STATE_HOME=<a directory on another disk>"
         raise MachineError(error.what, code=error.code, remedy=remedy, where=error.where) from error

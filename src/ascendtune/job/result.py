@@ -17,7 +17,7 @@ from ascendtune.core.errors import (
     disk_fault,
 )
 from ascendtune.core.exit_cause import CauseKind, exit_cause
-from ascendtune.core.files import ask_disk
+from ascendtune.core.files import probe_disk
 from ascendtune.core.rundir import RunDir, State
 
 _LOST_ANOTHER = MachineError.exit_code
@@ -194,7 +194,7 @@ def _first_failure(output: str) -> tuple[int, int] | None:
 def _full_disk(logs: Path) -> MachineError | None:
     """The disk's error if that is why torchrun could not write its output."""
     try:
-        ask_disk(logs)
+        probe_disk(logs)
     except OSError as error:
         return disk_fault(error, logs, "writing the logs")
     return None

@@ -40,7 +40,7 @@ class StopResult:
     """Remains of a job that was stopped: normally none."""
 
     survivors: tuple[procfs.Stat, ...]
-    held: tuple[DeviceMemoryHolder, ...]
+    memory_holders: tuple[DeviceMemoryHolder, ...]
     was_killed: bool
     """Whether a process had to be killed: output that it had not yet written is lost."""
 
@@ -69,8 +69,8 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
         survivors = _members(job, seen)
         if not survivors:
             _note_the_end(job, was_killed)
-        held = holders_after(job, seen, _LOOK_EVERY_SECONDS)
-    return StopResult(tuple(survivors), held, was_killed)
+        memory_holders = holders_after(job, seen, _LOOK_EVERY_SECONDS)
+    return StopResult(tuple(survivors), memory_holders, was_killed)
 
 
 def require_stoppable(job: Job) -> None:

@@ -67,7 +67,7 @@ def why_not_free(device: Accelerator) -> str | None:
     """The reason why a device is not free, or None if it is free."""
     if device.logical_id is None:
         return say("its logical id is unknown, npu-smi's answer has gaps")
-    if device.is_sick:
+    if device.is_unhealthy:
         return say("its health is {health}", health=device.health)
     if device.processes:
         return say("in use by {holders}", holders=", ".join(map(_holder, device.processes)))

@@ -32,7 +32,7 @@ class HostInfo:
     numa_nodes: dict[str, str]
 
 
-def look_at_host(root: Path = Path("/")) -> HostInfo:
+def inspect_host(root: Path = Path("/")) -> HostInfo:
     """Facts about the computer; `root` is the root of its files' paths."""
     memory = psutil.virtual_memory()
     return HostInfo(

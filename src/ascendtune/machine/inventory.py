@@ -96,7 +96,7 @@ class Accelerator:
         return self.health == "Alarm" and (self.name or "").startswith(_ALARM_IS_NORMAL)
 
     @property
-    def is_sick(self) -> bool:
+    def is_unhealthy(self) -> bool:
         """Whether it reports an alarm, or any other state than a healthy one, so that no job should use it."""
         return self.health is not None and self.health.lower() not in _WELL and not self.alarm_is_normal
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascendtune.machine.cuda import gpus
-from ascendtune.machine.host import HostInfo, look_at_host
+from ascendtune.machine.host import HostInfo, inspect_host
 from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.smi import NpuSmi
 from ascendtune.machine.npu.versions import Versions, installed_versions
@@ -53,7 +53,7 @@ def take_snapshot() -> Snapshot:
             replace(device, processes=tuple(each.described() for each in device.processes))
             for device in info.devices + cuda_devices
         ),
-        host=look_at_host(),
+        host=inspect_host(),
         versions=versions,
         troubles=(*smi.troubles, *cuda_troubles),
     )

@@ -11,7 +11,7 @@ from ascendtune.hub.peft_adapter import Adapter, ExpertLora, LowRank, rank_and_a
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
 from ascendtune.merge.output import Addition, ExpertAddition, InputRotation, MergePlan, Output
 from ascendtune.merge.source import Base, is_head
-from ascendtune.merge.tied import settle_embeddings
+from ascendtune.merge.tied import keep_tied_embeddings
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -309,7 +309,7 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
             builder.add_expert_lora(adapter, expert_lora)
         for rotation in adapter.rotations:
             builder.rotate(adapter, rotation)
-    settle_embeddings(builder, combined)
+    keep_tied_embeddings(builder, combined)
     return MergePlan(base, adapters, builder.shards(), builder.config, builder.notes, builder.layout)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ascendtune.merge.matching import MergePlanBuilder
 
 
-def settle_embeddings(builder: MergePlanBuilder, adapters: list[Adapter]) -> None:
+def keep_tied_embeddings(builder: MergePlanBuilder, adapters: list[Adapter]) -> None:
     """Embeddings that are tied in the base stay tied if the adapters change them alike.
 
     Raises:

@@ -83,7 +83,7 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
     requested, left_out = _requested(given, stage)
-    requested = dict(key for name, key in command_names.IF_OFF.items() if name in switched_off) | requested
+    requested = dict(key for name, key in command_names.VALUES_IF_OFF.items() if name in switched_off) | requested
     if training.is_adapted and _is_quantised(given) and requested.get("parallel.strategy") != "deepspeed":
         requested["model.quantization"] = "nf4"
         # TRL's own default is off, that of the others on.

@@ -142,7 +142,7 @@ class StepMetrics:
         self.stop_signal = agreed_signal((interrupts, terms))
         self.is_read = True
 
-    def leave_out_last(self) -> None:
+    def drop_last(self) -> None:
         """Drop the loss of a skipped step: a single NaN would propagate to the mean of the others."""
         self.sums.pop()
         self.counts.pop()

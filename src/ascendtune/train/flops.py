@@ -87,10 +87,10 @@ class TokenFlops:
     useful_of_label: float
     computed_of_label: float
 
-    def useful_in(self, tokens: float, labels: float) -> float:
+    def useful_flops(self, tokens: float, labels: float) -> float:
         return self.useful * tokens + self.useful_of_label * labels
 
-    def computed_in(self, tokens: float, labels: float) -> float:
+    def computed_flops(self, tokens: float, labels: float) -> float:
         return self.computed * tokens + self.computed_of_label * labels
 
 

@@ -201,7 +201,7 @@ class Loop:
             metrics.in_range.append(self._is_in_range(norm))
         if self._checks_in_step() and not self._is_finite():
             self.counters.skipped_steps += 1
-            metrics.leave_out_last()
+            metrics.drop_last()
         elif not self.strategy.clips_in_step:
             if (limit := self.recipe.optim.max_grad_norm) is not None:
                 self._clip(limit, norm)

@@ -100,7 +100,7 @@ class Recorder:
         read_at = time.perf_counter()
         elapsed = read_at - self._window_start
         device = self.strategy.device
-        peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
+        peak, useful = device.peak_flops, self.flops.useful_flops(metrics.tokens, metrics.labelled)
         record = {
             "attempt": self.phases.attempt,
             "step": metrics.step,

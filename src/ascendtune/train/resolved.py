@@ -70,7 +70,7 @@ def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
             return head
 
 
-def say_choices(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Recipe, strategy: Strategy) -> None:
+def log_choices(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Recipe, strategy: Strategy) -> None:
     device, trainable, parameters = resolved["device"], resolved["trainable"], resolved["parameters"]
     operators = ", ".join(each.operator for each in kernels.values() if each.operator) or "of the model"
     say(

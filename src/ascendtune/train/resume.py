@@ -116,7 +116,7 @@ def resume(
     strategy.barrier()
     if strategy.is_main:
         run.remove_unfinished()
-        run.cut_back(counters.step, counters.evaluated_step)
+        run.drop_records_after(counters.step, counters.evaluated_step)
         run.remove_checkpoints_after(counters.step)
         run.update(resume_from=str(source) if is_foreign else None)
     strategy.barrier()

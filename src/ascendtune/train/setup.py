@@ -49,7 +49,7 @@ from ascendtune.train.recorder import Recorder
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
-from ascendtune.train.resolved import resolved_choices, say_choices, versions
+from ascendtune.train.resolved import log_choices, resolved_choices, versions
 from ascendtune.train.resume import require_same_base, require_same_packing, resume
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
@@ -99,7 +99,7 @@ def set_up(
         recipe, strategy, setup, kernels, batches, schedule, head_form=head_form, weights_hash=start_weights["hash"]
     )
     if strategy.is_main:
-        say_choices(resolved, kernels, recipe, strategy)
+        log_choices(resolved, kernels, recipe, strategy)
     checkpoint_every = steps_between(recipe.checkpoint, schedule.total_steps)
     dtype, source = export_dtype(recipe, setup.config), checkpoint_to_load(run, record)
     if recipe.profile.only:
@@ -267,8 +267,8 @@ def _step_profile(
     facts = {
         "device": {"kind": strategy.device.kind, "name": strategy.device.name},
         "peak_flops": strategy.device.peak_flops,
-        "flops_per_token": flops.useful_in(tokens, labels) / tokens,
-        "computed_flops_per_token": flops.computed_in(tokens, labels) / tokens,
+        "flops_per_token": flops.useful_flops(tokens, labels) / tokens,
+        "computed_flops_per_token": flops.computed_flops(tokens, labels) / tokens,
         "world_size": strategy.world_size,
         "per_device": recipe.batch.micro_batch,
         "accumulate": recipe.batch.accumulate,

@@ -81,8 +81,8 @@ def test_small_fault_is_named_in_bf16(
     reference: Path, tmp_path: Path, changes: dict[str, Any], step: int, stage: str, word: str
 ) -> None:
     found = _aligned(reference, _trained(replace(CANDIDATE, **changes), tmp_path / "candidate"))
-    assert found.parted is not None and (found.step, found.parted.code) == (step, stage), found.findings
-    assert word in found.parted.measured, found.parted
+    assert found.divergence is not None and (found.step, found.divergence.code) == (step, stage), found.findings
+    assert word in found.divergence.measured, found.divergence
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_honest_pair_is_aligned_and_its_optimizers_are_found_to_be_the_same(
     reference: Path, tmp_path: Path, candidate: Bare
 ) -> None:
     found = _aligned(reference, _trained(candidate, tmp_path / "candidate"))
-    assert found.parted is None and not found.hints, found.findings
+    assert found.divergence is None and not found.hints, found.findings
     assert {each.status for each in found.findings} <= {"ok", "unknown"}, found.findings
     assert found.dumps.adam is not None and found.dumps.adam.is_same and found.dumps.adam.steps == 3

@@ -42,10 +42,10 @@ def align(reference: Path, candidate: Path) -> TrainingComparison:
 def named(found: TrainingComparison) -> tuple[str, int, str, str] | None:
     """Stage, step, phase and module of the verdict."""
     place = found.dumps.place
-    if place is None or found.parted is None:
-        assert place is None and found.parted is None, found.parted
+    if place is None or found.divergence is None:
+        assert place is None and found.divergence is None, found.divergence
         return None
-    return found.parted.code, place.step, place.row.key.phase, place.module
+    return found.divergence.code, place.step, place.row.key.phase, place.module
 
 
 @pytest.fixture(autouse=True)
@@ -341,15 +341,19 @@ def test_weights_that_parted_in_a_step_without_dump_are_told_from_what_follows(t
         shutil.rmtree(side / "dump" / "step-0000001")
     found = align(*sides)
     # The recorded rates tell the step; the losses part at the next one.
-    assert found.parted is not None and (found.parted.code, found.step, found.dumps.place) == ("update", 1, None)
+    assert found.divergence is not None and (found.divergence.code, found.step, found.dumps.place) == (
+        "update",
+        1,
+        None,
+    )
     assert found.dumps.consequence is not None and found.dumps.consequence.step == 3
 
 
 @pytest.mark.parametrize(("case", "word"), [("LoRA instead of DoRA", "DoRA"), ("logits not capped", "logits")])
 def test_remedy_names_what_the_module_computes(run: Run, case: str, word: str) -> None:
     reference, candidate, _ = FAULTS[case]
-    parted = align(run(reference), run(candidate)).parted
-    assert parted is not None and word in parted.remedy
+    divergence = align(run(reference), run(candidate)).divergence
+    assert divergence is not None and word in divergence.remedy
 
 
 def test_softmax_in_bf16_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

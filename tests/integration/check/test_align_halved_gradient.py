@@ -46,4 +46,4 @@ def test_halved_gradient_of_one_adapter_matrix_is_named_in_bf16(tmp_path: Path) 
     place = _align(reference, replace(plain, edit=_halved).run(tmp_path / "halved")).dumps.place
     assert place is not None and (place.step, place.row.key.phase) == (1, "gradient") and MATRIX in place.module
     honest = _align(reference, replace(plain, model=_adapted("sdpa")).run(tmp_path / "honest"))
-    assert honest.parted is None and honest.dumps.place is None
+    assert honest.divergence is None and honest.dumps.place is None

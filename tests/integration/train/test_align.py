@@ -26,7 +26,7 @@ def align(reference: Path, candidate: Path) -> TrainingComparison:
 
 
 def parted(comparison: TrainingComparison) -> tuple[str, int | None] | None:
-    return (comparison.parted.code, comparison.step) if comparison.parted else None
+    return (comparison.divergence.code, comparison.step) if comparison.divergence else None
 
 
 HONEST: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ HONEST: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", HONEST.values(), ids=HONEST)
 def test_honest_pair_is_aligned(train: Any, changes: dict[str, Any]) -> None:
     found = align(train().run.path, train(**changes).run.path)
-    assert parted(found) is None, found.parted
+    assert parted(found) is None, found.divergence
     assert {each.status for each in found.findings} <= {"ok", "unknown"}
 
 
@@ -49,7 +49,7 @@ def test_honest_pair_is_aligned(train: Any, changes: dict[str, Any]) -> None:
 def test_two_ranks_are_aligned_with_one(train: Any, train_on_ranks: Any, strategy: str) -> None:
     ranks = train_on_ranks(2, batch={"per_device": 2}, parallel={"strategy": strategy})
     found = align(train().run.path, ranks.run.path)
-    assert parted(found) is None, found.parted
+    assert parted(found) is None, found.divergence
     assert found.findings[-1].measured == "1 and 2 ranks, and the losses agree"
 
 
@@ -65,7 +65,7 @@ def test_other_thread_count_is_aligned(train: Any) -> None:
 def test_unstable_training_that_amplifies_rounding_is_aligned(train: Any) -> None:
     unstable = {"optim": {"learning_rate": 1e-2, "max_steps": 60}}
     found = align(train(**unstable).run.path, train(**unstable, batch={"per_device": 2, "accumulate": 2}).run.path)
-    assert parted(found) is None, found.parted
+    assert parted(found) is None, found.divergence
 
 
 ASKED = {
@@ -113,8 +113,8 @@ def test_perturbed_weights_are_named_before_the_first_step(train: Any, tiny_mode
     weights[name] *= 1 + 1e-3
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     found = align(train().run.path, train(model={"path": str(other)}).run.path)
-    assert parted(found) == ("start", 1) and found.parted is not None
-    assert "model.layers.1.mlp.down_proj.weight" in found.parted.measured
+    assert parted(found) == ("start", 1) and found.divergence is not None
+    assert "model.layers.1.mlp.down_proj.weight" in found.divergence.measured
 
 
 CONFIGS = {
@@ -148,7 +148,7 @@ def test_zeroed_gradient_of_a_layer_parts_the_first_gradient(train: Any, monkeyp
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", with_fault)
     found = align(reference.run.path, train().run.path)
-    assert found.parted is not None and found.parted.code == "backward"
+    assert found.divergence is not None and found.divergence.code == "backward"
 
 
 OPTIMIZERS = {"epsilon": {"eps": 1e-6}, "beta2": {"betas": (0.9, 0.95)}, "weight decay": {"weight_decay": 0.01}}
@@ -167,7 +167,7 @@ def test_optimizer_that_does_not_do_as_asked_parts_the_updates(
 
     monkeypatch.setattr(torch.optim.AdamW, "__init__", with_fault)
     found = align(reference.run.path, train().run.path)
-    assert found.parted is not None and found.parted.code in ("update", "later"), found.findings
+    assert found.divergence is not None and found.divergence.code in ("update", "later"), found.findings
     assert found.step is not None and found.step <= 6
 
 
@@ -219,7 +219,7 @@ def test_log_of_another_trainer_is_compared(train: Any, tmp_path: Path, kind: st
     reference = _exported(train().run, tmp_path, kind)
     assert parted(align(reference, train().run.path)) is None
     faster = align(reference, train(optim={"learning_rate": 2e-3}).run.path)
-    assert faster.parted is not None and faster.parted.code in ("update", "later")
+    assert faster.divergence is not None and faster.divergence.code in ("update", "later")
 
 
 def test_mean_over_ten_steps_is_held_against_single_steps(train: Any, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ HONEST: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", HONEST.values(), ids=HONEST)
 def test_honest_pair_is_aligned(train: Any, changes: dict[str, Any]) -> None:
     found = align(train(**DUMPED).run.path, train(**DUMPED, **changes).run.path)
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert found.dumps.steps == (1, 2, 3) and found.dumps.compared > 100
     assert {"backward", "update"} <= found.dumps.agreeing
 
@@ -53,7 +53,7 @@ def test_resumed_run_is_aligned_with_the_uninterrupted_one(train: Any, tmp_path:
     assert [each["step"] for each in resumed.read_metrics()][-3:] == [3, 4, 5]
     assert len(resumed.read()["attempts"]) == 2 or resumed.path != run.path
     found = align(tmp_path / "uninterrupted", resumed.path)
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert found.dumps.steps == (3, 4, 5) and {"forward", "backward", "update"} <= found.dumps.agreeing
     assert {each.status for each in found.findings} <= {"ok", "unknown"}, found.findings
 
@@ -63,7 +63,7 @@ def test_lora_is_aligned_with_itself_recomputed(train: Any) -> None:
     found = align(
         train(**DUMPED, **lora).run.path, train(**DUMPED, **lora, memory={"gradient_checkpointing": True}).run.path
     )
-    assert found.parted is None and "update" in found.dumps.agreeing
+    assert found.divergence is None and "update" in found.dumps.agreeing
 
 
 def test_ranks_are_aligned_with_one_and_with_each_other(train: Any, train_on_ranks: Any) -> None:
@@ -74,7 +74,7 @@ def test_ranks_are_aligned_with_one_and_with_each_other(train: Any, train_on_ran
     )
     for reference, candidate in ((one, ddp), (one, fsdp), (ddp, fsdp)):
         found = align(reference, candidate)
-        assert found.parted is None, found.parted
+        assert found.divergence is None, found.divergence
         assert {"backward", "update"} <= found.dumps.agreeing
     assert align(ddp, ddp).dumps.replicas
 
@@ -125,8 +125,8 @@ def test_update_that_parts_is_named_at_its_first_step(
     reference = train(**DUMPED, model={"attention": "eager"}).run.path
     _faulty_optimizer(monkeypatch, **changes)
     found = align(reference, train(**DUMPED, model={"attention": "eager"}).run.path)
-    assert found.parted is not None and found.parted.code == "update"
-    assert str(found.parted.measured).startswith(said)
+    assert found.divergence is not None and found.divergence.code == "update"
+    assert str(found.divergence.measured).startswith(said)
 
 
 def test_zeroed_gradient_is_named_by_its_parameter(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:

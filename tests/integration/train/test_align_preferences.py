@@ -84,7 +84,7 @@ def test_divided_batch_is_aligned_and_wrong_objective_is_named(
     reference = run(loss)
     divided = run(loss, lambda **asked: train_on_ranks(2, **asked), batch={"per_device": 1, "accumulate": 2})
     found = align(reference, divided)
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert {"backward", "update"} <= found.dumps.agreeing
     fault(monkeypatch)
     place = align(reference, run(loss)).dumps.place

@@ -80,13 +80,13 @@ def aligned(reference: Path, candidate: Path) -> TrainingComparison:
 def place_of(found: TrainingComparison) -> tuple[str, int, str, str]:
     """Stage, step, phase and module."""
     place = found.dumps.place
-    assert place is not None and found.parted is not None, found.findings
-    return found.parted.code, place.step, place.row.key.phase, place.module
+    assert place is not None and found.divergence is not None, found.findings
+    return found.divergence.code, place.step, place.row.key.phase, place.module
 
 
 def assert_aligned(found: TrainingComparison, steps: tuple[int, ...], warned: str = "forward") -> None:
     """The stage of the only warning is `forward` where attention computes other values at padding."""
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert found.dumps.steps == steps and {"backward", "update"} <= found.dumps.agreeing
     assert {each.code for each in found.findings if each.status not in ("ok", "unknown")} <= {warned}
 
@@ -152,7 +152,7 @@ def test_modules_to_save_beside_lora(train: Train, variant: Callable[..., Path],
     # The head stays as it is: one side alone trains it.
     frozen = compared("frozen")
     assert place_of(frozen) == head
-    assert frozen.parted is not None and "only one side" in frozen.parted.measured
+    assert frozen.divergence is not None and "only one side" in frozen.divergence.measured
 
 
 def test_ragged_last_group_of_three_micro_batches(train: Train, tiny_model: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_mixture_of_experts(train: Train, variant: Callable[..., Path], tmp_path
     assert_aligned(compared("honest"), (1, 2, 3))
     fewer = compared("fewer", with_one_expert)
     assert place_of(fewer) == ("forward", 1, "forward", "model.layers.1.mlp.experts")
-    assert fewer.parted is not None and "router" in str(fewer.parted.remedy)
+    assert fewer.divergence is not None and "router" in str(fewer.divergence.remedy)
     weights = "model.layers.1.mlp.experts.down_proj"
     assert place_of(compared("other", with_another_expert)) == ("start", 1, "parameter_before", weights)
 

@@ -70,7 +70,7 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     # Gradients are gathered from all ranks and complete; parameters are those in fp32.
     one, other = read_training_record(alone.run.path), read_training_record(together.run.path)
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert found.dumps.steps == (1, 2) and {"start", "backward", "update"} <= found.dumps.agreeing
     gradients = [row for row in found.dumps.rows if row.key.phase == "gradient"]
     assert len(gradients) == len(alone.weights())
@@ -429,7 +429,7 @@ def test_recorded_engine_is_aligned_with_ours(
     record(tmp_path, tiny_model, stage, accumulate)
     one, other = read_training_record(run.path), read_training_record(tmp_path / "recorded")
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert found.dumps.steps == (1, 2, 3) and {"start", "backward", "update"} <= found.dumps.agreeing
     phases = [row.key.phase for row in found.dumps.rows]
     assert phases.count("gradient") == phases.count("parameter_after") == len(one.start_weights["parameters"])

@@ -83,7 +83,7 @@ def test_another_loop_is_aligned_with_ours(
     train: Train, tiny_model: Path, tmp_path: Path, loop: Callable[..., None]
 ) -> None:
     found = recorded(loop, train(**OURS).run, base_model(tiny_model), tmp_path)
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert not found.dumps.obstacle and found.dumps.steps == (1, 2, 3)
     assert {"start", "backward", "update"} <= found.dumps.agreeing
     # Attention computes other values at padding; they are not trained on.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ascendtune.cli import draft
-from ascendtune.cli.init_data import look_at_data, preview
+from ascendtune.cli.init_data import inspect_data, preview
 from ascendtune.data.conversation import conversations_of
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -22,14 +22,14 @@ def _rows(path: Path, rows: list[dict[str, Any]]) -> str:
 
 def _length(model: Path, path: Path, answers: list[str]) -> draft.Length:
     rows = [{"prompt": "2 + 2?", "completion": answer} for answer in answers]
-    return draft.longest_row(draft.look_at_model(str(model)), [look_at_data(_rows(path, rows))], "chatml")
+    return draft.longest_row(draft.inspect_model(str(model)), [inspect_data(_rows(path, rows))], "chatml")
 
 
 @pytest.mark.parametrize(("rows", "accumulate"), [(150, 1), (200, 8)])
 def test_few_rows_make_small_steps(rows: int, accumulate: int, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"prompt": "{number}?", "completion": "{number}"}}\n' for number in range(rows)))
-    text, _ = draft.draft(draft.look_at_model(str(tiny_model)), [look_at_data(str(path))])
+    text, _ = draft.draft(draft.inspect_model(str(tiny_model)), [inspect_data(str(path))])
     assert f"  accumulate: {accumulate}  #" in text
 
 
@@ -62,7 +62,7 @@ def test_work_on_long_rows_is_bounded_and_the_length_is_an_estimate(
 
 def test_preview_of_many_columns_and_long_values_stays_short(tmp_path: Path) -> None:
     row = {"prompt": " " * 300 + "2 + 2?", "completion": "4" * 10**6, **{f"c{n}": "text" for n in range(10**4)}}
-    lines = preview(look_at_data(_rows(tmp_path / "rows.jsonl", [row, row])))
+    lines = preview(inspect_data(_rows(tmp_path / "rows.jsonl", [row, row])))
     assert len(lines) < 100 and max(map(len, lines)) < 200
     assert sum("2 + 2?" in line for line in lines) == 2 and "    and 9,962 more columns" in lines
 
@@ -77,21 +77,21 @@ def test_preview_names_columns_that_are_not_read_and_a_thought_among_them(tmp_pa
         }
         for n in "abc"
     ]
-    shown = "\n".join(preview(look_at_data(_rows(tmp_path / "rows.jsonl", rows))))
+    shown = "\n".join(preview(inspect_data(_rows(tmp_path / "rows.jsonl", rows))))
     assert "\n  not read: cot_type, Complex_CoT\n  if Complex_CoT is the thought before the answer" in shown
     named = {"prompt": "Question", "completion": "Response", "reasoning_content": "Complex_CoT"}
-    facts = look_at_data(_rows(tmp_path / "rows.jsonl", rows), columns=named)
+    facts = inspect_data(_rows(tmp_path / "rows.jsonl", rows), columns=named)
     assert preview(facts)[-1] == "  not read: cot_type"
     assert conversations_of(facts.rows[0])[0].messages[-1]["reasoning_content"].startswith("Let me think")
     nested = [{"q.text": "q", "a": {"text": "a"}, "b.text": "x"}] * 2
     columns = {"prompt": "q.text", "completion": "a.text"}
-    assert preview(look_at_data(_rows(tmp_path / "rows.jsonl", nested), columns=columns))[-1] == "  not read: b.text"
+    assert preview(inspect_data(_rows(tmp_path / "rows.jsonl", nested), columns=columns))[-1] == "  not read: b.text"
     plain = [{"prompt": "q", "completion": "a", "chat_template_kwargs": {}, "system": "s", "rethinking": "x"}] * 2
-    assert preview(look_at_data(_rows(tmp_path / "rows.jsonl", plain)))[-1] == "  not read: rethinking"
+    assert preview(inspect_data(_rows(tmp_path / "rows.jsonl", plain)))[-1] == "  not read: rethinking"
 
 
 def test_undecided_rows_are_not_longer_than_the_model_takes(tiny_model: Path, tmp_path: Path) -> None:
-    data = look_at_data(_rows(tmp_path / "rows.jsonl", [{"x": "one two", "y": "three four"}] * 9))
-    model = draft.look_at_model(str(tiny_model))
+    data = inspect_data(_rows(tmp_path / "rows.jsonl", [{"x": "one two", "y": "three four"}] * 9))
+    model = draft.inspect_model(str(tiny_model))
     text, longest = draft.draft(replace(model, max_length=96), [data])
     assert data.is_undecided and longest is None and "  max_length: 96  #" in text

@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.core.directories import require_place_for
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, ask_disk, is_endless, parsed_record, walk, write_json
+from ascendtune.core.files import LineWriter, is_endless, parsed_record, probe_disk, walk, write_json
 from ascendtune.core.locks import file_lock
 
 
@@ -60,7 +60,7 @@ def test_no_link_leads_a_file_that_is_written_elsewhere(tmp_path: Path) -> None:
     for name in (f".note.json.{os.getpid()}", f".probe.{os.getpid()}", "note.json"):
         (directory / name).symlink_to(other)
     write_json(directory / "note.json", {})
-    ask_disk(directory)
+    probe_disk(directory)
     assert other.read_text() == "precious" and not (directory / "note.json").is_symlink()
 
 

@@ -48,7 +48,7 @@ def test_newest_records_are_read_whole_where_they_are_long(run: RunDir) -> None:
 def test_records_after_the_checkpoint_are_dropped_and_no_others(
     run: RunDir, step: int, evaluated_step: int, steps: list[int], evaluations: list[int]
 ) -> None:
-    run.cut_back(step, evaluated_step)
+    run.drop_records_after(step, evaluated_step)
     assert [each["step"] for each in run.read_metrics()] == steps
     assert [each["step"] for each in run.read_evaluations()] == evaluations
 
@@ -58,10 +58,10 @@ def test_records_of_a_long_run_are_not_read_to_drop_the_last_ones(run: RunDir, m
     parsed, parse = list[Any](), rundir.parsed_record
     monkeypatch.setattr(rundir, "parsed_record", lambda line, where: parsed.append(line) or parse(line, where))
     run.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 1001)) + '{"step": 10')
-    run.cut_back(997, 6)
+    run.drop_records_after(997, 6)
     assert [each["step"] for each in run.read_metrics()] == list(range(1, 998)) and len(parsed) == 5
     before = run.metrics.stat().st_ino
-    run.cut_back(997, 6)
+    run.drop_records_after(997, 6)
     assert run.metrics.stat().st_ino == before
 
 

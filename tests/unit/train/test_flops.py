@@ -146,8 +146,8 @@ def test_documents_pay_for_their_own_length_and_labels() -> None:
     padded = found.of_documents({10: 1, 20: 1}, labels=7, padding=10)
     assert padded.computed - expected == 6 * matrices * 10
     mean = found.per_token({10: 1, 20: 1}, padding_ratio=0.25)
-    assert mean.computed_in(30, 7) == pytest.approx(padded.computed)
-    assert mean.useful_in(30, 7) == pytest.approx(expected)
+    assert mean.computed_flops(30, 7) == pytest.approx(padded.computed)
+    assert mean.useful_flops(30, 7) == pytest.approx(expected)
 
 
 def test_windows_are_those_of_the_layers() -> None:

@@ -298,5 +298,5 @@ def test_a_model_whose_flops_cannot_be_counted_trains(
     loop = start()
     assert "the FLOPs of this model cannot be counted (AttributeError('moon'))" in caplog.text
     # Heads and attention are not told apart: the same within a factor.
-    assert 0.5 < loop.recorder.flops.useful_in(100, 100) / counted.useful_in(100, 100) < 2
+    assert 0.5 < loop.recorder.flops.useful_flops(100, 100) / counted.useful_flops(100, 100) < 2
     loop.run()

@@ -95,7 +95,7 @@ class Curve:
         batch_hashes = [each for each, kept in zip(batch_hashes, is_step.tolist(), strict=True) if kept]
         steps = columns["step"].astype(np.int64)
         if not len(steps):
-            raise no_records(source)
+            raise no_records_error(source)
         # np.unique finds the first of equal steps.
         unique, from_the_end = np.unique(steps[::-1], return_index=True)
         last = len(steps) - 1 - from_the_end
@@ -142,7 +142,7 @@ class Curve:
         return bool(len(gaps) and np.median(gaps) > 1)
 
 
-def no_records(source: str | Path) -> DataError:
+def no_records_error(source: str | Path) -> DataError:
     """The error for a file without losses."""
     return DataError(
         "no record with a step and a loss was found",

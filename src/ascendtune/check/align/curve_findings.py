@@ -8,7 +8,7 @@ import numpy as np
 
 from ascendtune.check.align.language import percent, say
 from ascendtune.check.align.loss_noise import LossNoise
-from ascendtune.check.align.one_sided import OneSided, hidden_by_rounding, losses_lie_on_one_side, to_tell
+from ascendtune.check.align.one_sided import OneSided, dump_remedy, hidden_by_rounding, losses_lie_on_one_side
 from ascendtune.check.align.paired_losses import PairedLosses
 from ascendtune.check.align.record_phrases import (
     kinds_of_records,
@@ -84,7 +84,7 @@ def later(
         return _parted(pair, noise, exceeding, said, accepted, to_ask_the_same)
     if one_sided is not None:
         is_proof = {reference.kind, candidate.kind} <= {"ascendtune", "recorded"}
-        remedy = to_ask_the_same or to_tell()
+        remedy = to_ask_the_same or dump_remedy()
         return losses_lie_on_one_side(one_sided, said, remedy, tuple(accepted), is_proof=is_proof)
     if (pair.difference > noise.band(pair.steps)).any():
         return warning(

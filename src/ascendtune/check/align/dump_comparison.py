@@ -58,8 +58,8 @@ class FirstDifference:
         agreeing: name of the last tensor before it that agrees; empty if there is none.
         ratio: candidate over reference, if all gradients or all updates differ by the same factor.
         batch: comparison of the step's rows, for the stage `data`; None if a side has no hashes of rows.
-        weights_apart: the largest relative difference of a weight matrix before the step, if an earlier step was not
-            compared, whose update may be the cause; else 0.
+        weight_difference: the largest relative difference of a weight matrix before the step, if an earlier step was
+            not compared, whose update may be the cause; else 0.
     """
 
     step: int
@@ -69,13 +69,13 @@ class FirstDifference:
     agreeing: str = ""
     ratio: float | None = None
     batch: BatchComparison | None = None
-    weights_apart: float = 0.0
+    weight_difference: float = 0.0
 
     @property
     def follows_from_weights(self) -> bool:
         """Whether the difference is explained by weights that already differ before the step."""
         is_computed = self.stage not in ("start", "ranks") and not self.has_other_rows
-        return is_computed and self.row.difference <= FROM_WEIGHTS * self.weights_apart
+        return is_computed and self.row.difference <= FROM_WEIGHTS * self.weight_difference
 
     @property
     def has_other_rows(self) -> bool:
@@ -144,7 +144,7 @@ def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpCo
             found,
             steps=tuple(steps[:number]),
             without_effect=so_far.without_effect or found.without_effect,
-            agreeing=(so_far.agreeing | found.agreeing) - {row.stage for row in found.rows if row.is_parted},
+            agreeing=(so_far.agreeing | found.agreeing) - {row.stage for row in found.rows if row.exceeds_limit},
             obstacle=so_far.obstacle or found.obstacle,
             other_rows=so_far.other_rows or found.other_rows,
             replicas=so_far.replicas + found.replicas,
@@ -183,14 +183,14 @@ def _compare_step(
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
         place = replace(place, batch=_batches(one, other))
     if place is not None and has_gap:
-        place = replace(place, weights_apart=_weights_apart(sides, ranks[:1]))
+        place = replace(place, weight_difference=_weight_difference(sides, ranks[:1]))
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),
         place=place,
         without_effect=without_effect,
         rows=tuple(rows.get(shown, ())),
-        agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.is_parted},
+        agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.exceeds_limit},
         obstacle=obstacle,
         other_rows=None if obstacle else _other_rows(step, one, other),
         replicas=sum(len(side) for side in sides if len(side) > 1 and digests_of(side, "gradient")),
@@ -198,7 +198,7 @@ def _compare_step(
     )
 
 
-def _weights_apart(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[int]) -> float:
+def _weight_difference(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[int]) -> float:
     """The largest relative difference of a weight matrix before the step, on `ranks`."""
     one, other = ([side[rank].tensors for rank in ranks] for side in sides)
     return largest_of_matrices(
@@ -275,21 +275,23 @@ def _first(
     """The place at which the step differs, and a forward tensor that differs without effect."""
     every = [row for of_rank in rows.values() for row in of_rank]
     outcomes = [row for row in every if row.key.phase in _OUTCOMES]
-    has_effect = not outcomes or any(row.is_parted for row in outcomes)
+    has_effect = not outcomes or any(row.exceeds_limit for row in outcomes)
     replicas = apart[1] or apart[0]
     if row := replicas.get("parameter_before"):
         return FirstDifference(step, "ranks", row, (row.rank,)), None
     trained = {rank: trained_rows(of_rank) for rank, of_rank in rows.items()}
     harmless = next((first for _, first in trained.values() if first is not None), None)
     for stage in ("start", "data", "forward", "backward", "update"):
-        parted = {rank: first for rank, (of_rank, _) in trained.items() if (first := _first_row(of_rank, stage))}
+        first_rows = {rank: first for rank, (of_rank, _) in trained.items() if (first := _first_row(of_rank, stage))}
         phase = {"backward": "gradient", "update": "parameter_after"}.get(stage, "")
-        if (row := replicas.get(phase)) and not any(each.key.phase == "backward" for each in parted.values()):
+        if (row := replicas.get(phase)) and not any(each.key.phase == "backward" for each in first_rows.values()):
             return FirstDifference(step, "ranks", row, (row.rank,), ratio=_ratio(every, phase)), None
-        if not parted:
+        if not first_rows:
             continue
-        rank = min(parted, key=lambda each: (parted[each].key.micro_batch or 0, parted[each].reference.order, each))
-        row = parted[rank]
+        rank = min(
+            first_rows, key=lambda each: (first_rows[each].key.micro_batch or 0, first_rows[each].reference.order, each)
+        )
+        row = first_rows[rank]
         shows = has_effect and (stage != "forward" or row.is_of_norm or _passes_on(every))
         if stage in ("start", "data", "forward") and not shows:
             harmless = harmless or row
@@ -297,7 +299,7 @@ def _first(
         if stage == "backward" and obstacle is not None and obstacle.code == "shapes":
             stage = "data"
         ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
-        return FirstDifference(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless
+        return FirstDifference(step, stage, row, tuple(sorted(first_rows)), _agreeing(rows[rank], row), ratio), harmless
     return None, harmless
 
 
@@ -307,37 +309,41 @@ def _passes_on(rows: Sequence[TensorRow]) -> bool:
     If not, they are at positions that are not trained on, such as padding: a gradient or an update of a parameter that
     differs in the same step has another cause.
     """
-    found = [row.is_parted for row in rows if row.key.phase in ("loss", "backward")]
+    found = [row.exceeds_limit for row in rows if row.key.phase in ("loss", "backward")]
     return any(found) or not found
 
 
 def _first_row(rows: Sequence[TensorRow], stage: str) -> TensorRow | None:
     """First row of a stage that differs in the order of computation: gradients from the last module to the first."""
-    parted = [row for row in rows if row.stage == stage and row.is_parted]
-    if not parted:
+    different = [row for row in rows if row.stage == stage and row.exceeds_limit]
+    if not different:
         return None
     position = {row.key.name: row.reference.order for row in rows if row.key.phase == "forward"}
 
     def module_of(row: TensorRow) -> int:
         return position.get(row.key.name.rpartition(".")[0], -1)
 
-    before = [row for row in parted if row.key.phase != "gradient"]
+    before = [row for row in different if row.key.phase != "gradient"]
     if not before:
-        return max(parted, key=module_of)
+        return max(different, key=module_of)
     # One side has no gradients of a module whose output it detaches: what differs is the gradient of what is before it.
-    cut = max((row for row in parted if row.is_of_one_side), key=module_of, default=None)
+    cut = max((row for row in different if row.is_of_one_side), key=module_of, default=None)
     return cut if cut is not None and module_of(cut) > position.get(before[0].key.name, -1) else before[0]
 
 
-def _agreeing(rows: Sequence[TensorRow], parted: TensorRow) -> str:
-    same = [row for row in rows if row.key.phase == parted.key.phase and row.key.micro_batch == parted.key.micro_batch]
-    before = same[: same.index(parted)] if parted.key.phase in ("forward", "backward") else []
-    return next((f"{row.key.name} ({row.key.slot})" for row in reversed(before) if not row.is_parted), "")
+def _agreeing(rows: Sequence[TensorRow], different_row: TensorRow) -> str:
+    same = [
+        row
+        for row in rows
+        if row.key.phase == different_row.key.phase and row.key.micro_batch == different_row.key.micro_batch
+    ]
+    before = same[: same.index(different_row)] if different_row.key.phase in ("forward", "backward") else []
+    return next((f"{row.key.name} ({row.key.slot})" for row in reversed(before) if not row.exceeds_limit), "")
 
 
 def _ratio(rows: Iterable[TensorRow], phase: str) -> float | None:
     """Candidate over reference of the norms, if it is the same for all tensors of the phase that differ."""
-    ratios = np.array([row.scale for row in rows if row.key.phase == phase and row.is_parted])
+    ratios = np.array([row.scale for row in rows if row.key.phase == phase and row.exceeds_limit])
     if len(ratios) < 3 or not np.isfinite(ratios).all():
         return None
     middle = float(np.median(ratios))
@@ -364,7 +370,7 @@ def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
             most = max(dict.fromkeys(digests), key=digests.count)
             common = next(each for each in holders.values() if each.digest == most)
             odd = {rank: each for rank, each in holders.items() if each is not common and each.digest != most}
-            row = next((each for each in replica_rows(step, key, common, odd) if each.is_parted), None)
+            row = next((each for each in replica_rows(step, key, common, odd) if each.exceeds_limit), None)
             if row is not None:
                 found[phase] = row
                 break

@@ -21,18 +21,18 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
         if ours and by_step.get(step)
     ]
     if common:
-        parted = [each for each in common if each[1] != each[2]]
-        if not parted:
+        different = [each for each in common if each[1] != each[2]]
+        if not different:
             return ok("data", say("the batches of {count:,} steps are the same", count=len(common)))
         return failure(
             "data",
-            say("the batch of step {step} holds other rows, other tokens or another order", step=parted[0][0]),
+            say("the batch of step {step} holds other rows, other tokens or another order", step=different[0][0]),
             remedy=say(
                 "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
             ),
             evidence=tuple(
                 say("step {step}: {one} and {other}", step=step, one=ours, other=other)
-                for step, ours, other in parted[:_SHOWN]
+                for step, ours, other in different[:_SHOWN]
             ),
         )
     hashes = [side.run.get("data_hash") for side in (reference, candidate)]

@@ -27,7 +27,7 @@ class LastWeights:
             pair = [side[at[0]].tensors.get(key) if at[0] in side else None for side in sides]
             if (at in changed[0]) != (at in changed[1]) and pair[0] is not None and pair[1] is not None:
                 (row,) = rows_of_pair(step, at[0], key, pair[0], pair[1])
-                if row.is_parted:
+                if row.exceeds_limit:
                     return row
         return None
 

@@ -134,7 +134,7 @@ def norms_lie_on_one_side(found: OneSided) -> Finding:
             mean=percent(abs(found.mean)),
         ),
         expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(found.limit)),
-        remedy=to_tell(),
+        remedy=dump_remedy(),
         evidence=(
             say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
         ),
@@ -143,7 +143,7 @@ def norms_lie_on_one_side(found: OneSided) -> Finding:
 
 def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> str:
     """A sentence on the differences that a comparison without findings cannot exclude."""
-    told = say("dump the first steps with precision=fp32") if has_dumps else to_tell()
+    told = say("dump the first steps with precision=fp32") if has_dumps else dump_remedy()
     return say(
         "{dtype} rounding hides what changes single losses by less than {loss} and their mean by less than "
         "{mean}; to tell more: {told}",
@@ -154,7 +154,7 @@ def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> st
     )
 
 
-def to_tell() -> str:
+def dump_remedy() -> str:
     """The remedy if bf16 hides the place of a difference."""
     return say(
         "dump the first steps on both sides (ascendtune train recipe.yaml --dump-steps 1-3, or ascendtune align "

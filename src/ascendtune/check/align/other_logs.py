@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ascendtune.check.align.curve import Curve, no_records
+from ascendtune.check.align.curve import Curve, no_records_error
 from ascendtune.core.errors import DataError
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 
@@ -66,7 +66,7 @@ def read_trainer_state(path: Path) -> Log:
     """
     history = read_json_object(path, MOST_BYTES).get("log_history")
     if not isinstance(history, list):
-        raise no_records(path)
+        raise no_records_error(path)
     records = (each for each in history if isinstance(each, dict))
     return log_of("transformers Trainer", path, records, _TRAINER, rounded=True)
 
@@ -128,7 +128,7 @@ def _names_of(columns: list[str], path: Path) -> dict[str, str]:
         DataError: no column is known as the step or as the loss.
     """
     if not columns:
-        raise no_records(path)
+        raise no_records_error(path)
     by_name: dict[str, str] = {}
     for column in columns:
         by_name.setdefault(column.rpartition(" - ")[2].strip().lower(), column)

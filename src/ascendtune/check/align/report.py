@@ -16,7 +16,7 @@ from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.histogram import histograms_of
 from ascendtune.check.align.language import say
 from ascendtune.check.align.stages import TrainingComparison, compare_trainings
-from ascendtune.check.align.tensor_table import both, in_both, tensors_as_html
+from ascendtune.check.align.tensor_table import both, in_both_languages, tensors_as_html
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.align.verdict import verdict
 from ascendtune.check.finding import Finding
@@ -50,7 +50,9 @@ def write_report(
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
     # Tensors are not compared again: only the words are new.
-    compared = language.in_each(lambda: compare_trainings(reference, candidate, comparison.noise, comparison.dumps))
+    compared = language.in_each_language(
+        lambda: compare_trainings(reference, candidate, comparison.noise, comparison.dumps)
+    )
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
     # As the pair measures differences: below a loss of 1 they are absolute.
@@ -59,8 +61,8 @@ def write_report(
         title=html.escape(f"align: {candidate.name}, {reference.name}"),
         english="checked" if language.current() == "en" else "",
         chinese="checked" if language.current() == "zh" else "",
-        outcome="parted" if comparison.parted else "aligned",
-        verdict=in_both(lambda: verdict(compared[language.current()], reference, candidate)),
+        outcome="parted" if comparison.divergence else "aligned",
+        verdict=in_both_languages(lambda: verdict(compared[language.current()], reference, candidate)),
         reference=html.escape(f"{reference.path} ({reference.kind})"),
         candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
         curves="" if len(pair.steps) else "hidden",
@@ -75,7 +77,7 @@ def write_report(
         ),
         stages="\n".join(map(_row, compared["en"].findings, compared["zh"].findings)),
         tensors=tensors_as_html(comparison.dumps, histograms_of(comparison.dumps, reference.dump, candidate.dump)),
-        basis=in_both(lambda: say("Limits: {basis}.", basis=comparison.noise.basis)),
+        basis=in_both_languages(lambda: say("Limits: {basis}.", basis=comparison.noise.basis)),
     )
     write_atomically(path, page.encode())
 

@@ -38,20 +38,20 @@ class TrainingComparison:
 
     Attributes:
         findings: one per stage, in the order of the stages.
-        parted: the finding that explains the difference; None if the losses agree.
+        divergence: the finding that explains the difference; None if the losses agree.
         step: the first step at which the trainings differ.
-        shown_at: the step up to which they must be repeated to decide whether they still differ: a learning rate may
-            differ long before the losses do.
+        decisive_step: the step up to which they must be repeated to decide whether they still differ: a learning rate
+            may differ long before the losses do.
         dumps: comparison of the tensors that both sides dumped; empty if a side has none.
     """
 
     pair: PairedLosses
     noise: LossNoise
     findings: tuple[Finding, ...]
-    parted: Finding | None
+    divergence: Finding | None
     step: int | None
     dumps: DumpComparison = field(default_factory=DumpComparison)
-    shown_at: int | None = None
+    decisive_step: int | None = None
     is_one_sided: bool = False
     hints: tuple[Finding, ...] = ()
 
@@ -115,23 +115,23 @@ def compare_trainings(
         # A different question whose answer is the same does not part two trainings.
         hints = tuple(each for each in findings if each.status == "warning" and each.code in ("backward", "later"))
         return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
-    parted = next(each for each in findings if each.status == "failure")
-    if place is not None and parted.code not in _CAUSES:
-        # The dump knows which stage parted first; later ones follow from it.
-        parted = next(each for each in findings if each.code == place.stage)
+    divergence = next(each for each in findings if each.status == "failure")
+    if place is not None and divergence.code not in _CAUSES:
+        # The dump knows which stage differs first; later ones follow from it.
+        divergence = next(each for each in findings if each.code == place.stage)
     seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
     if dumps.adam is not None and dumps.adam.other is not None:
         seen.append(dumps.adam.steps)
     if one_sided is not None:
         seen.append(int(pair.steps[one_sided.first]))
-    step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
-    if parted.code == "backward" and place is None:
+    step, decisive_step = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
+    if divergence.code == "backward" and place is None:
         # Known of the first step's gradient norm, whenever the losses show it.
         step = 1
-    is_one_sided = parted.code == "later" and exceeding is None and one_sided is not None
+    is_one_sided = divergence.code == "later" and exceeding is None and one_sided is not None
     if is_one_sided:
-        shown_at = int(pair.steps[-1])
-    return TrainingComparison(pair, noise, findings, parted, step, dumps, shown_at, is_one_sided)
+        decisive_step = int(pair.steps[-1])
+    return TrainingComparison(pair, noise, findings, divergence, step, dumps, decisive_step, is_one_sided)
 
 
 def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRecord]) -> None:
@@ -246,4 +246,4 @@ def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> t
 
 def exit_code(comparison: TrainingComparison) -> int:
     """0 if aligned, 1 if not."""
-    return int(comparison.parted is not None)
+    return int(comparison.divergence is not None)

@@ -167,12 +167,12 @@ def _of_place(place: FirstDifference) -> Finding:
     if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
         notes.insert(0, say("{common:,} of {rows:,} rows of the batch are in both", **counts))
-    if place.weights_apart and not place.has_other_rows:
+    if place.weight_difference and not place.has_other_rows:
         notes.insert(
             0,
             say(
                 "weights before the step differ by up to {weights:.2g}, and not all steps before it were dumped",
-                weights=place.weights_apart,
+                weights=place.weight_difference,
             ),
         )
     if place.stage in ("forward", "backward") and row.difference <= REDUCED_PRODUCTS * row.limit and _is_fp32(row):
@@ -210,7 +210,7 @@ def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:
                 "{weights:.2g} already, so this may only follow",
                 place=difference_text(place),
                 difference=place.row.difference,
-                weights=place.weights_apart,
+                weights=place.weight_difference,
             ),
             *finding.evidence,
         ),

@@ -40,7 +40,7 @@ class TensorRow:
     scale: float
 
     @property
-    def is_parted(self) -> bool:
+    def exceeds_limit(self) -> bool:
         return self.difference > self.limit
 
     @property

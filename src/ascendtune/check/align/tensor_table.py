@@ -38,9 +38,9 @@ def both(english: str, chinese: str) -> str:
     return f'<span class="en">{english}</span><span class="zh">{chinese}</span>'
 
 
-def in_both(sentence: Callable[[], object]) -> str:
+def in_both_languages(sentence: Callable[[], object]) -> str:
     """HTML of a sentence in both languages; `sentence` returns it in the current language."""
-    found = language.in_each(lambda: html.escape(str(sentence())))
+    found = language.in_each_language(lambda: html.escape(str(sentence())))
     return both(found["en"], found["zh"])
 
 
@@ -63,7 +63,9 @@ def tensors_as_html(dumps: DumpComparison, histograms: Mapping[TensorKey, Histog
         is_between_sides = dumps.place.stage != "ranks"
         parts.append(_first(dumps.place, histograms.get(dumps.place.row.key) if is_between_sides else None))
     if dumps.obstacle:
-        parts.append(f"<p>{in_both(partial(say, 'modules were not compared: {why}', why=dumps.obstacle))}</p>")
+        parts.append(
+            f"<p>{in_both_languages(partial(say, 'modules were not compared: {why}', why=dumps.obstacle))}</p>"
+        )
     rows = sorted(dumps.rows, key=lambda row: (row.key.micro_batch or 0, _ORDER.index(row.key.phase)))
     if len(rows) > _MOST_ROWS:
         kept = set(map(id, sorted(rows, key=lambda row: -row.excess)[:_MOST_ROWS]))
@@ -78,12 +80,12 @@ def tensors_as_html(dumps: DumpComparison, histograms: Mapping[TensorKey, Histog
         of_phase = [row for row in rows if row.key.phase == phase]
         if not of_phase:
             continue
-        parted = sum(row.is_parted for row in of_phase)
+        beyond_limit = sum(row.exceeds_limit for row in of_phase)
         count = both(
-            f"{len(of_phase):,} tensors, {parted:,} beyond the limit",
-            f"{len(of_phase):,} 个张量，{parted:,} 个超出容差",
+            f"{len(of_phase):,} tensors, {beyond_limit:,} beyond the limit",
+            f"{len(of_phase):,} 个张量，{beyond_limit:,} 个超出容差",
         )
-        opened = " open" if parted or phase == "forward" else ""
+        opened = " open" if beyond_limit or phase == "forward" else ""
         body = "".join(_row(row, histograms.get(row.key)) for row in of_phase)
         parts.append(
             f'<details class="phase"{opened}><summary>{both(english, chinese)} <small class="inline">{count}</small>'
@@ -127,7 +129,9 @@ def _heat(row: TensorRow) -> int:
         return 0
     if not math.isfinite(row.excess):
         return 5
-    return int(np.clip(math.ceil(math.log10(row.excess) / 2) + 3, 1, 5)) if row.is_parted else 1 + (row.excess > 0.1)
+    return (
+        int(np.clip(math.ceil(math.log10(row.excess) / 2) + 3, 1, 5)) if row.exceeds_limit else 1 + (row.excess > 0.1)
+    )
 
 
 def _details(row: TensorRow, histogram: Histogram | None) -> str:

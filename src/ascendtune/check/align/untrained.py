@@ -27,7 +27,7 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
     one, norms are not meaningful, and tensors with another number of vectors are omitted as well: the choice of experts
     for padding tokens determines the positions of the other tokens.
     """
-    if not any(row.is_parted for row in rows if row.key.phase == "forward"):
+    if not any(row.exceeds_limit for row in rows if row.key.phase == "forward"):
         return list(rows), None
     positions = _untrained_positions(rows)
     kept: list[TensorRow] = []
@@ -35,7 +35,7 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
     for row in rows:
         # After a difference at such positions every norm differs, too.
         is_of_all = row.is_of_norm and first is None and not _is_attention(row)
-        if row.key.phase != "forward" or not row.is_parted or is_of_all:
+        if row.key.phase != "forward" or not row.exceeds_limit or is_of_all:
             kept.append(row)
             continue
         unreached = positions.get(_batch_of(row))

@@ -14,7 +14,7 @@ def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate
     """One sentence; if the trainings are aligned, it includes the records that were not compared."""
     said = _verdict(comparison, reference, candidate)
     pair = comparison.pair
-    if comparison.parted is not None or not len(pair.steps):
+    if comparison.divergence is not None or not len(pair.steps):
         return said
     for hint in comparison.hints:
         said = say("{measured}; {further}", measured=said, further=hint.measured)
@@ -30,22 +30,22 @@ def _which(comparison: TrainingComparison) -> str:
     """The step, or the steps of the first record, at which the trainings diverge."""
     if comparison.is_one_sided:
         return say("step {step} and after it", step=comparison.step)
-    if comparison.parted is not None and comparison.parted.code == "later" and comparison.step is not None:
+    if comparison.divergence is not None and comparison.divergence.code == "later" and comparison.step is not None:
         return steps_of_record(comparison.pair, comparison.step)
     return say("step {step}", step=comparison.step)
 
 
 def _verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate: TrainingRecord) -> str:
     sides = {"reference": reference.name, "candidate": candidate.name}
-    parted, dumps = comparison.parted, comparison.dumps
-    if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:
-        return say("{reference} and {candidate} part at {place}", place=parted.measured, **sides)
-    if parted is not None:
+    divergence, dumps = comparison.divergence, comparison.dumps
+    if divergence is not None and dumps.place is not None and dumps.place.stage == divergence.code:
+        return say("{reference} and {candidate} part at {place}", place=divergence.measured, **sides)
+    if divergence is not None:
         return say(
             "{reference} and {candidate} part at {which}, {stage}: {reason}",
             which=_which(comparison),
-            stage=say(parted.code),
-            reason=parted.measured,
+            stage=say(divergence.code),
+            reason=divergence.measured,
             **sides,
         )
     if not len(comparison.pair.steps):

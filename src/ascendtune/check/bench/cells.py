@@ -11,7 +11,7 @@ from ascendtune.check.bench.language import say
 from ascendtune.core.errors import MachineError
 from ascendtune.core.foreign_json import is_number
 
-AS_ASKED = "recipe"
+RECIPE_STRATEGY = "recipe"
 """Used in place of a strategy's name for the recipe's own strategy."""
 Comparison = Literal["equal batch per device", "equal global batch"]
 COMPARISONS: tuple[Comparison, ...] = ("equal batch per device", "equal global batch")
@@ -150,7 +150,7 @@ def cells_of(
                     "micro-batches of {size}",
                     count=count, all=accumulate * most * per_device, size=per_device)
             )  # fmt: skip
-        for strategy in strategies if strategies and count > 1 else (AS_ASKED,):
+        for strategy in strategies if strategies and count > 1 else (RECIPE_STRATEGY,):
             cells.update(dict.fromkeys(Cell(strategy, count, per_device, each) for each in times))
     return list(cells), notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, CellResult, Comparison
+from ascendtune.check.bench.cells import COMPARISONS, RECIPE_STRATEGY, CellResult, Comparison
 from ascendtune.check.bench.language import say
 from ascendtune.check.profile.advice import advice_for
 from ascendtune.check.profile.advice_entry import Advice
@@ -75,7 +75,9 @@ def speedup_rows(results: Sequence[CellResult], memory_bytes: int | None) -> lis
 
 def _base(result: CellResult, members: Sequence[CellResult]) -> CellResult | None:
     """The baseline of `result`: the same strategy on the fewest devices; a training on one device serves all."""
-    candidates = [each for each in members if each.repeats and each.cell.strategy in (AS_ASKED, result.cell.strategy)]
+    candidates = [
+        each for each in members if each.repeats and each.cell.strategy in (RECIPE_STRATEGY, result.cell.strategy)
+    ]
     return min(candidates, key=lambda each: each.cell.devices, default=None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS
+from ascendtune.check.bench.cells import COMPARISONS, RECIPE_STRATEGY
 from ascendtune.check.bench.judge import LEAST_EFFICIENCY, SpeedupRow
 from ascendtune.check.bench.language import say
 from ascendtune.core.figure import figure_style, import_matplotlib, write_figure
@@ -36,12 +36,12 @@ def draw(path: Path, title: str, rows: Sequence[SpeedupRow]) -> None:
 def _lines(rows: Sequence[SpeedupRow]) -> list[tuple[str, list[SpeedupRow]]]:
     """One line per strategy; each begins at one device if that was measured."""
     names = list(dict.fromkeys(each.result.cell.strategy for each in rows))
-    several = [name for name in names if name != AS_ASKED] or names
+    several = [name for name in names if name != RECIPE_STRATEGY] or names
     return [
         (
             name,
             sorted(
-                (each for each in rows if each.result.cell.strategy in (name, AS_ASKED)),
+                (each for each in rows if each.result.cell.strategy in (name, RECIPE_STRATEGY)),
                 key=lambda each: each.result.cell.devices,
             ),
         )
@@ -67,7 +67,7 @@ def _draw_rates(axis: Any, rows: Sequence[SpeedupRow]) -> None:
             marker="o",
             markersize=4,
             capsize=3,
-            label=say("as the recipe") if name == AS_ASKED else name,
+            label=say("as the recipe") if name == RECIPE_STRATEGY else name,
         )
         linear = [middle[0] * each / x[0] for each in x]
         axis.plot(x, linear, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.6)

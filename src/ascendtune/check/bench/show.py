@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, CellResult
+from ascendtune.check.bench.cells import COMPARISONS, RECIPE_STRATEGY, CellResult
 from ascendtune.check.bench.judge import Shortfall, SpeedupRow
 from ascendtune.check.bench.language import say
 from ascendtune.core.terminal_text import safe
@@ -139,7 +139,7 @@ def _values(row: SpeedupRow) -> list[str]:
     utilization, power = result.average("utilization_ratio"), result.average("power_watts")
     return [
         str(result.cell.devices),
-        say("as the recipe") if strategy == AS_ASKED else strategy,
+        say("as the recipe") if strategy == RECIPE_STRATEGY else strategy,
         str(result.cell.global_batch),
         say("failed") if result.failure and not result.repeats else _number(result.rate),
         _number(result.mean_rate),

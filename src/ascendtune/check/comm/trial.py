@@ -24,7 +24,7 @@ _REFUSAL = re.compile(r"type|not (yet )?(supported|implemented)|unsupported|unco
 unsupported dtypes. They are raised before anything is sent, so the next dtype can be tested."""
 
 
-def try_all(world: World, work: dict[str, Any]) -> None:
+def run_trials(world: World, work: dict[str, Any]) -> None:
     """Write a note {"cell": …} for each of `work["collectives"]` with each of `work["dtypes"]`."""
     world.notes.write({"backend": world.device.collective_backend})
     for name in work["collectives"]:
@@ -42,7 +42,7 @@ def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
     value_count = modulus(dtype, world.size if collective.reduces else 1)
     if dtype == "bfloat16" and not world.device.computes_bf16:
         return {"untried": "the chip does not support bf16"}
-    if dtype.startswith("float8") and not world.device.holds_fp8:
+    if dtype.startswith("float8") and not world.device.supports_fp8:
         return {"untried": "the chip does not support 8-bit floats"}
     if value_count is None:
         return {"untried": f"sums over {world.size} ranks are not exact"}

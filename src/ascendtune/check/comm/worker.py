@@ -17,14 +17,14 @@ from typing import Any, cast
 
 from ascendtune.check.comm.notes import is_echo, notes_path
 from ascendtune.check.comm.timing import time_pairs, time_sizes
-from ascendtune.check.comm.trial import try_all
+from ascendtune.check.comm.trial import run_trials
 from ascendtune.check.comm.world import AbsentRanksError, World
 from ascendtune.core.files import LineWriter
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 
 TASKS: dict[str, Callable[[World, dict[str, Any]], None]] = {
-    "test": try_all,
+    "test": run_trials,
     "sizes": time_sizes,
     "pairs": time_pairs,
 }

@@ -154,7 +154,7 @@ def _npus(outside: Outside) -> str | None:
         some = len(visible) if not hidden else say("{some} of {count}", some=len(visible), count=count)
         return say("{some} NPU of unknown health (npu-smi lists none)", some=some) + hidden
     devices = [device for device in listed if device.logical_id is None or device.logical_id in visible]
-    sick = [device.label for device in devices if device.is_sick]
+    sick = [device.label for device in devices if device.is_unhealthy]
     usable, unlisted = len(devices) - len(sick), len(visible) - len(devices)
     if usable <= 0:
         return None

@@ -143,7 +143,7 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
 
 
 def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
-    if not device.is_sick:
+    if not device.is_unhealthy:
         return say("train on, and watch it: npu-smi info -t health -i {npu}", npu=device.npu_id)
     look_up = say(
         "look up the code of `npu-smi info -t health -i {npu}` in the vendor's fault list and restart the machine; if "
@@ -152,7 +152,7 @@ def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
     )
     # Cards that the user has hidden may be another user's.
     visible = attached(vendor_of(device.kind), outside.env, outside.path("/dev"))
-    ids = [str(each.logical_id) for each in outside.npu_smi[0].devices if not each.is_sick]
+    ids = [str(each.logical_id) for each in outside.npu_smi[0].devices if not each.is_unhealthy]
     well = [each for each in visible if each in ids]
     if not well:
         return look_up

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, can_see, existing_parent
+from ascendtune.check.doctor.outside import Outside, existing_parent, path_exists
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.files import walk
 from ascendtune.core.units import format_bytes
@@ -29,7 +29,7 @@ _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)(\*?)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    places = {name: path for name, path in _places(outside).items() if can_see(path)}
+    places = {name: path for name, path in _places(outside).items() if path_exists(path)}
     sizes, found = [], []
     deadline = time.monotonic() + _MOST_SECONDS
     for name, path in places.items():

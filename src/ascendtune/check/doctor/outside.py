@@ -131,7 +131,7 @@ def file_speed(directory: Path) -> tuple[float, float]:
     return written / max(write_seconds, _SHORTEST_SECONDS), read / max(read_seconds, _SHORTEST_SECONDS)
 
 
-def can_see(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether `path` exists; False if a directory above it is closed to this user, for which exists() raises."""
     try:
         return path.exists()
@@ -142,7 +142,7 @@ def can_see(path: Path) -> bool:
 def existing_parent(path: Path) -> Path:
     """`path`, or the nearest directory above it that this user can see."""
     path = path.absolute()
-    while not can_see(path):
+    while not path_exists(path):
         path = path.parent
     return path
 
@@ -198,7 +198,7 @@ class Outside:
     site: Path = field(default_factory=lambda: Path(sysconfig.get_path("purelib")))
     """Directory into which pip installs."""
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
-    ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
+    query_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
     needs: Needs | None = None
     """The requirements of the recipe; None without a recipe."""
     nodes: NodeReports | None = None
@@ -250,7 +250,7 @@ class Outside:
 
     def query_npu_smi(self, *words: str) -> str:
         """The output of another npu-smi command; empty if `npu-smi info` failed."""
-        return self._smi.ask(*words) if self.npu_smi[2] else ""
+        return self._smi.output_of(*words) if self.npu_smi[2] else ""
 
     @property
     def _smi(self) -> NpuSmi:
@@ -259,7 +259,7 @@ class Outside:
     @property
     def gpus(self) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
         """The GPUs, the driver version, and errors."""
-        return self.once("gpus", self.ask_gpus)
+        return self.once("gpus", self.query_gpus)
 
     @property
     def visible(self) -> VisibleDevices:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, can_see, existing_parent
+from ascendtune.check.doctor.outside import Outside, existing_parent, path_exists
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 PERMISSIONS = "permissions"
@@ -43,7 +43,7 @@ def _vendor(outside: Outside) -> Iterator[Finding]:
     closed = []
     for name in _VENDOR if outside.has_npus else ():
         path = outside.path(name)
-        if not can_see(path):
+        if not path_exists(path):
             continue
         if not outside.may_access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
             closed.append(name)

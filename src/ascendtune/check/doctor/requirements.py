@@ -141,7 +141,7 @@ def _seen_working() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("seen_working.toml").read_text(encoding="utf-8"))
 
 
-def seen_pair(torch_npu: str | None, cann: str | None) -> str | None:
+def user_of_working_pair(torch_npu: str | None, cann: str | None) -> str | None:
     """The user of a pair of torch_npu and CANN that is known to work; None if none is known."""
     public = (torch_npu or "").partition("+")[0]
     rows = _seen_working()["pair"] if cann else ()
@@ -150,7 +150,7 @@ def seen_pair(torch_npu: str | None, cann: str | None) -> str | None:
     )
 
 
-def seen_driver(driver: str, cann: str) -> bool:
+def is_reported_working(driver: str, cann: str) -> bool:
     """Whether a public report shows a driver working with a CANN that the vendor lists for newer drivers only."""
     return any(is_release(driver, row["driver"]) and is_release(cann, row["cann"]) for row in _seen_working()["driver"])
 
@@ -193,7 +193,7 @@ def _works(outside: Outside, cann: str | None) -> bool:
     """Whether the installed pair of torch and torch_npu is known to work with the loaded CANN."""
     torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
     is_one = torch is not None and torch_npu is not None and base_version(torch) == base_version(torch_npu)
-    return is_one and seen_pair(torch_npu, cann) is not None
+    return is_one and user_of_working_pair(torch_npu, cann) is not None
 
 
 def _wheel(outside: Outside, cann: str | None) -> Wheel | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import MountedFilesystem, Outside, can_see, existing_parent
+from ascendtune.check.doctor.outside import MountedFilesystem, Outside, existing_parent, path_exists
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import split_hub
@@ -73,7 +73,7 @@ def _places(outside: Outside) -> list[_Directory]:
     places = [_Directory(say("checkpoints"), run_dir, written=True)]
     for text in (needs.model, *needs.data) if needs else ():
         path = Path(text).expanduser()
-        if split_hub(text)[0] is None and can_see(path):
+        if split_hub(text)[0] is None and path_exists(path):
             places.append(_Directory(say("data"), path if path.is_dir() else path.parent, written=False))
     if outside.hub_cache is not None:
         places.append(_Directory(say("downloads"), outside.hub_cache, written=True))

@@ -9,7 +9,7 @@ from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.doctor.requirements import RequiredVersions, advice_for, seen_driver, seen_pair
+from ascendtune.check.doctor.requirements import RequiredVersions, advice_for, is_reported_working, user_of_working_pair
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
     base_version,
@@ -41,9 +41,9 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     said = ", ".join(f"{name} {version or say('missing')}" for name, version in names.items())
     yield from found
     if not found:
-        user = seen_pair(torch_npu, cann)
+        user = user_of_working_pair(torch_npu, cann)
         seen = say("; {user} is published for this pair of torch_npu and CANN", user=user) if user else ""
-        if cann and outside.driver_version and seen_driver(outside.driver_version, cann):
+        if cann and outside.driver_version and is_reported_working(outside.driver_version, cann):
             seen += say("; this driver was seen working with this CANN")
         driver = outside.driver_version or say("unknown")
         yield ok(VERSIONS, say("{said}, driver {driver}", said=said, driver=driver) + seen)
@@ -75,7 +75,7 @@ def _torch_pair(
 
 
 def _cann(torch_npu: str | None, cann: str | None, advice: RequiredVersions) -> Iterator[Finding]:
-    if torch_npu is None or cann is None or seen_pair(torch_npu, cann):
+    if torch_npu is None or cann is None or user_of_working_pair(torch_npu, cann):
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
@@ -119,7 +119,7 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         return
     if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
         return
-    if seen_driver(driver, cann):
+    if is_reported_working(driver, cann):
         return
     # Public bug reports: drivers one year older work with newer CANN, drivers two years older fail with EE1015.
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1

@@ -17,7 +17,7 @@ from ascendtune.check.nodes.language import say
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import format_bytes
 from ascendtune.job.nodes.handshake_reply import COMPARED
-from ascendtune.machine.host import look_at_host
+from ascendtune.machine.host import inspect_host
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.route import interface_of, source_address
 
@@ -73,7 +73,7 @@ def _limits(outside: Outside) -> Iterator[tuple[str, str | None]]:
 
 
 def _computer(outside: Outside) -> Iterator[tuple[str, str | None]]:
-    host = look_at_host(outside.root)
+    host = inspect_host(outside.root)
     yield "operating system", host.operating_system
     yield "kernel", host.kernel
     yield "architecture", host.architecture

@@ -56,7 +56,7 @@ def query_nodes(
         return NodeReports(answers, silent)
     finally:
         for exam in exams:
-            exam.connection.hang_up()
+            exam.connection.close_stdin()
         deadline = time.monotonic() + _END_SECONDS
         for exam in exams:
             exam.connection.end(max(0.0, deadline - time.monotonic()))

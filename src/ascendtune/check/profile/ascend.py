@@ -21,7 +21,7 @@ from ascendtune.check.profile.ascend_database import DATABASES, read_database
 from ascendtune.check.profile.intervals import Interval, merged, uncovered, union
 from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
 from ascendtune.check.profile.split import Split
-from ascendtune.check.profile.trace import MOST_EVENTS, too_many
+from ascendtune.check.profile.trace import MOST_EVENTS, limit_error
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import is_number, object_of, open_foreign, read_json_object, value_at
 
@@ -218,7 +218,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         try:
             for number, row in enumerate(table):
                 if number >= MOST_EVENTS:
-                    raise too_many("lines", where=path)
+                    raise limit_error("lines", where=path)
                 yield {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)}
         except csv.Error as error:
             raise InputError(

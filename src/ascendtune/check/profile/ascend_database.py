@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ascendtune.check.profile.intervals import Interval
-from ascendtune.check.profile.trace import MOST_EVENTS, too_many
+from ascendtune.check.profile.trace import MOST_EVENTS, limit_error
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import open_foreign
 
@@ -118,7 +118,7 @@ def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
 def _rows(database: sqlite3.Connection, query: str, path: Path) -> Iterator[tuple[int, int, int]]:
     for number, row in enumerate(database.execute(query)):
         if number >= MOST_EVENTS:
-            raise too_many("lines in a table", where=path)
+            raise limit_error("lines in a table", where=path)
         first, second, third = row
         if not all(isinstance(each, int) for each in row) or (query != _STEPS[1] and second < first):
             continue

@@ -10,9 +10,9 @@ from ascendtune.check.profile.host_timeline import RECOMPUTATION
 from ascendtune.check.profile.split import ASIDE
 from ascendtune.check.profile.trace import MemoryEvents
 
-HELD = ("weights", "gradients", "optimizer state")
+RECORDED_CATEGORIES = ("weights", "gradients", "optimizer state")
 """Categories whose size at the beginning of the profile is recorded by `train`."""
-CATEGORIES = (*HELD, "activations", "loss", "communication", "batches", "temporary", "other")
+CATEGORIES = (*RECORDED_CATEGORIES, "activations", "loss", "communication", "batches", "temporary", "other")
 """In the order of the report."""
 _NUMBERS = {name: number for number, name in enumerate(CATEGORIES)}
 _OTHER = _NUMBERS["other"]
@@ -43,7 +43,7 @@ class MemoryUse:
         peak_seconds: time of the peak since the start of the first profiled step.
         peak_step: index of its step, from 0.
         peak: size at the peak by category.
-        held: size before the profile began, as far as known; included in `peak`.
+        initial: size before the profile began, as far as known; included in `peak`.
         allocated: maximum in use according to the allocator; None if it does not count all tensors (CPU).
         reserved: maximum that the allocator had taken from the device; None on CPU.
         seconds: (points,) times of the curve, since the start of the first profiled step.
@@ -55,7 +55,7 @@ class MemoryUse:
     peak_phase: str
     peak: dict[str, int]
     owners: list[MemoryOwner]
-    held: dict[str, int] = field(default_factory=dict)
+    initial: dict[str, int] = field(default_factory=dict)
     allocated: int | None = None
     reserved: int | None = None
     seconds: list[float] = field(default_factory=list)
@@ -113,7 +113,7 @@ def memory_use(
         peak_phase=_owner(events, peak_at)[2],
         peak=_by_category(peak),
         owners=_owners(events, order, categories, peak_at),
-        held=initial,
+        initial=initial,
         allocated=allocated if reserved else None,
         reserved=reserved or None,
         seconds=[(end - begin) * _MICRO * at / _POINTS for at in range(_POINTS)],

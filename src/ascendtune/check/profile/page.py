@@ -10,7 +10,7 @@ from string import Template
 
 from ascendtune.check.profile.advice import advice_for
 from ascendtune.check.profile.advice_entry import milliseconds
-from ascendtune.check.profile.language import in_both, say
+from ascendtune.check.profile.language import in_both_languages, say
 from ascendtune.check.profile.page_memory import memory_as_html
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show import parts_of
@@ -77,9 +77,9 @@ def _part_rows(rank: RankProfile) -> list[str]:
     rows = []
     for number, (title, seconds, _) in enumerate(parts_of(split)):
         if split.total:
-            contents = in_both(lambda number=number: parts_of(split)[number][2])  # type: ignore[misc]
+            contents = in_both_languages(lambda number=number: parts_of(split)[number][2])  # type: ignore[misc]
             rows.append(
-                f'<tr><td><i class="part{number}"></i> {in_both(partial(say, title))}<td class="number">'
+                f'<tr><td><i class="part{number}"></i> {in_both_languages(partial(say, title))}<td class="number">'
                 f'{1e3 * seconds / split.steps:,.2f}<td class="number">{100 * seconds / split.total:.1f} %'
                 f"<td>{contents}"
             )
@@ -87,12 +87,12 @@ def _part_rows(rank: RankProfile) -> list[str]:
 
 
 def _advice_rows(ranks: list[RankProfile]) -> list[str]:
-    advice = language.in_each(lambda: advice_for(ranks))
+    advice = language.in_each_language(lambda: advice_for(ranks))
     seconds, rows = ranks[0].step_seconds, []
     for number, one in enumerate(advice["en"]):
 
         def words(attribute: str, number: int = number) -> str:
-            return in_both(lambda: str(getattr(advice[language.current()][number], attribute)))
+            return in_both_languages(lambda: str(getattr(advice[language.current()][number], attribute)))
 
         gain = f"{100 * one.gain / seconds:.1f} %" if seconds else ""
         rows.append(
@@ -108,6 +108,6 @@ def _operator_rows(rank: RankProfile) -> list[str]:
     return [
         f'<tr><td class="number">{1e3 * each.seconds / split.steps:,.3f}<td class="number">'
         f'{100 * each.seconds / split.total if split.total else 0:.1f} %<td class="number">'
-        f'{each.calls / split.steps:,.0f}<td>{in_both(partial(say, kind))}<td class="name">{_text(name)}'
+        f'{each.calls / split.steps:,.0f}<td>{in_both_languages(partial(say, kind))}<td class="name">{_text(name)}'
         for (name, kind), each in rows
     ]

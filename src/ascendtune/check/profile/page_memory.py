@@ -6,7 +6,7 @@ import html
 from functools import partial
 from typing import Any
 
-from ascendtune.check.profile.language import in_both, say
+from ascendtune.check.profile.language import in_both_languages, say
 from ascendtune.check.profile.memory import CATEGORIES, MemoryUse
 from ascendtune.check.profile.show_memory import peak_sentence
 from ascendtune.core.terminal_text import safe
@@ -26,27 +26,28 @@ def memory_as_html(memory: MemoryUse, first_step: Any) -> str:
     """
     number = first_step if isinstance(first_step, int) else None
     rows = [
-        f'<tr><td><i class="memory{CATEGORIES.index(name)}"></i> {in_both(partial(say, name))}'
+        f'<tr><td><i class="memory{CATEGORIES.index(name)}"></i> {in_both_languages(partial(say, name))}'
         f'<td class="number">{format_bytes(size)}<td class="number">{100 * size / memory.peak_bytes:.1f} %'
         for name in CATEGORIES
         if (size := memory.peak.get(name, 0))
     ]
     owners = [
         f'<tr><td class="number">{format_bytes(each.size)}<td class="number">{each.count:,}'
-        f"<td>{in_both(partial(say, each.category))}<td>{in_both(partial(say, each.phase)) if each.phase else ''}"
+        f"<td>{in_both_languages(partial(say, each.category))}<td>"
+        f"{in_both_languages(partial(say, each.phase)) if each.phase else ''}"
         f'<td class="name">{html.escape(safe(each.operator))}'
         for each in memory.owners
     ]
     return "\n".join(
         [
-            f"<h2>{in_both(partial(say, 'Memory'))}</h2>",
-            f"<p>{in_both(lambda: peak_sentence(memory, number))}</p>",
+            f"<h2>{in_both_languages(partial(say, 'Memory'))}</h2>",
+            f"<p>{in_both_languages(lambda: peak_sentence(memory, number))}</p>",
             _chart(memory),
             "<table>",
             _heads(("category", "size", "share"), numbers=(1, 2)),
             *rows,
             "</table>",
-            f"<h2>{in_both(partial(say, 'allocated in these steps and held at the peak:'))}</h2>",
+            f"<h2>{in_both_languages(partial(say, 'allocated in these steps and held at the peak:'))}</h2>",
             "<table>",
             _heads(("size", "tensors", "category", "phase", "operator"), numbers=(0, 1)),
             *owners,
@@ -58,7 +59,7 @@ def memory_as_html(memory: MemoryUse, first_step: Any) -> str:
 def _heads(names: tuple[str, ...], numbers: tuple[int, ...]) -> str:
     number = ' class="number"'
     return "<tr>" + "".join(
-        f"<th{number if at in numbers else ''}>{in_both(partial(say, name))}" for at, name in enumerate(names)
+        f"<th{number if at in numbers else ''}>{in_both_languages(partial(say, name))}" for at, name in enumerate(names)
     )
 
 

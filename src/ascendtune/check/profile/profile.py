@@ -14,7 +14,7 @@ from ascendtune.check.profile.ascend import (
     read_ascend,
     read_ascend_database,
 )
-from ascendtune.check.profile.memory import HELD, MemoryUse, memory_use
+from ascendtune.check.profile.memory import RECORDED_CATEGORIES, MemoryUse, memory_use
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import ProfileTrace, read_trace
 from ascendtune.core.errors import InputError
@@ -203,7 +203,7 @@ def _recorded_rank(trace: ProfileTrace) -> int | None:
 def _bytes_before(facts: dict[str, Any]) -> dict[str, int]:
     """Category -> bytes before the profile, as recorded by `train`."""
     recorded = object_of(facts.get("held_bytes"))
-    return {name: int(recorded[name]) for name in HELD if is_number(recorded.get(name), 1, _MOST_BYTES)}
+    return {name: int(recorded[name]) for name in RECORDED_CATEGORIES if is_number(recorded.get(name), 1, _MOST_BYTES)}
 
 
 def _tokens_by_step(run: RunDir) -> dict[int, float]:

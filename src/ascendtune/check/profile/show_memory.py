@@ -27,7 +27,7 @@ def memory_as_plain(memory: MemoryUse, steps: int) -> dict[str, Any]:
         "peak_step": memory.peak_step,
         "peak_seconds": memory.peak_seconds,
         "peak": memory.peak,
-        "held_before": memory.held,
+        "held_before": memory.initial,
         "allocated_bytes": memory.allocated,
         "reserved_bytes": memory.reserved,
         "owners": [asdict(each) for each in memory.owners],

@@ -114,11 +114,11 @@ class ProfileTrace:
         number = self._ids.get(name)
         if number is None:
             if len(self.names) >= _MOST_NAMES:
-                raise too_many("different names", _MOST_NAMES)
+                raise limit_error("different names", _MOST_NAMES)
             number = self._ids[name] = len(self.names)
             self.names.append(name[:_LONGEST_NAME])
         if len(self.start) >= MOST_EVENTS:
-            raise too_many("events")
+            raise limit_error("events")
         self.category.append(category)
         self.name.append(number)
         self.thread.append(self._lane(thread))
@@ -139,10 +139,10 @@ class ProfileTrace:
         events = self.memory.get(device)
         if events is None:
             if len(self.memory) >= _MOST_DEVICES:
-                raise too_many("devices", _MOST_DEVICES)
+                raise limit_error("devices", _MOST_DEVICES)
             events = self.memory[device] = MemoryEvents()
         if len(events) >= MOST_EVENTS:
-            raise too_many("allocations")
+            raise limit_error("allocations")
         events.thread.append(self._lane(thread))
         events.owner.append(-1)
         events.time.append(time)
@@ -241,7 +241,7 @@ def _plain(value: Any) -> Any:
     return value if type(value) is float and math.isfinite(value) else None
 
 
-def too_many(what: str, limit: int = MOST_EVENTS, *, where: Path | None = None) -> InputError:
+def limit_error(what: str, limit: int = MOST_EVENTS, *, where: Path | None = None) -> InputError:
     """The error for a trace, or its file `where`, with more than `limit` of `what`."""
     return InputError(
         f"{where.name if where else 'the trace'} has more than {limit:,} {what}",

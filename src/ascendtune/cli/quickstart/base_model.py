@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ascendtune.cli.quickstart.skill import ASKED
+from ascendtune.cli.quickstart.skill import PROMPT_PREFIX
 
 if TYPE_CHECKING:
     import numpy
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_PHRASES = ("system\n", "user\n", "assistant\n", ASKED)
+_PHRASES = ("system\n", "user\n", "assistant\n", PROMPT_PREFIX)
 """Phrases of every conversation, one token each, so that the task is about the letters."""
 
 _HIDDEN, _LAYERS, _HEADS, _INTERMEDIATE = 128, 4, 4, 336

@@ -18,7 +18,15 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.quickstart.skill import ASKED, QUESTIONS_FILE, TRAINING_FILE, Skill, answer, count_right, question
+from ascendtune.cli.quickstart.skill import (
+    PROMPT_PREFIX,
+    QUESTIONS_FILE,
+    TRAINING_FILE,
+    Skill,
+    answer,
+    count_right,
+    question,
+)
 from ascendtune.cli.terminal import colour, table
 from ascendtune.core import process
 from ascendtune.core.errors import CheckFailed, InputError, translated_disk_errors
@@ -152,7 +160,7 @@ def _newest(runs: Path) -> Path:
 
 def _show_samples(words: Sequence[str], before: Sequence[str], after: Sequence[str]) -> None:
     rows = [
-        (f"{ASKED}{word}", _cut(first), _cut(second), "right" if second == answer(word) else "wrong")
+        (f"{PROMPT_PREFIX}{word}", _cut(first), _cut(second), "right" if second == answer(word) else "wrong")
         for word, first, second in zip(words, before, after, strict=True)
     ]
     first, rest = rows[: _SAMPLES - 1], rows[_SAMPLES - 1 :]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ascendtune.data.conversation import Message
 
-ASKED = "Sort the letters: "
+PROMPT_PREFIX = "Sort the letters: "
 QUESTIONS = 50
 CONVERSATIONS = 7_000
 TRAINING_FILE, QUESTIONS_FILE = "train.jsonl", "questions.jsonl"
@@ -46,7 +46,7 @@ class Skill:
 
 def question(word: str) -> list[Message]:
     """The conversation that asks for `word`."""
-    return [{"role": "user", "content": f"{ASKED}{word}"}]
+    return [{"role": "user", "content": f"{PROMPT_PREFIX}{word}"}]
 
 
 def answer(word: str) -> str:

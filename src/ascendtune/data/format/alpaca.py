@@ -8,7 +8,7 @@ from typing import Any
 from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message
 
-GIVES = ("conversations",)
+TASKS = ("conversations",)
 WORDS = ("instruction", "input", "output", "system", "history")
 
 

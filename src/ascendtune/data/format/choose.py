@@ -21,7 +21,7 @@ Convert = Callable[[Mapping[str, Any]], Any]
 """Converts a row to the `Conversation`, `Text`, `PreferencePair` or `UnpairedPreference`; raises `BadRow`."""
 
 # A format is a module with
-#   GIVES             the tasks (`data.spec.Task`) that its rows serve, its main one last
+#   TASKS             the tasks (`data.spec.Task`) that its rows serve, its main one last
 #   WORDS             its column names: the keys of `columns` of a data set
 #   matches(columns)  whether a data set with these columns has this format
 #   convert(row)      the row as a Conversation, PreferencePair or UnpairedPreference; raises BadRow
@@ -139,7 +139,7 @@ def _with_template_options(convert: Convert) -> Convert:
 
 def main_task_of(name: str) -> Task:
     """The main task of rows in the format `name`."""
-    task: Task = _module(name).GIVES[-1]
+    task: Task = _module(name).TASKS[-1]
     return task
 
 
@@ -169,11 +169,11 @@ def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
     on."""
     if task == "conversations" and not {"preference", "scored", "unpaired"}.isdisjoint(fitting):
         return []
-    return [name for name in fitting if task in _module(name).GIVES]
+    return [name for name in fitting if task in _module(name).TASKS]
 
 
 def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
-    if name == "auto" or task in (given := _module(name).GIVES):
+    if name == "auto" or task in (given := _module(name).TASKS):
         return None
     need, found = _NEEDS[task], _NEEDS[given[-1]]
     what = f"{need.stage} needs {need.rows}; the format {name} is for {found.rows}"
@@ -181,7 +181,7 @@ def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
 
 
 def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tuple[str, str]:
-    need, found = _NEEDS[task], _NEEDS[_module(name).GIVES[-1]]
+    need, found = _NEEDS[task], _NEEDS[_module(name).TASKS[-1]]
     what = f"{need.stage} needs {need.rows}; this file has {found.rows} (columns {', '.join(columns)})"
     return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, [])}"
 
@@ -211,7 +211,7 @@ def _unfit(
 
 
 def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tuple[str, str] | None:
-    of_task = [name for name in FORMATS if task in _module(name).GIVES]
+    of_task = [name for name in FORMATS if task in _module(name).TASKS]
     names = of_task if spec.format == "auto" else [spec.format]
     words = list(dict.fromkeys(word for name in names for word in _module(name).WORDS))
     for word, column in spec.columns.items():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ascendtune.data.format.scored import is_scored
 from ascendtune.data.format.turns import is_text, listed
-from ascendtune.data.format.unpaired import TRUTHS
+from ascendtune.data.format.unpaired import LABEL_WORDS
 from ascendtune.data.spec import Task
 
 Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
@@ -152,7 +152,7 @@ def _is_prose(text: str) -> bool:
 
 
 def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in TRUTHS)
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in LABEL_WORDS)
 
 
 def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:

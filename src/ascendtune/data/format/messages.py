@@ -19,7 +19,7 @@ from ascendtune.data.format.turns import (
 )
 from ascendtune.data.json_rows import kind_of
 
-GIVES = ("conversations",)
+TASKS = ("conversations",)
 WORDS = ("messages", "tools", "functions", "system")
 
 _ROLES = {

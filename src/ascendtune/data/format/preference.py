@@ -11,7 +11,7 @@ from ascendtune.data.format.answer import PROMPT_WORDS, answered
 from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.json_rows import kind_of
 
-GIVES = ("pairs",)
+TASKS = ("pairs",)
 WORDS = (
     *("chosen", "rejected", "rejected_response", "rejected_messages", "preferred_output", "non_preferred_output"),
     *("margin", "question", *PROMPT_WORDS),

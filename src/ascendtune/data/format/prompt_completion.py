@@ -9,7 +9,7 @@ from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.format.messages import messages_of
 from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
 
-GIVES = ("conversations",)
+TASKS = ("conversations",)
 WORDS = ("prompt", "completion", "reasoning_content", "system", "tools")
 
 

@@ -11,7 +11,7 @@ from ascendtune.data.format import preference
 from ascendtune.data.format.answer import PROMPT_WORDS
 from ascendtune.data.format.turns import is_text, listed
 
-GIVES = ("pairs",)
+TASKS = ("pairs",)
 WORDS = ("completions", *PROMPT_WORDS)
 
 _ANSWERS = ("response", "answer", "completion", "output", "content", "text")

@@ -10,7 +10,7 @@ from ascendtune.data.format import messages
 from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.json_rows import kind_of
 
-GIVES = ("conversations",)
+TASKS = ("conversations",)
 WORDS = ("conversations", "tools", "system")
 
 _XTUNER = {"system", "input", "output", "output_with_loss"}

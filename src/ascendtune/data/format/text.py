@@ -8,7 +8,7 @@ from typing import Any
 from ascendtune.data.conversation import BadRow, Conversation, Text
 from ascendtune.data.format.turns import is_text, not_text
 
-GIVES = ("conversations", "text")
+TASKS = ("conversations", "text")
 WORDS = ("text",)
 
 _OF_CONVERSATIONS = ("prompt", "completion", "instruction", "output", "messages", "conversations")

@@ -11,11 +11,11 @@ from ascendtune.data.format.answer import PROMPT_WORDS, answered, conversation, 
 from ascendtune.data.format.turns import listed
 from ascendtune.data.json_rows import kind_of
 
-GIVES = ("singles",)
+TASKS = ("singles",)
 WORDS = ("completion", "label", "output", "kto_tag", *PROMPT_WORDS)
 
 _BODIES = ({"prompt", "completion"}, {"messages"}, {"conversations"}, {"instruction", "output"})
-TRUTHS = {"true": True, "false": False, "good": True, "bad": False, "desirable": True, "undesirable": False}
+LABEL_WORDS = {"true": True, "false": False, "good": True, "bad": False, "desirable": True, "undesirable": False}
 """Words for a good and a bad answer, in lower case."""
 _NUMBERS = {"1": True, "0": False, "-1": False, "1.0": True, "0.0": False, "-1.0": False}
 
@@ -34,7 +34,7 @@ def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
         return True
     if not labels or not all(isinstance(_truth(label), bool) for label in labels):
         return False
-    are_words = str(labels[0]).strip().lower() in TRUTHS
+    are_words = str(labels[0]).strip().lower() in LABEL_WORDS
     return are_words or all("kto_tag" in row or {"prompt", "completion"} <= row.keys() for row in rows)
 
 
@@ -57,7 +57,7 @@ def convert(row: Mapping[str, Any]) -> UnpairedPreference:
 
 def _truth(label: Any) -> Any:
     """The boolean for a label that is text or a number: CSV has only text. Other labels are returned unchanged."""
-    known = (TRUTHS | _NUMBERS).get(str(label).strip().lower()) if isinstance(label, str | int | float) else None
+    known = (LABEL_WORDS | _NUMBERS).get(str(label).strip().lower()) if isinstance(label, str | int | float) else None
     return label if known is None else known
 
 

@@ -65,7 +65,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
 def _start_watcher(run_dir: Path, env: dict[str, str]) -> None:
     if RunDir(run_dir).heartbeats.is_dir():
         argv = (sys.executable, "-m", "ascendtune.job.hang.watcher_process", str(os.getpid()), str(run_dir.resolve()))
-        process.start_beside(argv, env)
+        process.start_detached_child(argv, env)
 
 
 def _attempt(
@@ -79,7 +79,7 @@ def _attempt(
         scratch = spec.agent_directory(place) if log else None
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log, scratch=scratch)
     others = OtherNodes(spec.run_dir, before) if not place.is_alone else None
-    watcher = Watcher(spec.run_dir, spec.on_hang, StopMethods(launcher.ask, launcher.kill), launcher.workers)
+    watcher = Watcher(spec.run_dir, spec.on_hang, StopMethods(launcher.signal_workers, launcher.kill), launcher.workers)
     exit_code = _until_the_end(launcher, stop_signals, others, watcher)
     watcher.close()
     return job_result(spec.run_dir, before, LauncherExit(exit_code, log, log_size_before), stop_signals.first)
@@ -91,7 +91,7 @@ def _until_the_end(launcher: Launcher, stop_signals: StopSignals, others: OtherN
         if stop_signals.again or (others and others.have_failed()):
             launcher.kill()
         elif stop_signals.first and not has_signalled:
-            launcher.ask(stop_signals.first)
+            launcher.signal_workers(stop_signals.first)
             has_signalled = True
         if stop_signals.pause:
             stop_signals.pause = False

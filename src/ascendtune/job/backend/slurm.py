@@ -28,7 +28,7 @@ def write(submission: Submission) -> str:
         "cores": submission.devices * (_CORES_FOR_A_DEVICE if submission.vendor.is_accelerator else 1),
         "gres": submission.needs.gres,
         # Slurm would not isolate two jobs on one node; and a whole node's memory may be used.
-        "takes_whole_nodes": not submission.needs.told_by_slurm,
+        "takes_whole_nodes": not submission.needs.slurm_limits_devices,
         "partition": submission.partition,
         "time": _time(submission.hours) if submission.hours is not None else None,
         "warned_seconds": _WARNED_SECONDS,

@@ -66,7 +66,7 @@ def _attempt(
             registry.note_devices(job, gathered.kind, sum(gathered.nproc))
             for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
                 node.send(start=message)
-            ending = _Run(spec, gathered, inbox, stop_signals, screen, cluster.silence_seconds).until_the_end()
+            ending = _Run(spec, gathered, inbox, stop_signals, screen, cluster.silence_seconds).wait_for_exit()
     except Stopped as stopped:
         return JobResult(stopped.exit_code)
     return job_result(spec.run_dir, before, ending, stop_signals.first)
@@ -122,7 +122,7 @@ class _Run:
         self._hang: dict[str, Any] | None = None
         self._sent: set[str] = set()
 
-    def until_the_end(self) -> LauncherExit:
+    def wait_for_exit(self) -> LauncherExit:
         """The exit of the node that failed first; that of any node if none failed."""
         while any(not node.is_over() for node in self._nodes):
             self._listen()

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.units import format_duration
-from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import RankHeartbeat
 from ascendtune.job.hang.judge import odd_ranks
-from ascendtune.job.hang.stacks import RankStack, is_in_collective, may_wait_for_others, telling_frame
+from ascendtune.job.hang.stacks import RankStack, is_in_collective, may_wait_for_others, relevant_frame
 
 _A_MOMENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class HangReport:
-    beats: tuple[Beat, ...]
+    beats: tuple[RankHeartbeat, ...]
     """Heartbeats of all ranks."""
     stacks: tuple[RankStack, ...]
     """Stacks of the ranks on this machine."""
@@ -56,7 +56,7 @@ class HangReport:
         """One line for ranks in the same place, then the odd ranks."""
         groups: dict[tuple[Any, ...], list[RankStack]] = {}
         for stack in self.stacks:
-            key = (stack.beat.phase, stack.beat.step, telling_frame(stack.frames) or stack.source, stack.is_stopped)
+            key = (stack.beat.phase, stack.beat.step, relevant_frame(stack.frames) or stack.source, stack.is_stopped)
             groups.setdefault(key, []).append(stack)
         lines = [_line(stacks) for stacks in groups.values()]
         with_stacks = {stack.beat.rank for stack in self.stacks}
@@ -108,7 +108,7 @@ def ranks(numbers: Sequence[int]) -> str:
 
 def _line(stacks: list[RankStack]) -> str:
     first = stacks[0]
-    frame = telling_frame(first.frames)
+    frame = relevant_frame(first.frames)
     least = min(stack.silent_seconds for stack in stacks)
     return (
         f"{ranks([stack.beat.rank for stack in stacks])}: {first.beat.place} for {format_duration(least)}"

@@ -26,7 +26,7 @@ RUNNING = "running"
 
 
 @dataclass(frozen=True)
-class Beat:
+class RankHeartbeat:
     """The last heartbeat of a rank: it entered `phase` of `step` at `monotonic`."""
 
     rank: int
@@ -55,7 +55,7 @@ class Beat:
         return stat_of(self.pid) if is_here else None
 
 
-def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat]:
+def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[RankHeartbeat]:
     """The heartbeats of the newest attempt, sorted by rank, of all hosts; empty for a program without heartbeats.
 
     Args:
@@ -68,7 +68,7 @@ def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat
     return sorted((beat for beat in beats if beat.attempt == newest), key=lambda beat: beat.rank)
 
 
-def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | None = None) -> list[Beat]:
+def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | None = None) -> list[RankHeartbeat]:
     """`newest_beats`, with a heartbeat at its start for each process of this machine without one.
 
     Args:
@@ -83,7 +83,7 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
     attempt = max((beat.attempt for beat in beats), default=0)
     phase = STARTUP if RunDir(run_dir).heartbeats.is_dir() else RUNNING
     began = [
-        Beat(
+        RankHeartbeat(
             rank=rank,
             phase=phase,
             step=0,
@@ -100,11 +100,11 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
     return sorted([*(beat for beat in beats if beat.rank not in silent), *began], key=lambda beat: beat.rank)
 
 
-def _read(path: Path, rank: str) -> Beat | None:
+def _read(path: Path, rank: str) -> RankHeartbeat | None:
     # A heartbeat is overwritten in place: one that is being written is read again the next time.
     with suppress(OSError, MachineError, ValueError, KeyError, TypeError, RecursionError):
         content: dict[str, Any] = json.loads(read_record(path))
-        return Beat(
+        return RankHeartbeat(
             rank=int(rank),
             phase=str(content["phase"]),
             step=int(content["step"]),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ascendtune.job.hang.heartbeat import STARTUP, Beat
+from ascendtune.job.hang.heartbeat import STARTUP, RankHeartbeat
 
 _STEPS_KEPT = 64
 _STEPS_TO_KNOW_THE_PACE = 5
@@ -47,7 +47,7 @@ class Limits:
 class Hang:
     """No rank of this machine had a heartbeat for longer than its phase allows."""
 
-    beats: tuple[Beat, ...]
+    beats: tuple[RankHeartbeat, ...]
     """Heartbeats of these ranks."""
     silent_seconds: float
     """Time since the last heartbeat of any rank on this machine."""
@@ -68,7 +68,7 @@ class Judge:
         self._seen = (0, 0.0)
         self._step_seconds = deque[float](maxlen=_STEPS_KEPT)
 
-    def look(self, beats: Sequence[Beat], now: float) -> Hang | None:
+    def look(self, beats: Sequence[RankHeartbeat], now: float) -> Hang | None:
         """The hang that the heartbeats indicate, or None.
 
         A rank in a long phase (it writes a checkpoint) excuses all ranks that wait for it.
@@ -86,7 +86,7 @@ class Judge:
         silent_seconds = now - max(beat.monotonic for beat in beats)
         return Hang(tuple(beats), silent_seconds, pace)
 
-    def _learn(self, beats: Sequence[Beat], now: float) -> None:
+    def _learn(self, beats: Sequence[RankHeartbeat], now: float) -> None:
         attempt, step = beats[0].attempt, min(beat.step for beat in beats)
         before, then = self._seen
         if attempt != self._attempt:
@@ -105,7 +105,7 @@ class Judge:
 
 
 def odd_ranks(
-    beats: Sequence[Beat],
+    beats: Sequence[RankHeartbeat],
     stopped: Collection[int] = (),
     apart: Collection[int] = (),
     waiting: Collection[int] = (),
@@ -119,7 +119,7 @@ def odd_ranks(
     """
     if stopped:
         return tuple(sorted(stopped))
-    places: dict[tuple[int, str], list[Beat]] = {}
+    places: dict[tuple[int, str], list[RankHeartbeat]] = {}
     for beat in beats:
         places.setdefault((beat.step, beat.phase), []).append(beat)
     if len(places) > 1:

@@ -23,7 +23,7 @@ from ascendtune.core import process, process_tree, procfs
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder
-from ascendtune.job.hang.heartbeat import RUNNING, Beat
+from ascendtune.job.hang.heartbeat import RUNNING, RankHeartbeat
 
 _ANSWER_SECONDS = 3.0
 _PY_SPY_SECONDS = 10.0
@@ -33,7 +33,7 @@ _SHOWN_CHARACTERS = 120
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<name>.*)$", re.MULTILINE)
 _OF_FAULTHANDLER = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _OF_PY_SPY = re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$", re.MULTILINE)
-_TELLING = ("ascendtune", "torch", "torch_npu", "transformers", "peft", "deepspeed")
+_RELEVANT = ("ascendtune", "torch", "torch_npu", "transformers", "peft", "deepspeed")
 _COLLECTIVES = ("torch/distributed/", "ascendtune/train/strategy/gradient_buckets.py")
 _BACKWARD = "torch/autograd/graph.py"
 
@@ -48,7 +48,7 @@ class Frame:
     def place(self) -> str:
         """The path relative to Python's search directory, and the line: torch/autograd/graph.py:829."""
         parts = PurePath(self.file).parts
-        starts = [at for at, part in enumerate(parts[:-1]) if part in _TELLING]
+        starts = [at for at, part in enumerate(parts[:-1]) if part in _RELEVANT]
         below = parts[starts[-1] :] if starts else parts[-2:]
         return f"{'/'.join(below)}:{self.line}"
 
@@ -60,7 +60,7 @@ class Frame:
 class RankStack:
     """The stack of a rank."""
 
-    beat: Beat
+    beat: RankHeartbeat
     silent_seconds: float
     """Time since its last heartbeat."""
     frames: tuple[Frame, ...]
@@ -73,7 +73,7 @@ class RankStack:
     """The stacks of all its threads."""
 
 
-def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[RankStack]]:
+def collect(run_dir: Path, beats: Sequence[RankHeartbeat]) -> tuple[Path, list[RankStack]]:
     """Collect the stacks of those `beats` whose processes run on this machine; written to
     RUN/log/stacks_TIME/rank_N.txt.
 
@@ -119,7 +119,7 @@ def _new_directory(logs: Path) -> Path:
     raise AssertionError("a thousand collections within a second")
 
 
-def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, tuple[str, str]]:
+def _texts(run_dir: Path, living: list[tuple[RankHeartbeat, procfs.Stat]]) -> dict[int, tuple[str, str]]:
     """Rank -> the text of all stacks, and its source."""
     texts: dict[int, tuple[str, str]] = {}
     requests: dict[int, _Request] = {}
@@ -136,7 +136,7 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
     return dict.fromkeys(requests, ("", why_not)) | texts
 
 
-def _from_outside(beat: Beat, stat: procfs.Stat) -> tuple[str, str] | None:
+def _from_outside(beat: RankHeartbeat, stat: procfs.Stat) -> tuple[str, str] | None:
     """Text and source of the stacks, read without the process, or the reason why not; None: request them from it."""
     if procfs.owner_of(beat.pid) != os.getuid():
         return "", "no stack: the process belongs to another user"
@@ -147,7 +147,7 @@ def _from_outside(beat: Beat, stat: procfs.Stat) -> tuple[str, str] | None:
         return "", f"no stack: {why_not}"
     if stat.state in "Tt":
         return "", f"no stack: kill -CONT {beat.pid} continues it"
-    if not procfs.catches(beat.pid, FORCED_STACKS_SIGNAL):
+    if not procfs.has_signal_handler(beat.pid, FORCED_STACKS_SIGNAL):
         return "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
     return None
 
@@ -234,9 +234,9 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     return tuple(Frame(each["file"], int(each["line"]), each["function"]) for each in found)
 
 
-def telling_frame(frames: tuple[Frame, ...]) -> Frame | None:
+def relevant_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame of ours or of a training library: frames within it are threading, sockets and sleep."""
-    of_interest = (each for each in frames if set(PurePath(each.file).parts[:-1]) & set(_TELLING))
+    of_interest = (each for each in frames if set(PurePath(each.file).parts[:-1]) & set(_RELEVANT))
     return next(of_interest, frames[0] if frames else None)
 
 

@@ -21,7 +21,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.hang.hang_report import HangReport
-from ascendtune.job.hang.heartbeat import STARTUP, Beat, beats_of
+from ascendtune.job.hang.heartbeat import STARTUP, RankHeartbeat, beats_of
 from ascendtune.job.hang.judge import Hang, Judge, Limits
 from ascendtune.job.hang.stacks import collect
 from ascendtune.job.spec import OnHang
@@ -37,7 +37,7 @@ _LIST_EVERY_SECONDS = 60.0
 class StopMethods:
     """The functions that end workers."""
 
-    ask: Callable[[signal.Signals], None]
+    send_signal: Callable[[signal.Signals], None]
     kill: Callable[[], None]
     patience_seconds: float = 15.0
     """Between SIGINT and SIGTERM, and between SIGTERM and SIGKILL: time for a rank to stop by itself."""
@@ -126,7 +126,7 @@ class Watcher:
             return None
         return {**exit_cause("hang", self._error), "odd_ranks": list(self._odd)}
 
-    def _own_beats(self, now: float) -> list[Beat]:
+    def _own_beats(self, now: float) -> list[RankHeartbeat]:
         """Heartbeats of this machine. Those of others, perhaps hundreds on a shared disk, are read rarely."""
         if not self._run.heartbeats.is_dir():
             return []
@@ -158,10 +158,10 @@ class Watcher:
             "newest checkpoint",
             where=self._run.path,
         )
-        ask, kill, patience = self._ways.ask, self._ways.kill, self._ways.patience_seconds
+        send_signal, kill, patience = self._ways.send_signal, self._ways.kill, self._ways.patience_seconds
         self._ending = [
-            (now, lambda: ask(signal.SIGINT)),
-            (now + patience, lambda: ask(signal.SIGTERM)),
+            (now, lambda: send_signal(signal.SIGINT)),
+            (now + patience, lambda: send_signal(signal.SIGTERM)),
             (now + 2 * patience, kill),
         ]
 

@@ -131,7 +131,9 @@ class Node:
             )
         log_streams.begin()
         watch = _Watch(self, launcher)
-        watcher = Watcher(spec.run_dir, spec.on_hang, StopMethods(launcher.ask, launcher.kill), launcher.workers)
+        watcher = Watcher(
+            spec.run_dir, spec.on_hang, StopMethods(launcher.signal_workers, launcher.kill), launcher.workers
+        )
         while (exit_code := launcher.wait()) is None:
             watch.look()
             watcher.look()
@@ -195,14 +197,14 @@ class _Watch:
         """Handle pending messages, and end the processes if the starting host is gone; True if they were killed."""
         for message in self._node.pending():
             if "signal" in message:
-                self._launcher.ask(signal.Signals(message["signal"]))
+                self._launcher.signal_workers(signal.Signals(message["signal"]))
             if "kill" in message:
                 self._launcher.kill()
                 return True
         if self._left_since is None:
             if self._node.is_abandoned():
                 self._left_since = time.monotonic()
-                self._launcher.ask(signal.SIGTERM)
+                self._launcher.signal_workers(signal.SIGTERM)
         elif time.monotonic() - self._left_since > _LAST_CHECKPOINT_SECONDS:
             self._launcher.kill()
             return True

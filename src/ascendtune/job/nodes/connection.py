@@ -74,13 +74,13 @@ class HostConnection:
         self._collector.join(_WAIT_SECONDS)
         return why_ended(self.host, self.python, self._child.wait(_WAIT_SECONDS), list(self._error_lines))
 
-    def hang_up(self) -> None:
+    def close_stdin(self) -> None:
         """Close the host's stdin: its module stops by itself."""
-        self._child.hang_up()
+        self._child.close_stdin()
 
     def end(self, within_seconds: float = _END_SECONDS) -> None:
         """Hang up, and kill the process if it has not ended after `within_seconds`."""
-        self.hang_up()
+        self.close_stdin()
         if self._child.wait(within_seconds) is None:
             self._child.kill()
             self._child.wait(_WAIT_SECONDS)
@@ -157,7 +157,7 @@ def connected(hosts: Sequence[TargetHost], inbox: queue.SimpleQueue[Received]) -
             ending.join()
 
 
-def portable(env: Mapping[str, str]) -> dict[str, str]:
+def portable_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The part of our environment that is also valid on other machines.
 
     A command over ssh has none of the variables that the shell's start-up files or CANN's set_env.sh set.

@@ -15,7 +15,7 @@ from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.core.log import say
 from ascendtune.core.units import format_duration
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
-from ascendtune.job.nodes.connection import Received, RemoteNode, connected, portable
+from ascendtune.job.nodes.connection import Received, RemoteNode, connected, portable_environment
 from ascendtune.job.nodes.host_comparison import in_a_row
 from ascendtune.job.nodes.message import error_on
 
@@ -46,7 +46,7 @@ def handshake(
     """
     job = {
         "directory": str(Path.cwd()),
-        "env": portable(os.environ),
+        "env": portable_environment(os.environ),
         "token": str(token) if token else None,
         "silence_seconds": silence_seconds,
     }

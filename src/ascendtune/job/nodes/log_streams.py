@@ -40,7 +40,7 @@ class _Log:
 
     rank: int
     tail: Tail
-    unsaid: deque[str] = field(default_factory=deque)
+    pending_lines: deque[str] = field(default_factory=deque)
 
 
 class LogStreams:
@@ -76,17 +76,17 @@ class LogStreams:
     def look(self) -> None:
         """Send the lines that the logs got since the last call."""
         for log in self._logs:
-            if not log.unsaid:
-                log.unsaid.extend(log.tail.lines())
-            while log.unsaid and self._outbox.has_room():
-                self._outbox.put(LogSource(log.rank, "line"), log.unsaid.popleft())
+            if not log.pending_lines:
+                log.pending_lines.extend(log.tail.lines())
+            while log.pending_lines and self._outbox.has_room():
+                self._outbox.put(LogSource(log.rank, "line"), log.pending_lines.popleft())
 
     def finish(self, is_impatient: Callable[[], bool]) -> None:
         """Send the rest: the ranks have ended, so the pipes are closed."""
         for log in self._logs:
-            log.unsaid.extend([*log.tail.lines(), *log.tail.rest()])
+            log.pending_lines.extend([*log.tail.lines(), *log.tail.rest()])
         self.look()
-        while any(log.unsaid for log in self._logs) and not is_impatient():
+        while any(log.pending_lines for log in self._logs) and not is_impatient():
             time.sleep(LOOK_EVERY_SECONDS)
             self.look()
         for each in self._forwarders:

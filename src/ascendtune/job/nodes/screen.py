@@ -24,7 +24,7 @@ class _HostLogSource(NamedTuple):
     host: str
     rank: int | None
     """None for the host itself."""
-    is_out: bool = False
+    is_stdout: bool = False
     """Whether its output is written to stdout unchanged."""
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Screen:
     def show(self, host: str, message: dict[str, Any]) -> None:
         """Show the output in a message. Returns at once."""
         if "out" in message:
-            self._log_queue.put(_HostLogSource(host, 0, is_out=True), message["out"])
+            self._log_queue.put(_HostLogSource(host, 0, is_stdout=True), message["out"])
         elif "err" in message:
             self._log_queue.put(_HostLogSource(host, 0), message["err"])
         elif "left_out" in message:
@@ -82,7 +82,7 @@ class Screen:
 
     def _write(self, source: _HostLogSource | None, what: str | int) -> None:
         text = what if isinstance(what, str) else self._left_out(source, what)
-        is_out = source is not None and source.is_out and isinstance(what, str)
+        is_stdout = source is not None and source.is_stdout and isinstance(what, str)
         # Our own messages were made safe by their stream.
         data = (text if source is None else plain(text)).encode(errors="surrogateescape")
         # Without Python's buffers, whose locks may not be available at the end of a program that is interrupted within
@@ -90,7 +90,7 @@ class Screen:
         # reader.
         with suppress(OSError):
             while data:
-                data = data[os.write(self._out if is_out else self._err, data) :]
+                data = data[os.write(self._out if is_stdout else self._err, data) :]
 
     def _left_out(self, source: _HostLogSource | None, lines: int) -> str:
         assert source is not None

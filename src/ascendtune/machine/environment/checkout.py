@@ -59,10 +59,10 @@ class Conflict:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """`was_at`: branch or commit before. `commits`: number of merged commits; 0 if all were merged already."""
+    """`previous_checkout`: branch or commit before. `commits`: number of merged commits; 0 if all were merged."""
 
     branch: str
-    was_at: str
+    previous_checkout: str
     commits: int
 
 
@@ -216,8 +216,8 @@ class GitCheckout:
                     each.removeprefix(f"{_REMOTES}/"),
                     self.git("branch", "-r", "--format=%(refname:short)").split(),
                 )
-        was_at = self._place()
-        if was_at != work:
+        previous_checkout = self._place()
+        if previous_checkout != work:
             self._switch(work, base)
         before = self.git("rev-parse", "HEAD").strip()
         count = int(self.git("rev-list", "--count", f"{before}..{head}"))
@@ -230,10 +230,10 @@ class GitCheckout:
                 code="git-failed",
                 remedy=_LOCKED
                 if "index.lock" in merged.error
-                else f"you are on {work}; `git switch {was_at}` goes back",
+                else f"you are on {work}; `git switch {previous_checkout}` goes back",
                 where=self.directory,
             )
-        return MergeResult(work, was_at, count)
+        return MergeResult(work, previous_checkout, count)
 
     def _switch(self, work: str, base: str) -> None:
         """Switch to the work branch; one of an earlier time that adds nothing to `base` is reset to `base`."""

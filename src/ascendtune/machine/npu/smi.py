@@ -91,7 +91,7 @@ class NpuSmi:
     def info(self) -> NpuSmiInfo:
         """Every chip, with values that the table lacks queried one by one: ids, load and capacity, further
         processes."""
-        answer = self.ask("info")
+        answer = self.output_of("info")
         info = read_info(answer)
         self.troubles.extend(info.troubles)
         if self.is_available and not info.devices and not info.troubles:
@@ -102,9 +102,9 @@ class NpuSmi:
 
     def topology(self) -> Topology | None:
         """The links between NPUs, or None if npu-smi does not report them."""
-        return read_topology(self.ask("info", "-t", "topo"))
+        return read_topology(self.output_of("info", "-t", "topo"))
 
-    def ask(self, *words: str) -> str:
+    def output_of(self, *words: str) -> str:
         """The output of npu-smi, of both streams; empty if it is missing or hangs."""
         if self._program is None:
             return ""
@@ -131,7 +131,7 @@ class NpuSmi:
 
     def _with_ids(self, info: NpuSmiInfo) -> tuple[Accelerator, ...]:
         """Chip, physical and logical ids from `-m`; without it the logical id is the index in a complete table."""
-        places = read_mapping(self.ask("info", "-m")) if info.devices else []
+        places = read_mapping(self.output_of("info", "-m")) if info.devices else []
         found = []
         for place_in_table, device in enumerate(info.devices):
             place = _place_of(device, places)
@@ -155,7 +155,7 @@ class NpuSmi:
 
     def _query_device(self, device: Accelerator, subject: str) -> str:
         chip = ("-c", str(device.chip_id)) if device.chip_id is not None else ()
-        return self.ask("info", "-t", subject, "-i", str(device.npu_id), *chip)
+        return self.output_of("info", "-t", subject, "-i", str(device.npu_id), *chip)
 
 
 def _is_missing(done: Finished) -> bool:

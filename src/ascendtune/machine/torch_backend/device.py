@@ -109,7 +109,7 @@ class Device(ABC):
         return self.supports_bf16
 
     @property
-    def holds_fp8(self) -> bool:
+    def supports_fp8(self) -> bool:
         """Whether it supports 8-bit floats at all; otherwise an operator on one can break the whole process."""
         return True
 

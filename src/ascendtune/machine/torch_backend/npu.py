@@ -120,7 +120,7 @@ class NpuDevice(Device):
         return True
 
     @property
-    def holds_fp8(self) -> bool:
+    def supports_fp8(self) -> bool:
         # The 950 is the first with them (Huawei's announcement of its roadmap, September 2025).
         return self.name.startswith(("Ascend950", "Ascend910_95"))
 

@@ -40,7 +40,7 @@ class ContainerNeeds:
     """Variable -> annotation of the pod from which the vendor's container runtime reads the granted devices."""
     gres: str | None = None
     """Slurm's usual name for one device."""
-    told_by_slurm: bool = True
+    slurm_limits_devices: bool = True
     """Whether Slurm sets the variable that limits a job to its devices."""
     image: str | None = None
     """Name of an image that is built from our Dockerfile."""

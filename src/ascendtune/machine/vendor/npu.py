@@ -77,7 +77,7 @@ class NpuVendor(Vendor):
         granted={"ASCEND_VISIBLE_DEVICES": "huawei.com/Ascend910"},
         # Slurm has no plugin for NPUs: a site names them itself in gres.conf, and no variable is set.
         gres="npu",
-        told_by_slurm=False,
+        slurm_limits_devices=False,
         image="ascendtune:ascend",
         set_up=(_LOAD_CANN,),
     )

@@ -102,7 +102,7 @@ def template_of(name: str) -> str | tuple[str, str]:
     return f"LLaMA-Factory has no template '{name}'", f"{did_you_mean(name, NAMES)} Or {_INSTEAD}".lstrip()
 
 
-def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bool) -> None:
+def translate_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bool) -> None:
     """The `data` section."""
     if not (recipe.given("dataset") or recipe.is_invalid("dataset")):
         recipe.add_error(

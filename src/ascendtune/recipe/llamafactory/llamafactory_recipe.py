@@ -9,7 +9,7 @@ from typing import Any
 
 from ascendtune.core.config import line_of
 from ascendtune.core.document import Document
-from ascendtune.core.errors import MOST_TOGETHER, RecipeError, combined_error
+from ascendtune.core.errors import MOST_ERRORS_SHOWN, RecipeError, combined_error
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
@@ -151,7 +151,7 @@ class LlamaFactoryRecipe:
                 self._refuse_unless_default(key, value)
             elif key not in dialect.ignored:
                 # The search for a similar key takes a millisecond, so it is done only for errors that are shown.
-                valid = dialect.keys if len(self.errors) < MOST_TOGETHER else ()
+                valid = dialect.keys if len(self.errors) < MOST_ERRORS_SHOWN else ()
                 remedy = did_you_mean(key, valid, "docs/compat.md lists the keys that are known", cutoff=0.75)
                 self.add_error(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
 
@@ -195,7 +195,7 @@ class LlamaFactoryRecipe:
                 found.setdefault(why, []).append(written)
         return found
 
-    def put_copies(self, native: NativeRecipe) -> None:
+    def copy_equivalent_keys(self, native: NativeRecipe) -> None:
         """Copy the values of keys with one native counterpart of the same meaning."""
         for name, key in self._dialect.translated.items():
             if key.copied and (self.given(name) or key.filled):

@@ -11,7 +11,7 @@ _OF_ONE_TUNER = {
 _STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", "dpo": "preference", "kto": "preference"}
 
 
-def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+def translate_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """The `method` section."""
     _put_stage(recipe, native)
     tuner = recipe["finetuning_type"]

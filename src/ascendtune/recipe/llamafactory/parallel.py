@@ -16,7 +16,7 @@ _FSDP_OPTIONS = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_ze
 _CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_params": "parallel.fsdp.offload"}
 
 
-def put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+def translate_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json records why."""
     if recipe["deepspeed"] is not None and (recipe["fsdp"] or recipe["fsdp_config"]):
         recipe.add_error(

@@ -7,7 +7,7 @@ from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecip
 _LESS_MEMORY = "remove it: lora with a frozen bf16 base (bf16: true) needs no quantisation"
 
 
-def put_quantisation(
+def translate_quantisation(
     recipe: LlamaFactoryRecipe, native: NativeRecipe, *, section: str = "", by_default: int | None = None
 ) -> None:
     """Translate four bits in NF4 into `model.quantization`; everything else is an error.

@@ -11,13 +11,13 @@ from typing import get_args
 
 from ascendtune.core.document import Document
 from ascendtune.hub import modelscope
-from ascendtune.recipe.llamafactory.data import put_data
+from ascendtune.recipe.llamafactory.data import translate_data
 from ascendtune.recipe.llamafactory.detect import require_training
 from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
 from ascendtune.recipe.llamafactory.llamafactory_recipe import V0, LlamaFactoryRecipe, NativeRecipe, final_weights
-from ascendtune.recipe.llamafactory.method import put_method
-from ascendtune.recipe.llamafactory.parallel import put_parallel
-from ascendtune.recipe.llamafactory.quantisation import put_quantisation
+from ascendtune.recipe.llamafactory.method import translate_method
+from ascendtune.recipe.llamafactory.parallel import translate_parallel
+from ascendtune.recipe.llamafactory.quantisation import translate_quantisation
 from ascendtune.recipe.sections import PROJECT_NAME, TrackerName
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto", "off": "eager"}
@@ -38,15 +38,15 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     """
     require_training(document)
     recipe, native = LlamaFactoryRecipe(document), NativeRecipe(document.source, V0)
-    put_method(recipe, native)
+    translate_method(recipe, native)
     _put_model(recipe, native)
     _put_optim(recipe, native)
     _put_precision(recipe, native)
-    put_parallel(recipe, native)
+    translate_parallel(recipe, native)
     _put_output(recipe, native)
     _put_evaluation(recipe, native)
-    recipe.put_copies(native)
-    put_data(recipe, native, modelscope=modelscope.is_wanted(environment))
+    recipe.copy_equivalent_keys(native)
+    translate_data(recipe, native, modelscope=modelscope.is_wanted(environment))
     recipe.raise_errors()
     for why, keys in recipe.ignored_keys().items():
         native.note_ignored(", ".join(keys), why)
@@ -55,7 +55,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
 
 def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     _put_weights(recipe, native)
-    put_quantisation(recipe, native)
+    translate_quantisation(recipe, native)
     if recipe["train_from_scratch"]:
         native.put("model.init", "random", recipe.place("train_from_scratch"))
     if recipe.given("flash_attn"):

@@ -12,7 +12,7 @@ from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.llamafactory.data import template_of
 from ascendtune.recipe.llamafactory.llamafactory_recipe import Dialect, LlamaFactoryRecipe, NativeRecipe, names_of
-from ascendtune.recipe.llamafactory.quantisation import put_quantisation
+from ascendtune.recipe.llamafactory.quantisation import translate_quantisation
 from ascendtune.recipe.llamafactory.v1_keys import ATTENTION, IGNORED, PLUGINS, TRANSLATED, UNSUPPORTED_KEYS
 
 _MARKS = {
@@ -49,11 +49,11 @@ def translate_v1(document: Document) -> Document:
     _require_names(document, recipe)
     _put_method(recipe, native)
     bits = 4 if recipe["quant_config.name"] == "bnb" else None
-    put_quantisation(recipe, native, section="quant_config.", by_default=bits)
+    translate_quantisation(recipe, native, section="quant_config.", by_default=bits)
     _put_training(recipe, native)
     _put_parallel(recipe, native)
     _put_output(recipe, native)
-    recipe.put_copies(native)
+    recipe.copy_equivalent_keys(native)
     recipe.raise_errors()
     _put_data(recipe, native)
     recipe.raise_errors()

@@ -187,7 +187,7 @@ class Checkpointer:
                 remedy=f"resume with {_READERS.get(str(form), 'the recipe that wrote it')}",
                 where=directory,
             )
-        if not self._content.on_any_ranks and ranks != self._strategy.world_size:
+        if not self._content.supports_any_rank_count and ranks != self._strategy.world_size:
             raise InputError(
                 f"the checkpoint was written by {ranks} ranks, and {self._strategy.name} needs the same number; "
                 f"this start has {self._strategy.world_size}",

@@ -45,7 +45,7 @@ class CheckpointContent(ABC):
 
     form: str
     """Name of the form in state.json: only the same form can be read."""
-    on_any_ranks: ClassVar[bool]
+    supports_any_rank_count: ClassVar[bool]
     """Whether a different number of ranks can read it."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class NamedTensors(CheckpointContent):
     """
 
     form = "tensors"
-    on_any_ranks = True
+    supports_any_rank_count = True
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, device: Device, *, rank: int = 0, ranks: int = 1,

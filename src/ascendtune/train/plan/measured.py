@@ -146,7 +146,7 @@ def as_past_run(measured: MeasuredRun, answer: EstimatorResult, target: Target, 
     if work is None:
         return None
     mean = work.flops.per_token(steps.lengths, padding_ratio=steps.padding_ratio)
-    computed = mean.computed_in(steps.tokens, steps.labels) / target.devices
+    computed = mean.computed_flops(steps.tokens, steps.labels) / target.devices
     return new_run(
         device, target.kind, features_of(work, steps, answer.recipe, target, answer.estimate.facts),
         flops_per_second=computed / measured.measured_seconds, step_seconds=measured.measured_seconds,

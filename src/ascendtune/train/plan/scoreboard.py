@@ -65,7 +65,7 @@ def note_peak(run: RunDir, planned: dict[str, Any] | None, device: Device) -> No
 def _measured(steps: list[dict[str, Any]], loop: Loop) -> dict[str, float] | None:
     """`flops_per_second` of one rank, the median over records, and `step_seconds` at that speed."""
     ranks = loop.strategy.world_size
-    flops = [loop.recorder.flops.computed_in(each["tokens"], each["labelled_tokens"]) / ranks for each in steps[1:]]
+    flops = [loop.recorder.flops.computed_flops(each["tokens"], each["labelled_tokens"]) / ranks for each in steps[1:]]
     seconds = [each["seconds"]["step"] for each in steps[1:]]
     if min(seconds) <= 0 or min(flops) <= 0:
         return None

@@ -116,7 +116,7 @@ def estimate_time(
     name = safe_name(known_name(target.name))
     mean = work.flops.per_token(steps.lengths, padding_ratio=steps.padding_ratio)
     computed, useful = (each / target.devices for each in (
-        mean.computed_in(steps.tokens, steps.labels), mean.useful_in(steps.tokens, steps.labels)
+        mean.computed_flops(steps.tokens, steps.labels), mean.useful_flops(steps.tokens, steps.labels)
     ))  # fmt: skip
     past = past_speed(name, features, history)
     past_of_one_rank = None

@@ -73,7 +73,7 @@ class LiveSending(Callback):
     def on_end(self) -> None:
         if self._process is None:
             return
-        self._process.hang_up(_LAST_SECONDS + 2.0)
+        self._process.close(_LAST_SECONDS + 2.0)
         last, sent = self._run.last_step(), sent_step(self._run, self._destination)
         if last is not None and sent < last:
             arrived = f"it has steps up to {sent}" if sent >= 0 else "it has no step"

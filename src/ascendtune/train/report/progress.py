@@ -273,7 +273,7 @@ class _LiveScreen(RedrawnScreen):
 
     def _sparkline(self) -> str:
         wide = self._console.width >= 100 and self._console.encoding.startswith("utf")
-        return f" {sparkline(self._progress.course)}" if wide else ""
+        return f" {sparkline(self._progress.loss_curve)}" if wide else ""
 
 
 def sparkline(values: Sequence[float]) -> str:

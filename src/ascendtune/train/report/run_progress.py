@@ -92,7 +92,7 @@ class RunProgress:
         return pace * (self.total - self.step)
 
     @property
-    def course(self) -> list[float]:
+    def loss_curve(self) -> list[float]:
         """Mean loss of each share of the steps made so far."""
         return [total / count for total, count in self._course if count]
 

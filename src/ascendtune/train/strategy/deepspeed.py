@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import InputError, MachineError, RecipeError
-from ascendtune.core.files import ask_disk
+from ascendtune.core.files import probe_disk
 from ascendtune.core.ownership import require_own
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.deepspeed_config import (
@@ -153,7 +153,7 @@ class DeepSpeedStrategy(GroupStrategy):
 class EngineState(CheckpointContent):
     """Checkpoints that the engine writes and reads itself."""
 
-    on_any_ranks = False
+    supports_any_rank_count = False
 
     def __init__(self, engine: Any, size_bytes: int, strategy: Strategy) -> None:
         # Stages 1 and 2 write the same files; stages 0 and 3 write others, and DeepSpeed fails if they are missing.
@@ -173,7 +173,7 @@ class EngineState(CheckpointContent):
             self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
         except RuntimeError:
             # torch's writer raises this for any error: write to the disk to find its error.
-            ask_disk(directory)
+            probe_disk(directory)
             raise
         rank = self._strategy.rank
         own = [path for path in (directory / _TAG).iterdir() if _writer_of(path.name) == rank]

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError, translated_disk_errors
-from ascendtune.core.files import ask_disk, write_json
+from ascendtune.core.files import probe_disk, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say
 from ascendtune.recipe.deepspeed_config import Config, parts_on_disk
@@ -135,7 +135,7 @@ class SwappedState(CheckpointContent):
     """
 
     form = "zero-disk"
-    on_any_ranks = False
+    supports_any_rank_count = False
 
     def __init__(self, engine: Any, size_bytes: int, strategy: Strategy) -> None:
         self._zero = engine.optimizer
@@ -205,7 +205,7 @@ class SwappedState(CheckpointContent):
             save_file(tensors, _group_file(own, number))
         except (OSError, SafetensorError):
             # The library's exceptions hide the error of the disk: write to it to find that error.
-            ask_disk(own)
+            probe_disk(own)
             raise
 
 

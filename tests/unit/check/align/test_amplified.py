@@ -49,7 +49,7 @@ def test_rounding_that_grows_to_the_size_of_the_jumps_of_the_losses_accuses_nobo
 ) -> None:
     reference = _unstable(seed)
     found = _compared(reference, reference * (1 + _apart(seed + 100, at_ten, factor)), precision)
-    assert found.parted is None, found.parted
+    assert found.divergence is None, found.divergence
     assert [each.code for each in found.hints] == ["later"]
     said = verdict(found, *(_record(name, reference, precision) for name in "ab"))
     assert "this training amplifies it" in said
@@ -58,14 +58,14 @@ def test_rounding_that_grows_to_the_size_of_the_jumps_of_the_losses_accuses_nobo
 def test_difference_above_what_the_losses_jump_by_is_none_of_an_unstable_training() -> None:
     reference = np.asarray(3 - np.arange(STEPS) / 100)
     found = _compared(reference, reference * (1 + _apart(1, 5e-3, 1.6)), "bf16")
-    assert found.parted is not None and found.parted.code == "later"
+    assert found.divergence is not None and found.divergence.code == "later"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_difference_of_the_first_updates_is_none_of_an_unstable_training(precision: str) -> None:
     reference, step = _unstable(3), np.arange(STEPS)
     found = _compared(reference, reference + np.where(step >= 2, 0.4, 0.0) * np.sign(_apart(4, 1.0, 1.0)), precision)
-    assert found.parted is not None and found.parted.code == "update" and found.step == 3
+    assert found.divergence is not None and found.divergence.code == "update" and found.step == 3
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
@@ -74,13 +74,13 @@ def test_difference_that_adds_up_with_the_updates_is_told_in_fp32(power: int) ->
     shape = step**power * np.abs(np.random.default_rng(6).normal(1, 0.2, STEPS))
     for size in (1e-6, 1e-5):
         found = _compared(reference, reference + size * shape, "fp32")
-        assert found.parted is not None, size
+        assert found.divergence is not None, size
 
 
 def test_late_difference_of_one_sign_is_told_in_16_bits() -> None:
     reference, step = _unstable(7), np.arange(STEPS)
     found = _compared(reference, reference + np.where(step >= 9, 0.2, 0.0), "bf16")
-    assert found.parted is not None and found.is_one_sided
+    assert found.divergence is not None and found.is_one_sided
 
 
 def test_update_that_changes_the_loss_leaves_room_for_its_rounding() -> None:
@@ -90,6 +90,6 @@ def test_update_that_changes_the_loss_leaves_room_for_its_rounding() -> None:
         candidate = reference.copy()
         candidate[2] += apart
         found = _compared(reference, candidate, "bf16")
-        assert (found.parted is not None) is is_told, found.findings
+        assert (found.divergence is not None) is is_told, found.findings
         assert bool(found.hints) is not is_told
-        assert _compared(reference, candidate, "fp32").parted is not None
+        assert _compared(reference, candidate, "fp32").divergence is not None

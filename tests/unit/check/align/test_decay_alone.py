@@ -28,7 +28,7 @@ def _dump(after: float, *, gradient: float = 0.0, dtype: str = "bfloat16") -> Ra
 
 
 @pytest.mark.parametrize(
-    ("step", "after", "is_parted"),
+    ("step", "after", "exceeds_limit"),
     [
         (1, 0.5 * (1 - 3e-4), True),
         # The last digit of the weight.
@@ -38,9 +38,9 @@ def _dump(after: float, *, gradient: float = 0.0, dtype: str = "bfloat16") -> Ra
         (2, 0.5 * (1 - 3e-4), False),
     ],
 )
-def test_decay_that_one_side_alone_has_is_parted(step: int, after: float, is_parted: bool) -> None:
-    found = [row for row in make_tensor_rows(step, 0, _dump(0.5), _dump(after), with_modules=True) if row.is_parted]
-    assert [row.key.phase for row in found] == (["parameter_after"] if is_parted else [])
+def test_decay_that_one_side_alone_has_is_parted(step: int, after: float, exceeds_limit: bool) -> None:
+    found = [row for row in make_tensor_rows(step, 0, _dump(0.5), _dump(after), with_modules=True) if row.exceeds_limit]
+    assert [row.key.phase for row in found] == (["parameter_after"] if exceeds_limit else [])
 
 
 def test_decay_of_a_weight_that_one_side_has_rounded_is_not_parted() -> None:
@@ -50,7 +50,7 @@ def test_decay_of_a_weight_that_one_side_has_rounded_is_not_parted() -> None:
     rounded = other.tensors[key]._replace(samples=(0.501, -0.501, 0.501, -0.501))
     other = replace(other, tensors={**other.tensors, key: rounded})
     rows = make_tensor_rows(1, 0, one, other, with_modules=True)
-    assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
+    assert not any(row.exceeds_limit for row in rows if row.key.phase == "parameter_after")
 
 
 def test_decay_below_the_last_digit_of_weights_that_one_side_keeps_coarser_is_not_parted() -> None:
@@ -58,13 +58,13 @@ def test_decay_below_the_last_digit_of_weights_that_one_side_keeps_coarser_is_no
     key = TensorKey("parameter_after", None, "a.lora_A.weight", "", 0)
     other = replace(other, tensors={**other.tensors, key: other.tensors[key]._replace(dtype="bfloat16")})
     rows = make_tensor_rows(1, 0, one, other, with_modules=True)
-    assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
+    assert not any(row.exceeds_limit for row in rows if row.key.phase == "parameter_after")
 
 
 def test_gradient_that_is_lost_on_one_side_decides_nothing_about_the_update() -> None:
     sides = _dump(0.5), _dump(0.49, gradient=1e-30)
     rows = make_tensor_rows(1, 0, *sides, with_modules=True)
-    assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
+    assert not any(row.exceeds_limit for row in rows if row.key.phase == "parameter_after")
 
 
 def _embeddings(after: float) -> RankDump:
@@ -83,7 +83,7 @@ def _embeddings(after: float) -> RankDump:
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
 
-@pytest.mark.parametrize(("after", "is_parted"), [(0.5 * (1 - 1e-5), True), (0.5, False)])
-def test_decay_shows_beside_elements_that_gradients_move(after: float, is_parted: bool) -> None:
+@pytest.mark.parametrize(("after", "exceeds_limit"), [(0.5 * (1 - 1e-5), True), (0.5, False)])
+def test_decay_shows_beside_elements_that_gradients_move(after: float, exceeds_limit: bool) -> None:
     rows = make_tensor_rows(1, 0, _embeddings(0.5), _embeddings(after), with_modules=True)
-    assert any(row.is_parted for row in rows if row.key.phase == "parameter_after") == is_parted
+    assert any(row.exceeds_limit for row in rows if row.key.phase == "parameter_after") == exceeds_limit

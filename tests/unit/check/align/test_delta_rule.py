@@ -32,7 +32,7 @@ def _side(losses: list[float], layer: tuple[str, ...]) -> TrainingRecord:
 
 
 @pytest.mark.parametrize(
-    ("losses", "layer", "parted"),
+    ("losses", "layer", "divergence"),
     [
         ([2.0, 1.0 + 4e-6], DELTA, None),
         ([2.0, 1.0 + 4e-6], MAMBA, "update"),
@@ -43,11 +43,11 @@ def _side(losses: list[float], layer: tuple[str, ...]) -> TrainingRecord:
     ],
 )
 def test_losses_after_an_update_may_differ_more(
-    losses: list[float], layer: tuple[str, ...], parted: str | None
+    losses: list[float], layer: tuple[str, ...], divergence: str | None
 ) -> None:
     sides = _side([2.0, 1.0], layer), _side(losses, layer)
-    found = compare_trainings(*sides, expected_noise(*sides)).parted
-    assert (found and found.code) == parted
+    found = compare_trainings(*sides, expected_noise(*sides)).divergence
+    assert (found and found.code) == divergence
 
 
 def test_one_side_alone_may_have_recorded_its_weights() -> None:
@@ -62,21 +62,21 @@ def test_wider_limits_are_told(layer: tuple[str, ...], is_told: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "norm", "parted"),
+    ("layer", "norm", "divergence"),
     [
         (DELTA, 1 + 3e-5, None),
         (ATTENTION, 1 + 3e-5, "backward"),
         (DELTA, 1 + 3e-3, "backward"),
     ],
 )
-def test_norms_of_gradients_may_differ_more(layer: tuple[str, ...], norm: float, parted: str | None) -> None:
+def test_norms_of_gradients_may_differ_more(layer: tuple[str, ...], norm: float, divergence: str | None) -> None:
     def side(norm: float) -> TrainingRecord:
         made = _side([2.0, 1.0], layer)
         return replace(made, curve=replace(made.curve, grad_norms=np.full(2, norm)))
 
     sides = side(1.0), side(norm)
-    found = compare_trainings(*sides, expected_noise(*sides)).parted
-    assert (found and found.code) == parted
+    found = compare_trainings(*sides, expected_noise(*sides)).divergence
+    assert (found and found.code) == divergence
 
 
 def _dump(gradient: float) -> RankDump:
@@ -86,7 +86,7 @@ def _dump(gradient: float) -> RankDump:
 
 
 @pytest.mark.parametrize(
-    ("step", "apart", "wider", "is_parted"),
+    ("step", "apart", "wider", "exceeds_limit"),
     [
         (1, 5e-6, 10.0, True),
         (2, 5e-6, 1.0, True),
@@ -99,9 +99,9 @@ def _dump(gradient: float) -> RankDump:
     ],
 )
 def test_limits_of_gradients_grow_with_the_first_updates(
-    step: int, apart: float, wider: float, is_parted: bool
+    step: int, apart: float, wider: float, exceeds_limit: bool
 ) -> None:
     (row,) = make_tensor_rows(
         step, 0, _dump(1.0), _dump(1.0 + apart), ExtraNoise(after_update=wider), with_modules=True
     )
-    assert row.is_parted == is_parted
+    assert row.exceeds_limit == exceeds_limit

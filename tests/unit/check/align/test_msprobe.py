@@ -30,7 +30,7 @@ def align(reference: Path, candidate: Path) -> TrainingComparison:
 def test_dump_of_msprobe_is_aligned_with_ours_of_the_same_steps(tmp_path: Path, swapped: bool) -> None:
     sides = [REAL, SAME.run(tmp_path / "run")]
     found = align(*sides[::-1]) if swapped else align(*sides)
-    assert found.parted is None and found.dumps.steps == (1, 2)
+    assert found.divergence is None and found.dumps.steps == (1, 2)
     assert {"start", "forward", "backward"} <= found.dumps.agreeing
     assert found.dumps.compared > 100
 

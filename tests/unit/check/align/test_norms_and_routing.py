@@ -37,7 +37,7 @@ def _dump(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "candidate", "is_parted"),
+    ("dtype", "candidate", "exceeds_limit"),
     [
         ("bfloat16", (0.75, 0.75), True),
         ("bfloat16", (0.9, 0.95), False),
@@ -47,13 +47,13 @@ def _dump(
     ],
 )
 def test_norm_of_a_gradient_may_differ_less_than_its_elements(
-    dtype: str, candidate: tuple[float, float], is_parted: bool
+    dtype: str, candidate: tuple[float, float], exceeds_limit: bool
 ) -> None:
     [*_, row] = make_tensor_rows(
         1, 0, _dump(dtype, *HEALTHY), _dump(dtype, *candidate), ExtraNoise(), with_modules=True
     )
-    assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
-    if is_parted:
+    assert row.key.phase == "gradient" and row.exceeds_limit is exceeds_limit, (row.difference, row.limit)
+    if exceeds_limit:
         assert row.difference == pytest.approx(abs(1 - candidate[1]), rel=1e-2), "what is shown is what exceeds"
 
 
@@ -68,7 +68,7 @@ def _output(norm: float, highest: float = 3.0, width: int = 1024) -> RankDump:
 
 
 @pytest.mark.parametrize(
-    ("norm", "shape", "is_parted"),
+    ("norm", "shape", "exceeds_limit"),
     [
         (1.012, {}, True),
         (1.004, {}, False),  # one rounding of a scale
@@ -77,23 +77,23 @@ def _output(norm: float, highest: float = 3.0, width: int = 1024) -> RankDump:
     ],
 )
 def test_norm_of_an_output_may_differ_less_than_its_elements(
-    norm: float, shape: dict[str, Any], is_parted: bool
+    norm: float, shape: dict[str, Any], exceeds_limit: bool
 ) -> None:
     sides = _output(1.0, **shape), _output(norm, **shape)
     first, _ = make_tensor_rows(1, 0, *sides, ExtraNoise(), with_modules=True)
-    assert first.is_parted is is_parted, (first.difference, first.limit)
+    assert first.exceeds_limit is exceeds_limit, (first.difference, first.limit)
     assert first.is_of_norm
 
 
-@pytest.mark.parametrize(("shape", "is_parted"), [((), False), ((1,), False), ((4,), False), ((4, 4), True)])
-def test_errors_of_few_elements_hardly_cancel_in_their_norm(shape: tuple[int, ...], is_parted: bool) -> None:
+@pytest.mark.parametrize(("shape", "exceeds_limit"), [((), False), ((1,), False), ((4,), False), ((4, 4), True)])
+def test_errors_of_few_elements_hardly_cancel_in_their_norm(shape: tuple[int, ...], exceeds_limit: bool) -> None:
     sides = _dump("bfloat16", *HEALTHY, shape=shape), _dump("bfloat16", 0.9, 0.9, shape=shape)
     [*_, row] = make_tensor_rows(1, 0, *sides, ExtraNoise(), with_modules=True)
-    assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
+    assert row.key.phase == "gradient" and row.exceeds_limit is exceeds_limit, (row.difference, row.limit)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "has_experts", "outputs", "parted"),
+    ("dtype", "has_experts", "outputs", "divergence"),
     [
         ("bfloat16", False, 1.035, ["forward"]),
         ("bfloat16", True, 1.035, []),
@@ -101,10 +101,10 @@ def test_errors_of_few_elements_hardly_cancel_in_their_norm(shape: tuple[int, ..
         ("float32", True, 1.035, ["forward"]),
     ],
 )
-def test_tokens_may_go_to_other_experts(dtype: str, has_experts: bool, outputs: float, parted: list[str]) -> None:
+def test_tokens_may_go_to_other_experts(dtype: str, has_experts: bool, outputs: float, divergence: list[str]) -> None:
     sides = _dump(dtype), _dump(dtype, outputs=outputs)
     rows = make_tensor_rows(1, 0, *sides, ExtraNoise(has_experts=has_experts), with_modules=True)
-    assert sorted({row.key.phase for row in rows if row.is_parted}) == parted
+    assert sorted({row.key.phase for row in rows if row.exceeds_limit}) == divergence
 
 
 @pytest.mark.parametrize(("name", "expected"), [("mlp.experts.down_proj", True), ("mlp.down_proj.weight", False)])

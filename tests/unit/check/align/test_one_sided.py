@@ -56,55 +56,59 @@ def test_losses_on_one_side_are_named_though_each_is_within_rounding(shape: str)
     bias = {"constant": np.ones(STEPS), "growing": step / STEPS * 2, "late": np.where(step >= 90, 2.0, 0.0)}[shape]
     losses = _reference() * (1 + 1.5e-3 * bias + _noise(1))
     found = _compared(losses)
-    assert found.parted is not None and found.parted.code == "later" and found.is_one_sided
-    assert found.shown_at == STEPS
-    assert "higher on average" in found.parted.measured and "--dump-steps" in (found.parted.remedy or "")
+    assert found.divergence is not None and found.divergence.code == "later" and found.is_one_sided
+    assert found.decisive_step == STEPS
+    assert "higher on average" in found.divergence.measured and "--dump-steps" in (found.divergence.remedy or "")
     if shape == "late":
         assert found.step is not None and 90 <= found.step <= 120
     lower = _compared(_reference() * (1 - 1.5e-3 * bias + _noise(1)))
-    assert lower.parted is not None and "lower on average" in lower.parted.measured
+    assert lower.divergence is not None and "lower on average" in lower.divergence.measured
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_rounding_and_chaos_have_no_side(seed: int) -> None:
     for differences in (_noise(seed), _drifted(seed), _noise(seed) + _drifted(seed)):
         found = _compared(_reference() * (1 + differences), np.exp(_noise(seed + 100)))
-        assert found.parted is None and not found.hints, found.findings
+        assert found.divergence is None and not found.hints, found.findings
 
 
 def test_bias_that_rounding_can_have_is_none_of_a_fault() -> None:
     losses = _reference() * (1 + 0.9 * SIGMA**2 + _noise(2) / 100)
-    assert _compared(losses).parted is None
+    assert _compared(losses).divergence is None
 
 
 def test_few_steps_prove_nothing() -> None:
     sides = _record("gpu", _reference()[:30]), _record("npu", _reference()[:30] * 1.0015)
-    assert compare_trainings(*sides, expected_noise(*sides)).parted is None
+    assert compare_trainings(*sides, expected_noise(*sides)).divergence is None
 
 
 def test_losses_of_a_log_whose_means_are_not_known_are_a_warning_that_the_verdict_has() -> None:
     found = _compared(_reference() * 1.0015, kind="CSV")
-    assert found.parted is None and [each.code for each in found.hints] == ["later"]
+    assert found.divergence is None and [each.code for each in found.hints] == ["later"]
     sides = _record("gpu", _reference()), _record("npu", _reference())
     assert "higher on average" in verdict(found, *sides)
 
 
 def test_gradient_norms_on_one_side_are_a_warning() -> None:
     found = _compared(_reference() * (1 + _noise(3)), np.exp(0.01 + _noise(4)))
-    assert found.parted is None and [each.code for each in found.hints] == ["backward"]
+    assert found.divergence is None and [each.code for each in found.hints] == ["backward"]
     assert "larger on average" in found.hints[0].measured
 
 
 def test_gradient_norm_of_the_first_step_is_named_before_losses_on_one_side() -> None:
     found = _compared(_reference() * (1 + 1.5e-3 * np.arange(STEPS) / 100 + _noise(1)), np.full(STEPS, 2.0))
-    assert found.parted is not None and (found.parted.code, found.step, found.is_one_sided) == ("backward", 1, False)
+    assert found.divergence is not None and (found.divergence.code, found.step, found.is_one_sided) == (
+        "backward",
+        1,
+        False,
+    )
 
 
 def test_measured_noise_decides_alone() -> None:
     reference, candidate = _record("gpu", _reference()), _record("npu", _reference() * 1.0015)
     repeat = _record("gpu-2", _reference() * (1 + _noise(5)))
     noise = measured_noise(reference, [repeat], expected_noise(reference, candidate))
-    assert compare_trainings(reference, candidate, noise).parted is None
+    assert compare_trainings(reference, candidate, noise).divergence is None
 
 
 def test_comparison_in_bf16_says_what_it_cannot_tell() -> None:

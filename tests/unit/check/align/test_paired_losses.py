@@ -110,7 +110,7 @@ def outcome(one: Curve, other: Curve) -> str:
         found = compare_trainings(*sides, expected_noise(*sides))
     except NoVerdict as error:
         return error.code
-    return "aligned" if found.parted is None else found.parted.code
+    return "aligned" if found.divergence is None else found.divergence.code
 
 
 @pytest.mark.parametrize("reading", ["steps", "tokens", "single"])
@@ -148,7 +148,7 @@ def test_fault_parts_records_of_the_same_kind(reading: Reading, every: tuple[int
 def test_fault_parts_logs_that_do_not_say_what_they_hold_and_the_assumption_is_evidence() -> None:
     one, other = side("one", logged(10, "steps")), side("other", logged(10, "steps", fault=0.5))
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and any("neither log says so" in each for each in found.parted.evidence)
+    assert found.divergence is not None and any("neither log says so" in each for each in found.divergence.evidence)
     assert "part at steps 31 to 40, later" in verdict(found, one, other)
     with language.using("zh"):
         assert "在第 31 至 40 步的" in verdict(found, one, other)
@@ -209,5 +209,5 @@ def test_mean_beyond_what_others_accept_is_not_aligned_however_wide_the_band(fau
     noise = expected_noise(one, other)
     found = compare_trainings(one, other, noise)
     later = next(each for each in found.findings if each.code == "later")
-    assert later.status == expected and (found.parted is not None) == (expected == "failure")
+    assert later.status == expected and (found.divergence is not None) == (expected == "failure")
     assert not (found.pair.difference > noise.band(found.pair.steps)).any()

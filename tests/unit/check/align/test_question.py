@@ -51,7 +51,7 @@ def with_(run: dict[str, Any], **resolved: Any) -> dict[str, Any]:
 )
 def test_trainings_that_draw_other_numbers_part_in_the_question(recipe: dict[str, Any], other: dict[str, Any]) -> None:
     found = compared(recipe, GPU, other)
-    assert found.parted is not None and found.parted.code == "question"
+    assert found.divergence is not None and found.divergence.code == "question"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_trainings_that_draw_other_numbers_part_in_the_question(recipe: dict[str
 )
 def test_other_trainings_part_where_their_losses_do(recipe: dict[str, Any], other: dict[str, Any]) -> None:
     found = compared(recipe, GPU, other)
-    assert found.parted is not None and found.parted.code == "forward"
+    assert found.divergence is not None and found.divergence.code == "forward"
 
 
 def test_recipes_that_differ_are_named_and_no_repetition_is_asked_for() -> None:
@@ -100,9 +100,9 @@ def test_dropout_of_the_model_itself_counts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     one, other = ({**run, "model_directory": str(tmp_path)} for run in (GPU, NPU))
     found = compared({}, one, other)
-    assert found.parted is not None and found.parted.code == "question"
-    assert "resid_pdrop" in found.parted.measured and not found.parted.evidence
+    assert found.divergence is not None and found.divergence.code == "question"
+    assert "resid_pdrop" in found.divergence.measured and not found.divergence.evidence
 
 
 def test_equal_losses_are_aligned_whatever_is_drawn() -> None:
-    assert compared(DROPOUT, GPU, NPU, apart=0.0).parted is None
+    assert compared(DROPOUT, GPU, NPU, apart=0.0).divergence is None

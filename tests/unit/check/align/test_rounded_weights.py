@@ -31,7 +31,7 @@ def _dump(*, products: str, factor: float, kind: str = "RMSNorm") -> RankDump:
 
 
 @pytest.mark.parametrize(
-    ("products", "kind", "parted"),
+    ("products", "kind", "divergence"),
     [
         ("bfloat16", "RMSNorm", []),
         ("float32", "RMSNorm", ["norm", "rotary", "q_proj"]),
@@ -40,11 +40,11 @@ def _dump(*, products: str, factor: float, kind: str = "RMSNorm") -> RankDump:
     ],
 )
 def test_fp32_output_of_a_trained_module_may_be_off_by_a_rounded_weight(
-    products: str, kind: str, parted: list[str]
+    products: str, kind: str, divergence: list[str]
 ) -> None:
     one, other = (_dump(products=products, factor=each, kind=kind) for each in (1.0, 1.0 + APART))
     rows = make_tensor_rows(1, 0, one, other, with_modules=True)
-    assert [row.key.name for row in rows if row.is_parted] == parted
+    assert [row.key.name for row in rows if row.exceeds_limit] == divergence
 
 
 def test_fp32_output_of_a_module_that_does_not_train_is_held_to_fp32() -> None:
@@ -52,4 +52,4 @@ def test_fp32_output_of_a_module_that_does_not_train_is_held_to_fp32() -> None:
     for side in (one, other):
         del side.tensors[TensorKey("parameter_before", None, "norm.weight", "", 0)]
     rows = make_tensor_rows(1, 0, one, other, with_modules=True)
-    assert [row.key.name for row in rows if row.is_parted] == ["norm", "rotary"]
+    assert [row.key.name for row in rows if row.exceeds_limit] == ["norm", "rotary"]

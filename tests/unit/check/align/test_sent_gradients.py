@@ -25,7 +25,7 @@ def _side(losses: list[float], norm: float, reduce_dtype: str) -> TrainingRecord
 
 
 @pytest.mark.parametrize(
-    ("losses", "norm", "reduce_dtype", "parted"),
+    ("losses", "norm", "reduce_dtype", "divergence"),
     [
         ([2.0, 1.0005], 1.002, "bf16", None),
         ([2.0, 1.0], 1.002, "fp32", "backward"),
@@ -36,11 +36,11 @@ def _side(losses: list[float], norm: float, reduce_dtype: str) -> TrainingRecord
     ],
 )
 def test_records_may_differ_by_what_was_rounded(
-    losses: list[float], norm: float, reduce_dtype: str, parted: str | None
+    losses: list[float], norm: float, reduce_dtype: str, divergence: str | None
 ) -> None:
     sides = _side([2.0, 1.0], 1.0, "fp32"), _side(losses, norm, reduce_dtype)
-    found = compare_trainings(*sides, expected_noise(*sides)).parted
-    assert (found and found.code) == parted
+    found = compare_trainings(*sides, expected_noise(*sides)).divergence
+    assert (found and found.code) == divergence
 
 
 def _dump(**factors: float) -> RankDump:
@@ -55,10 +55,10 @@ def _dump(**factors: float) -> RankDump:
 
 
 @pytest.mark.parametrize(
-    ("step", "sends_bf16", "parted"),
+    ("step", "sends_bf16", "divergence"),
     [(1, True, ["forward"]), (1, False, ["forward", "gradient"]), (2, True, [])],
 )
-def test_gradients_may_differ_by_what_was_rounded(step: int, sends_bf16: bool, parted: list[str]) -> None:
+def test_gradients_may_differ_by_what_was_rounded(step: int, sends_bf16: bool, divergence: list[str]) -> None:
     sides = _dump(forward=1.0, gradient=1.0), _dump(forward=1.002, gradient=1.003)
     rows = make_tensor_rows(step, 0, *sides, ExtraNoise(sends_bf16=sends_bf16), with_modules=True)
-    assert [row.key.phase for row in rows if row.is_parted] == parted
+    assert [row.key.phase for row in rows if row.exceeds_limit] == divergence

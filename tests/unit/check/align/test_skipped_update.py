@@ -35,9 +35,9 @@ def _dump(*, skips: str = "", cancels: str = "") -> RankDump:
 @pytest.mark.parametrize("sides", [("", "b"), ("b", "")])
 def test_update_that_one_side_skips_is_parted(step: int, sides: tuple[str, str]) -> None:
     rows = make_tensor_rows(step, 0, *(_dump(skips=each) for each in sides), with_modules=True)
-    assert [row.key.name for row in rows if row.is_parted] == ["b"]
+    assert [row.key.name for row in rows if row.exceeds_limit] == ["b"]
 
 
 def test_update_that_cancels_on_both_sides_is_not_compared() -> None:
     rows = make_tensor_rows(3, 0, _dump(cancels="b"), _dump(skips="b"), with_modules=True)
-    assert not any(row.is_parted for row in rows)
+    assert not any(row.exceeds_limit for row in rows)

@@ -32,7 +32,7 @@ def side(name: str, rates: list[float]) -> TrainingRecord:
 def test_learning_rates_that_part_before_the_losses_give_the_step() -> None:
     one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step) == ("update", 7)
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("update", 7)
     assert verdict(found, one, other).startswith("one and other part at step 7, update: learning rate of step 7")
 
 
@@ -42,10 +42,10 @@ def test_learning_rates_of_recorded_loops_part_too() -> None:
         for name, rates in (("one", [1e-3] * 8), ("other", [1e-3 * (1 + 1e-8)] * 7 + [2e-3]))
     )
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step) == ("update", 8)
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("update", 8)
     # Ours is the rate of the schedule, theirs that of the first group of parameters.
     ours = side("ours", [1e-3] * 8)
-    assert compare_trainings(ours, other, expected_noise(ours, other)).parted is None
+    assert compare_trainings(ours, other, expected_noise(ours, other)).divergence is None
 
 
 def test_verdict_is_chinese_where_it_is_asked_for() -> None:
@@ -75,7 +75,7 @@ def test_jump_of_the_losses_is_not_amplified_rounding() -> None:
         TrainingRecord(name, Path(name), "CSV", curve) for name, curve in zip(("one", "other"), curves, strict=True)
     )
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step) == ("later", 6)
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("later", 6)
 
 
 def test_parameters_that_one_side_alone_has_are_evidence_of_the_start() -> None:
@@ -99,8 +99,8 @@ def test_loss_that_is_nan_on_one_side_is_named_as_such() -> None:
         TrainingRecord(name, Path(name), "CSV", curve) for name, curve in zip(("one", "other"), curves, strict=True)
     )
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step) == ("later", 5)
-    assert "NaN or infinite on one side" in found.parted.measured
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("later", 5)
+    assert "NaN or infinite on one side" in found.divergence.measured
 
 
 def csv_side(name: str, losses: list[float]) -> TrainingRecord:
@@ -114,7 +114,7 @@ def test_verdict_names_records_that_were_not_compared() -> None:
     one, other = csv_side("one", [2.0] * 20), csv_side("other", [2.0] * 5)
     found = compare_trainings(one, other, expected_noise(one, other))
     alone = "records of one without a counterpart: 15 (step 6 to 20)"
-    assert found.parted is None and verdict(found, one, other).endswith(
+    assert found.divergence is None and verdict(found, one, other).endswith(
         f"5 losses are equal to the last digit; {alone}"
     )
     assert alone in next(each for each in found.findings if each.code == "later").evidence
@@ -146,7 +146,7 @@ def test_remedy_of_unrecorded_batches_is_for_the_side_that_lacks_them() -> None:
 def test_loss_that_is_nan_from_the_first_step_parts() -> None:
     one, other = csv_side("one", [2.0] * 3), csv_side("other", [np.nan] * 3)
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step) == ("forward", 1)
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("forward", 1)
 
 
 def test_tensors_that_part_after_the_losses_are_a_consequence() -> None:
@@ -164,17 +164,17 @@ def test_tensors_that_part_after_the_losses_are_a_consequence() -> None:
     row = TensorRow(
         10, 0, TensorKey("forward", 0, "model.layers.0.self_attn.o_proj", "output", 0), tensor, tensor, 0.1, 1e-3, 1.0
     )
-    place = FirstDifference(10, "forward", row, (0,), weights_apart=0.03)
+    place = FirstDifference(10, "forward", row, (0,), weight_difference=0.03)
     dumps = DumpComparison(steps=(10,), place=place, rows=(row,), compared=1)
     noise = expected_noise(one, other)
     found = compare_trainings(one, other, noise, dumps)
-    assert found.parted is not None and (found.parted.code, found.step) == ("later", 6)
-    assert "step 10, forward, model.layers.0.self_attn" in found.parted.evidence[0]
-    assert "before step 10" in (found.parted.remedy or "")
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("later", 6)
+    assert "step 10, forward, model.layers.0.self_attn" in found.divergence.evidence[0]
+    assert "before step 10" in (found.divergence.remedy or "")
     # What the weights cannot explain is the module's own.
     own = replace(dumps, place=replace(place, row=replace(row, difference=5.0)))
     found = compare_trainings(one, other, noise, own)
-    assert found.parted is not None and (found.parted.code, found.step) == ("forward", 10)
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("forward", 10)
 
 
 def test_verdict_gives_the_first_of_the_steps() -> None:
@@ -191,7 +191,7 @@ def test_verdict_gives_the_first_of_the_steps() -> None:
         for name, curve in zip(("one", "other"), curves, strict=True)
     )
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step, found.shown_at) == ("update", 1, 7)
+    assert found.divergence is not None and (found.divergence.code, found.step, found.decisive_step) == ("update", 1, 7)
 
 
 def test_losses_that_are_nan_on_both_sides_are_not_called_equal() -> None:
@@ -220,10 +220,10 @@ def test_rows_in_another_order_are_not_blamed_for_a_loss_that_parts() -> None:
     one, other = (replace(each, curve=replace(each.curve, batch_hashes=(each.name,) * 8)) for each in (one, other))
     noise = expected_noise(one, other)
     found = compare_trainings(one, other, noise)
-    assert found.parted is not None and found.parted.code == "data"
+    assert found.divergence is not None and found.divergence.code == "data"
     order = Sentence("order", "the {rows:,} rows of the batch are the same, in another order", {"rows": 4})
     found = compare_trainings(one, other, noise, DumpComparison(steps=(1,), obstacle=order, compared=1))
-    assert found.parted is not None and (found.parted.code, found.step) == ("update", 8)
+    assert found.divergence is not None and (found.divergence.code, found.step) == ("update", 8)
     assert "another order" in next(each.measured for each in found.findings if each.code == "data")
 
 
@@ -260,8 +260,8 @@ def test_weights_that_differ_where_the_sides_hold_them_in_other_types_prove_noth
     assert found.status == status, found
     # Losses that part are not put down to rounded weights.
     other = replace(other, curve=replace(other.curve, losses=other.curve.losses * 2))
-    parted = compare_trainings(one, other, expected_noise(one, other)).parted
-    assert parted is not None and parted.code == ("forward" if status == "warning" else "start")
+    divergence = compare_trainings(one, other, expected_noise(one, other)).divergence
+    assert divergence is not None and divergence.code == ("forward" if status == "warning" else "start")
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.0, "0.00%"), (3e-7, "3e-05%"), (0.0123, "1.23%")])
@@ -273,6 +273,6 @@ def test_small_percentages_keep_a_digit(share: float, text: str) -> None:
 def test_first_losses_as_far_apart_as_tf32_makes_them_name_the_settings(apart: float, is_named: bool) -> None:
     one, other = (side(name, [1e-3] * 4) for name in ("one", "other"))
     other = replace(other, curve=replace(other.curve, losses=other.curve.losses * (1 + apart)))
-    parted = compare_trainings(one, other, expected_noise(one, other)).parted
-    assert parted is not None and parted.code == "forward"
-    assert any("allow_tf32" in each for each in parted.evidence) is is_named
+    divergence = compare_trainings(one, other, expected_noise(one, other)).divergence
+    assert divergence is not None and divergence.code == "forward"
+    assert any("allow_tf32" in each for each in divergence.evidence) is is_named

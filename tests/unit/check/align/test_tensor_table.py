@@ -46,4 +46,4 @@ def test_page_of_dumps_without_losses_hides_the_curves(tmp_path: Path) -> None:
     one = read_training_record(_side(tmp_path / "a", {"first": 1.0}))
     comparison = compare_trainings(one, one, expected_noise(one, one))
     write_report(tmp_path / "a.html", comparison, one, one)
-    assert comparison.parted is None and "<div hidden>" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert comparison.divergence is None and "<div hidden>" in (tmp_path / "a.html").read_text(encoding="utf-8")

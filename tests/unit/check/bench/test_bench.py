@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.check.profile.traces import op, step, write
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Cell, CellResult, Repeat, cells_of
+from ascendtune.check.bench.cells import COMPARISONS, RECIPE_STRATEGY, Cell, CellResult, Repeat, cells_of
 from ascendtune.check.bench.judge import insignificant_differences, lost_time, shortfalls, speedup_rows
 from ascendtune.check.bench.measure import DeviceSamples, read_repeat
 from ascendtune.check.bench.picture import draw
@@ -60,8 +60,8 @@ def test_a_number_of_devices_that_does_not_divide_the_global_batch_is_left_out_o
 
 def test_speedup_and_efficiency_compare_with_the_fewest_devices_of_the_same_comparison() -> None:
     results = [
-        result(Cell(AS_ASKED, 1, 1, 1), 100.0, 90.0, 110.0),
-        result(Cell(AS_ASKED, 1, 1, 8), 200.0),
+        result(Cell(RECIPE_STRATEGY, 1, 1, 1), 100.0, 90.0, 110.0),
+        result(Cell(RECIPE_STRATEGY, 1, 1, 8), 200.0),
         result(Cell("ddp", 8, 1, 1), 600.0, memory=48 << 30, used=0.9),
         result(Cell("fsdp", 8, 1, 1), 400.0),
     ]
@@ -78,7 +78,7 @@ def test_speedup_and_efficiency_compare_with_the_fewest_devices_of_the_same_comp
 
 def test_a_difference_within_the_spread_of_the_repeats_is_doubted() -> None:
     results = [
-        result(Cell(AS_ASKED, 1, 1, 1), 100.0, 90.0, 110.0),
+        result(Cell(RECIPE_STRATEGY, 1, 1, 1), 100.0, 90.0, 110.0),
         result(Cell("ddp", 2, 1, 1), 105.0, 104.0, 106.0),
         result(Cell("fsdp", 2, 1, 1), 180.0, 179.0, 181.0),
         result(Cell("ddp", 4, 1, 1), 300.0, 250.0, 320.0),
@@ -91,7 +91,7 @@ def test_a_difference_within_the_spread_of_the_repeats_is_doubted() -> None:
     assert "fsdp-4x1x1 and ddp-4x1x1 differ by 3.3%" in weak[1]
     assert (
         insignificant_differences(
-            speedup_rows([result(Cell(AS_ASKED, 1, 1, 1), 100.0), result(Cell("ddp", 2, 1, 1), 101.0)], None)
+            speedup_rows([result(Cell(RECIPE_STRATEGY, 1, 1, 1), 100.0), result(Cell("ddp", 2, 1, 1), 101.0)], None)
         )
         == []
     )
@@ -99,7 +99,7 @@ def test_a_difference_within_the_spread_of_the_repeats_is_doubted() -> None:
 
 def test_a_strategy_is_not_compared_with_another_one_where_one_device_failed() -> None:
     results = [
-        result(Cell(AS_ASKED, 1, 1, 1)),
+        result(Cell(RECIPE_STRATEGY, 1, 1, 1)),
         result(Cell("ddp", 2, 1, 1)),
         result(Cell("fsdp", 2, 1, 1), 100.0),
         result(Cell("ddp", 4, 1, 1), 150.0),
@@ -123,7 +123,7 @@ def test_lost_time_is_the_device_time_that_a_token_takes_more(tmp_path: Path) ->
 
 
 def test_the_worst_efficiency_is_explained_by_its_profile(tmp_path: Path) -> None:
-    one, two = result(Cell(AS_ASKED, 1, 1, 1), 1000.0), result(Cell(AS_ASKED, 2, 1, 1), 1000.0)
+    one, two = result(Cell(RECIPE_STRATEGY, 1, 1, 1), 1000.0), result(Cell(RECIPE_STRATEGY, 2, 1, 1), 1000.0)
     profiles = {
         1: [profile_of(tmp_path / "one", 100, 0, tokens=100, ranks=1)],
         2: [profile_of(tmp_path / "two", 200, 100, tokens=200, ranks=2)],
@@ -139,7 +139,7 @@ def test_the_worst_efficiency_is_explained_by_its_profile(tmp_path: Path) -> Non
 
 
 def test_memory_and_utilisation_have_targets_on_a_device_only() -> None:
-    results = [result(Cell(AS_ASKED, 1, 1, 1), 10.0, memory=40 << 30, used=0.5)]
+    results = [result(Cell(RECIPE_STRATEGY, 1, 1, 1), 10.0, memory=40 << 30, used=0.5)]
     rows = speedup_rows(results, 100 << 30)
     short = shortfalls(rows, no_profile, on_host=False, cores=8)
     assert [(each.measure, each.value) for each in short] == [("memory", 0.4), ("utilisation", 0.5)]
@@ -147,7 +147,7 @@ def test_memory_and_utilisation_have_targets_on_a_device_only() -> None:
 
 
 def test_markdown_escapes_names_of_others_and_leaves_out_unknown_columns() -> None:
-    rows = speedup_rows([result(Cell(AS_ASKED, 1, 1, 1), 10.0), result(Cell(AS_ASKED, 2, 1, 1))], None)
+    rows = speedup_rows([result(Cell(RECIPE_STRATEGY, 1, 1, 1), 10.0), result(Cell(RECIPE_STRATEGY, 2, 1, 1))], None)
     text = as_markdown(SETTING, rows, [], ["a note"])
     assert "# a\\|b on Ascend 910B3" in text and "\\<b>" in text
     heads = next(line for line in text.splitlines() if line.startswith("| devices"))
@@ -218,7 +218,7 @@ def test_samples_are_taken_while_measured_steps_run(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_picture_is_an_svg_with_a_line_for_each_strategy(tmp_path: Path) -> None:
     results = [
-        result(Cell(AS_ASKED, 1, 1, 1), 100.0, 110.0),
+        result(Cell(RECIPE_STRATEGY, 1, 1, 1), 100.0, 110.0),
         result(Cell("ddp", 2, 1, 1), 180.0),
         result(Cell("fsdp", 2, 1, 1), 150.0),
     ]

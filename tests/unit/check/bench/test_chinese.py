@@ -11,7 +11,7 @@ from tests.unit.check.bench.test_bench import SETTING, no_profile, result
 
 from ascendtune.check.bench import language as bench_language
 from ascendtune.check.bench import show
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Cell, cells_of
+from ascendtune.check.bench.cells import COMPARISONS, RECIPE_STRATEGY, Cell, cells_of
 from ascendtune.check.bench.judge import shortfalls, speedup_rows
 from ascendtune.check.bench.picture import draw
 from ascendtune.check.bench.show import METHOD, as_markdown, table_of
@@ -21,7 +21,7 @@ from ascendtune.core import language
 _ROOM = Path(bench_language.__file__).parent
 _NAMES = re.compile(r"\{(\w+)")
 RESULTS = [
-    result(Cell(AS_ASKED, 1, 1, 1), 100.0, 90.0, memory=40 << 30, used=0.5),
+    result(Cell(RECIPE_STRATEGY, 1, 1, 1), 100.0, 90.0, memory=40 << 30, used=0.5),
     result(Cell("ddp", 2, 1, 1), 110.0, memory=60 << 30, used=0.9),
     result(Cell("fsdp", 2, 1, 1)),
 ]

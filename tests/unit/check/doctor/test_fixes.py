@@ -19,7 +19,7 @@ from ascendtune.check.doctor import fixes
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.fixes import FixPlan, plan_fixes
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.cli.doctor import carry_out
+from ascendtune.cli.doctor import apply_fixes
 from ascendtune.core.directories import building_of, lock_of
 from ascendtune.core.locks import file_lock
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_removed_is_not_told_as_done(lay: Lay, monkeypatch: pytes
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("os.rmdir", forbidden)
-    assert carry_out(planned) == []
+    assert apply_fixes(planned) == []
 
 
 def test_directory_below_a_file_is_not_offered(lay: Lay, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.doctor.requirements import advice_for, seen_pair, supported_ranges
+from ascendtune.check.doctor.requirements import advice_for, supported_ranges, user_of_working_pair
 from ascendtune.machine.compatibility import wheels
 
 Lay = Callable[..., Outside]
@@ -100,7 +100,7 @@ def test_pair_that_was_seen_working_is_ok_and_says_so(lay: Lay, torch_npu: str, 
     outside = lay(replace(HEALTHY, packages=packages, cann=(Cann(cann),), driver="25.5.0"))
     (found,) = examine(outside, ["versions"]).findings
     assert found.status == "ok" and f"vllm-ascend {user} is published for this pair" in found.measured
-    assert seen_pair(torch_npu, "8.0.0") is None
+    assert user_of_working_pair(torch_npu, "8.0.0") is None
 
 
 def test_driver_that_was_seen_working_with_a_newer_cann_is_no_warning(lay: Lay) -> None:

@@ -426,7 +426,7 @@ def test_unique_names_of_gpus_are_looked_up(lay: Lay, value: str, status: str, r
     node = Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"})
     outside = lay(node, CUDA_VISIBLE_DEVICES=value)
     gpus = tuple(Accelerator("cuda", logical_id=n, uuid=uuid) for n, uuid in enumerate(("GPU-0a1b", "GPU-1c2d")))
-    outside.ask_gpus = lambda: (gpus, "580.65.06", ())
+    outside.query_gpus = lambda: (gpus, "580.65.06", ())
     (found,) = _answers(outside, "visible_devices")
     assert (found.status, found.remedy) == (status, remedy)
 
@@ -434,7 +434,7 @@ def test_unique_names_of_gpus_are_looked_up(lay: Lay, value: str, status: str, r
 def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
     outside = lay(Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"}))
     gpu = Accelerator("cuda", phy_id=0, name="NVIDIA H100", memory_used_bytes=GIB, memory_total_bytes=80 * GIB)
-    outside.ask_gpus = lambda: ((gpu,), driver, ())
+    outside.query_gpus = lambda: ((gpu,), driver, ())
     (outside.root / "site/torch/version.py").write_text(f"cuda: Optional[str] = {cuda}\n")
     return outside
 

@@ -23,7 +23,7 @@ from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.exit_cause import CauseKind, exit_cause
 from ascendtune.core.files import write_json
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import RankHeartbeat
 from ascendtune.job.record import Job
 from ascendtune.job.registry import close, register
 from ascendtune.job.spec import JobSpec
@@ -392,7 +392,7 @@ def test_plogs_of_a_run_are_read_where_cann_failed(
     os.utime(place / "plog-77_20240101000000.log", (1, 1))
     (place / "plog-78_20250723034757.log").write_text("EI9999: Inner Error!\n")
     job = register(JobSpec(("program",), run.path, nproc=1, kind="npu"), ["train"], watched=True)
-    beat = Beat(0, "step", 7, 1.0, 1, 77, 1, "node1", "boot", "4026531836")
+    beat = RankHeartbeat(0, "step", 7, 1.0, 1, 77, 1, "node1", "boot", "4026531836")
     write_json(run.heartbeats / "rank_0.json", asdict(beat))
     (run.logs / "launcher.log").write_text("")
     (run.logs / "rank_0.log").write_text(said)

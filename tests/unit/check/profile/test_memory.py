@@ -122,7 +122,7 @@ def of_a_device(reserved: int) -> list[Event]:
 def test_the_allocator_of_an_accelerator_tells_what_was_there_before(tmp_path: Path) -> None:
     memory = read(tmp_path, of_a_device(700), held_bytes={"weights": 300 * _MIB}).memory
     assert memory is not None
-    assert memory.held == {"weights": 300 * _MIB, "other": 200 * _MIB}
+    assert memory.initial == {"weights": 300 * _MIB, "other": 200 * _MIB}
     assert (memory.peak_bytes, memory.allocated, memory.reserved) == (600 * _MIB, 600 * _MIB, 700 * _MIB)
     assert memory.unused() == 100 * _MIB
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ascendtune.cli.quickstart.skill import ASKED, Skill, answer, count_right
+from ascendtune.cli.quickstart.skill import PROMPT_PREFIX, Skill, answer, count_right
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
 
@@ -13,7 +13,7 @@ def test_no_question_is_in_the_training_rows(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     asked, trained = (
         {
-            turn["content"].removeprefix(ASKED): following["content"]
+            turn["content"].removeprefix(PROMPT_PREFIX): following["content"]
             for row in read_rows(DatasetSpec(path=str(tmp_path / name)))
             for turn, following in zip(row.values["messages"][::2], row.values["messages"][1::2], strict=True)
         }

@@ -79,7 +79,7 @@ def test_rows_about_pictures_are_bad_rows(question: str, column: str, value: obj
 
 def test_text_gives_way_to_any_format_that_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     new: Any = ModuleType("a_new_format")
-    new.GIVES, new.WORDS, new.convert = ("conversations",), ("asked", "said"), Conversation
+    new.TASKS, new.WORDS, new.convert = ("conversations",), ("asked", "said"), Conversation
     new.matches = {"asked", "said"}.issubset
     monkeypatch.setitem(sys.modules, "a_new_format", new)
     monkeypatch.setitem(FORMATS, "new", "a_new_format")

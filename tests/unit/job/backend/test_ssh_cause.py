@@ -43,7 +43,7 @@ def ending_of(run: RunDir, messages: list[dict[str, Any]], told: set[str] | None
     watched._told |= told or set()
     while not inbox.empty():
         watched._listen()
-    return watched.until_the_end()
+    return watched.wait_for_exit()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.job.hang.stacks import Frame, is_in_collective, main_thread, may_wait_for_others, telling_frame
+from ascendtune.job.hang.stacks import Frame, is_in_collective, main_thread, may_wait_for_others, relevant_frame
 
 OF_FAULTHANDLER = """\
 Thread 0x00007f3b2d7fa6c0 (most recent call first):
@@ -43,16 +43,16 @@ def test_py_spys_main_thread_is_named() -> None:
     "text", ["", "Error: Permission Denied (os error 1)\n", "Thread 0x1 (most recent call first):\n"]
 )
 def test_a_text_without_frames_has_none(text: str) -> None:
-    assert main_thread(text) == () and telling_frame(()) is None
+    assert main_thread(text) == () and relevant_frame(()) is None
 
 
 def test_the_telling_frame_is_ours_or_a_librarys() -> None:
     assert (
-        str(telling_frame(main_thread(OF_FAULTHANDLER))) == "all_reduce at torch/distributed/distributed_c10d.py:3099"
+        str(relevant_frame(main_thread(OF_FAULTHANDLER))) == "all_reduce at torch/distributed/distributed_c10d.py:3099"
     )
-    assert str(telling_frame(main_thread(OF_PY_SPY))) == "make at ascendtune/train/batch.py:70"
+    assert str(relevant_frame(main_thread(OF_PY_SPY))) == "make at ascendtune/train/batch.py:70"
     assert (
-        str(telling_frame((Frame("/usr/lib/python3.11/threading.py", 5, "wait"),)))
+        str(relevant_frame((Frame("/usr/lib/python3.11/threading.py", 5, "wait"),)))
         == "wait at python3.11/threading.py:5"
     )
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ascendtune.job.hang.hang_report import HangReport, ranks
-from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import RankHeartbeat
 from ascendtune.job.hang.stacks import Frame, RankStack
 
 REDUCE = Frame("/x/torch/distributed/distributed_c10d.py", 3099, "all_reduce")
@@ -12,7 +12,7 @@ MAKE = Frame("/x/src/ascendtune/train/batch.py", 70, "make")
 
 
 def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, stopped: bool = False) -> RankStack:
-    beat = Beat(
+    beat = RankHeartbeat(
         rank,
         phase,
         12,
@@ -28,7 +28,7 @@ def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, st
     return RankStack(beat, silent, frames, source, stopped, Path(f"rank_{rank}.txt"))
 
 
-def verdict(*stacks: RankStack, elsewhere: tuple[Beat, ...] = ()) -> HangReport:
+def verdict(*stacks: RankStack, elsewhere: tuple[RankHeartbeat, ...] = ()) -> HangReport:
     return HangReport((*(each.beat for each in stacks), *elsewhere), stacks, Path("log/stacks_1"))
 
 
@@ -67,7 +67,9 @@ def test_a_stopped_rank_is_odd_and_needs_no_stack() -> None:
 
 
 def test_ranks_of_other_machines_are_named_with_their_host() -> None:
-    far = Beat(2, "start", 0, 5.0, attempt=1, pid=7, start_ticks=5, host="there", boot_id="boot", pid_namespace="pid")
+    far = RankHeartbeat(
+        2, "start", 0, 5.0, attempt=1, pid=7, start_ticks=5, host="there", boot_id="boot", pid_namespace="pid"
+    )
     said = verdict(stack(0, "backward", REDUCE), stack(1, "backward", REDUCE), elsewhere=(far,))
     assert said.odd == (2,) and "rank 2 on there: start, before the first step" in said.lines()
 

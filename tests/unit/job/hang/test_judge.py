@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import RankHeartbeat
 from ascendtune.job.hang.judge import Hang, Judge, Limits, odd_ranks
 
 LIMITS = Limits()
 
 
-def beat(rank: int = 0, phase: str = "forward", step: int = 9, at: float = 1000.0) -> Beat:
-    return Beat(
+def beat(rank: int = 0, phase: str = "forward", step: int = 9, at: float = 1000.0) -> RankHeartbeat:
+    return RankHeartbeat(
         rank,
         phase,
         step,
@@ -35,7 +35,7 @@ def trained(judge: Judge, *, steps: int = 20, seconds: float = 1.0, ranks: Seque
     return steps * seconds
 
 
-def looked(judge: Judge, now: float, *beats: Beat) -> Hang | None:
+def looked(judge: Judge, now: float, *beats: RankHeartbeat) -> Hang | None:
     return judge.look(beats, now)
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.procfs import boot_id, catches, pid_namespace, stat_of
+from ascendtune.core.procfs import boot_id, has_signal_handler, pid_namespace, stat_of
 from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder, stacks
 from ascendtune.job.hang.heartbeat import beats_of, newest_beats
@@ -98,7 +98,7 @@ def test_worker_that_keeps_the_interpreters_lock_is_read_without_it(run: RunDir,
 
 @pytest.mark.parametrize("worker", ["deaf"], indirect=True)
 def test_a_process_that_the_signal_would_end_is_not_sent_it(run: RunDir, worker: int) -> None:
-    assert not catches(worker, STACKS_SIGNAL) and not catches(worker, FORCED_STACKS_SIGNAL)
+    assert not has_signal_handler(worker, STACKS_SIGNAL) and not has_signal_handler(worker, FORCED_STACKS_SIGNAL)
     _, stack = _collect(run)
     assert stack.frames == () and "does not answer to SIGUSR1" in stack.source
     assert stat_of(worker) is not None

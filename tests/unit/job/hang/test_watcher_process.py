@@ -18,7 +18,7 @@ _BECOME = """
 import os, sys
 from ascendtune.core import process
 watcher = (sys.executable, "-m", "ascendtune.job.hang.watcher_process", str(os.getpid()), sys.argv[1])
-process.start_beside(watcher, os.environ)
+process.start_detached_child(watcher, os.environ)
 process.replace(["/bin/sleep", "60"], os.environ)
 """
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ascendtune.job.nodes.cluster_spec import TargetHost
-from ascendtune.job.nodes.connection import module_on, portable, why_ended
+from ascendtune.job.nodes.connection import module_on, portable_environment, why_ended
 
 
 def test_variables_of_this_machine_are_not_forwarded() -> None:
@@ -16,7 +16,7 @@ def test_variables_of_this_machine_are_not_forwarded() -> None:
         "DISPLAY": ":0",
     }
     theirs = {"LD_LIBRARY_PATH": "/usr/local/Ascend/lib", "HCCL_BUFFSIZE": "400", "HF_TOKEN": "s", "HOMEBREW": "1"}
-    assert portable(mine | theirs) == theirs
+    assert portable_environment(mine | theirs) == theirs
 
 
 def test_ssh_command_line_holds_no_environment_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def test_upstream_is_merged_on_a_branch_of_its_own_and_main_stays(world: Path) -
     main = git(work, "rev-parse", "main")
     news = commit(world / "upstream", c="new\n")
     merged = GitCheckout.find(work).sync_upstream(str(world / "upstream"))
-    assert (merged.branch, merged.was_at, merged.commits) == ("sync/upstream-main", "main", 1)
+    assert (merged.branch, merged.previous_checkout, merged.commits) == ("sync/upstream-main", "main", 1)
     assert git(work, "rev-parse", "main") == main and git(work, "remote", "get-url", "upstream")
     assert git(work, "merge-base", "--is-ancestor", news, "HEAD") == ""
     assert git(world / "origin", "rev-parse", "main") == main, "nothing is pushed"
@@ -105,7 +105,7 @@ def test_detached_head_is_named_and_can_be_returned_to(world: Path) -> None:
     git(work, "checkout", "-q", "--detach", "HEAD~1")
     commit(world / "upstream", c="new\n")
     merged = GitCheckout.find(work).sync_upstream(str(world / "upstream"))
-    assert merged.was_at == git(work, "rev-parse", "--short", "main~1") and merged.commits == 1
+    assert merged.previous_checkout == git(work, "rev-parse", "--short", "main~1") and merged.commits == 1
 
 
 def test_upstream_whose_address_was_wrong_can_be_given_again(world: Path) -> None:
@@ -139,11 +139,11 @@ def test_pull_request_is_merged_on_a_branch_of_its_own(world: Path, ref: str) ->
     git(work, "checkout", "-q", "main")
     git(work, "branch", "-D", "feature")
     merged = GitCheckout.find(work).merge_pull_request(7)
-    assert (merged.branch, merged.was_at, merged.commits) == ("merge/pr-7", "main", 1)
+    assert (merged.branch, merged.previous_checkout, merged.commits) == ("merge/pr-7", "main", 1)
     assert git(work, "rev-parse", "HEAD^2") == head
     assert GitCheckout.find(work).merge_pull_request(7).commits == 0
     git(work, "checkout", "-q", "main")
-    assert GitCheckout.find(work).merge_pull_request(7).was_at == "main"
+    assert GitCheckout.find(work).merge_pull_request(7).previous_checkout == "main"
     assert "merge/pr-7" not in git(origin, "branch")
     with pytest.raises(AscendtuneError) as caught:
         GitCheckout.find(work).merge_pull_request(8)
@@ -276,7 +276,7 @@ def test_tags_named_like_branches_do_not_change_what_is_merged(world: Path) -> N
         git(work, "tag", name, "HEAD~1")
     news = commit(world / "upstream", c="new\n")
     merged = GitCheckout.find(work).sync_upstream(str(world / "upstream"))
-    assert (merged.branch, merged.was_at, merged.commits) == ("sync/upstream-main", "main", 1)
+    assert (merged.branch, merged.previous_checkout, merged.commits) == ("sync/upstream-main", "main", 1)
     assert git(work, "merge-base", "--is-ancestor", news, "HEAD") == "" and (work / "mine.txt").exists()
     assert GitCheckout.find(work).sync_upstream().commits == 0
 

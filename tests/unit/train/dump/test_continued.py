@@ -81,7 +81,7 @@ def test_resumed_training_goes_on_with_its_recording(tmp_path: Path, whole: Path
     assert json.loads((parts / "recorded.json").read_text())["resumed_at"] == [4]
     sides = read_training_record(whole), read_training_record(parts)
     comparison = compare_trainings(*sides, expected_noise(*sides))
-    assert comparison.parted is None and len(comparison.pair.steps) == STEPS
+    assert comparison.divergence is None and len(comparison.pair.steps) == STEPS
 
 
 def test_steps_after_the_checkpoint_are_recorded_again(

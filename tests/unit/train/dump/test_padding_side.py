@@ -46,7 +46,7 @@ def compared(reference: Path, candidate: Path) -> TrainingComparison:
 def test_rows_padded_on_the_left_are_aligned_with_a_warning(tmp_path: Path) -> None:
     right, left = (recorded(tmp_path / str(is_left), is_left=is_left) for is_left in (False, True))
     found = compared(right, left)
-    assert found.parted is None and {"backward", "update"} <= found.dumps.agreeing
+    assert found.divergence is None and {"backward", "update"} <= found.dumps.agreeing
     warned = [each for each in found.findings if each.status not in ("ok", "unknown")]
     assert [(each.code, each.status) for each in warned] == [("data", "warning")]
     assert warned[0].measured.endswith("padded on another side")
@@ -61,4 +61,4 @@ def test_rows_padded_on_the_left_are_aligned_with_a_warning(tmp_path: Path) -> N
 def test_other_rows_padded_on_the_left_are_other_data(tmp_path: Path) -> None:
     right = recorded(tmp_path / "right", is_left=False)
     found = compared(right, recorded(tmp_path / "left", is_left=True, seed=1))
-    assert found.parted is not None and found.parted.code == "data"
+    assert found.divergence is not None and found.divergence.code == "data"

@@ -398,12 +398,12 @@ def test_weights_that_change_between_two_steps_are_named(tmp_path: Path) -> None
                         model.down.weight.mul_(factor)
         sides.append(read_training_record(tmp_path / name))
     found = compare_trainings(*sides, expected_noise(*sides))
-    assert found.parted is not None and found.dumps.place is not None
+    assert found.divergence is not None and found.dumps.place is not None
     place = found.dumps.place
     assert (place.stage, place.step, place.module) == ("update", 3, "down.weight")
-    assert found.parted.remedy is not None and "between the last update" in found.parted.remedy
+    assert found.divergence.remedy is not None and "between the last update" in found.divergence.remedy
     same = compare_trainings(sides[1], sides[1], expected_noise(sides[1], sides[1]))
-    assert same.parted is None
+    assert same.divergence is None
 
 
 def adversaries(models: dict[str, nn.Module], order: str, *, set_to_none: bool, is_detached: bool) -> dict[str, Any]:
