@@ -69,6 +69,8 @@ def test_translated_entries_have_the_sentences_of_the_english_ones() -> None:
         entry = by_id[name]
         assert len(words.causes) == len(entry.causes), name
         assert len(words.remedies) == len(entry.remedies), name
+        for english, translated in zip(entry.remedies, words.remedies, strict=True):
+            assert set(_NAMES.findall(english)) == set(_NAMES.findall(translated)), name
         assert (
             set(re.findall(r"\{(\w+)\}", " ".join((words.what, *words.causes, *words.remedies)))) <= entry.captured
         ), name
