@@ -126,7 +126,7 @@ def test_a_turn_may_end_with_text_that_is_no_token(taught: Path, tmp_path: Path)
 
 
 def test_a_conversation_longer_than_the_context_is_refused(engine: Engine) -> None:
-    with pytest.raises(InputError, match="context holds 512") as caught:
+    with pytest.raises(InputError, match="context has 512") as caught:
         engine.generate([asked("word " * 600)])
     assert caught.value.code == "prompt-too-long"
 

@@ -152,7 +152,7 @@ _WHILE_LOADING: dict[str, tuple[Change, str]] = {
         rename("q_proj", "query"),
         "missing from the files: model.layers.0.self_attn.q_proj|which the base does not have",
     ),
-    "other width": (configure(intermediate_size=170), r"another shape .*\[64, 176\] in the files and \[64, 170\]"),
+    "other width": (configure(intermediate_size=170), r"other shapes .*\[64, 176\] in the files and \[64, 170\]"),
     "reward model": (add(**{"score.weight": torch.zeros(1, 64)}), "have no place .*score.weight"),
 }
 

@@ -124,7 +124,7 @@ def test_a_size_that_does_not_divide_becomes_the_nearest(
     tuned = apply_tuner(load(tiny_model), recipe(method=oft(block_size=10)).method)
     layer = tuned.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
     assert layer.oft_block_size["default"] == 8
-    assert "method.oft.block_size: 10 does not divide 64 inputs: blocks of 8 are taken there" in caplog.text
+    assert "method.oft.block_size: 10 does not divide 64 inputs: blocks of 8 are used there" in caplog.text
 
 
 @pytest.mark.parametrize(

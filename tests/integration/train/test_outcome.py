@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -384,15 +387,27 @@ def test_failure_right_after_the_ranks_met_ends_the_attempt_that_the_main_rank_b
     assert begun["device"] and begun["state"] == record["state"] == "failed"
 
 
+def _read(screen: int) -> bytes:
+    """The next characters of a terminal; none when its other end is closed."""
+    with suppress(OSError):
+        return os.read(screen, 65536)
+    return b""
+
+
 def test_a_terminal_shows_what_a_start_waits_for(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     screen, terminal = os.openpty()
     monkeypatch.setattr(progress_bar, "_SILENT_SECONDS", 0)
     monkeypatch.setattr(progress_bar, "_REFRESH_SECONDS", 0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
+    parts: list[bytes] = []
+    # A terminal holds a few thousand characters: more would block the training.
+    reader = threading.Thread(target=lambda: parts.extend(iter(partial(_read, screen), b"")))
+    reader.start()
     with os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         train(optim={"max_steps": 1})
-        shown = os.read(screen, 65536).decode()
+    reader.join()
     os.close(screen)
+    shown = b"".join(parts).decode()
     assert shown.index("loading the model") < shown.index("step 1/1") < shown.index("drawing the loss")

@@ -199,4 +199,4 @@ def test_command_without_a_script_and_a_used_directory_are_refused(tmp_path: Pat
     (tmp_path / "recorded").mkdir()
     (tmp_path / "recorded" / "recorded.json").write_text("{}")
     exit_code, said = code("--", sys.executable, "train.py")
-    assert exit_code == 2 and "holds a recording" in said
+    assert exit_code == 2 and "contains a recording" in said

@@ -32,6 +32,9 @@ _LONGEST_SENTENCE = 120
 _LEAST_NEW_WORDS = 2
 """Words of a message that its entry lacks, from which on the headline quotes the message."""
 _WORD = re.compile(r"[a-z_]{3,}|\d+")
+_IS_RECORD = re.compile(r"\{\"|\w+=\S+ \w+=")
+_IN_FIELD = re.compile(r"\"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )(?P<message>[^\"\\]{10,})\"")
+"""The error in one field of a log line that consists of fields: JSON, or NAME=VALUE."""
 _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
 _OTHER_TEXT = re.compile(
     r"(?<=[\w)\]'\"])\s*(?=[^\x00-\x7f]{2})|\s+(?=[{\[][^]}]{60}|\S{40}|[\w.]*(?:Error|Exception): )"
@@ -144,7 +147,10 @@ def _own_sentence(event: Event) -> str:
     """First sentence of a message, for a headline; empty if it is long or continues on another line."""
     if event.trace is not None and not event.trace.type:
         return ""
-    message = ENDED.sub("", _TIME.sub("", without_stamp(message_of(event)), count=1), count=1)
+    message = message_of(event)
+    if (quoted := _IN_FIELD.search(message)) is not None and _IS_RECORD.match(message):
+        message = quoted["message"]
+    message = ENDED.sub("", _TIME.sub("", without_stamp(message), count=1), count=1)
     sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
     sentence = sentence.rstrip(".!")
     if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:
