@@ -17,7 +17,7 @@ from ascendtune.cli.options import AsJson, LanguageOption, Yes
 from ascendtune.cli.terminal import in_language, print_findings, print_json, table
 from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.core.suggest import known_names
-from ascendtune.core.units import count_of, format_bytes
+from ascendtune.core.units import format_bytes
 
 if TYPE_CHECKING:
     from ascendtune.check.finding import Finding
@@ -164,11 +164,14 @@ def _repair(repairs: list[tuple[str, ...]]) -> None:
 
 def _print_findings(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
     """Print the findings of `look`, in the language of the user; returns the exit code."""
+    from ascendtune.check.doctor.language import say
     from ascendtune.check.finding import exit_code
 
     with in_language(lang, as_json=as_json):
         findings = look()
         wrong = sum(each.status in ("failure", "warning") for each in findings)
-        headline = f"{count_of(wrong, 'problem')} found" if wrong else "no problem found"
+        headline = say("no problem found")
+        if wrong:
+            headline = say("1 problem found" if wrong == 1 else "{count} problems found", count=wrong)
         print_findings(headline, findings, as_json=as_json)
     return exit_code(findings)

@@ -33,7 +33,7 @@ _HAN = re.compile("[\u4e00-\u9fff]")
 
 
 def _said() -> Iterator[str]:
-    for path in (*sorted(_ROOM.glob("*.py")), _CLI / "doctor.py", _CLI / "env.py"):
+    for path in (*sorted(_ROOM.glob("*.py")), *(_CLI / f"{each}.py" for each in ("doctor", "env", "env_machine"))):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
                 strings = (each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant))
