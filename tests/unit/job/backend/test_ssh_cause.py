@@ -40,7 +40,7 @@ def ending_of(run: RunDir, messages: list[dict[str, Any]], told: set[str] | None
     gathered: Any = SimpleNamespace(nodes=nodes)
     asked: Any = SimpleNamespace(first=None, signals=[])
     watched = _Run(spec, gathered, inbox, asked, SimpleNamespace(), 60.0)  # type: ignore[arg-type]
-    watched._told |= told or set()
+    watched._sent |= told or set()
     while not inbox.empty():
         watched._listen()
     return watched.wait_for_exit()
