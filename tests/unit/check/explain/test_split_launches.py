@@ -212,6 +212,10 @@ def test_code_below_frames_of_equal_length_is_not_a_broken_line(explained: Expla
         ("段错误（核心已转储）\n", "sigsegv"),
         ("moon.sh: 第 7 行： 777 已杀死               python tide.py\n", "killed"),
         ("moon.cpp:7:10: 致命错误：acl/acl.h：没有那个文件或目录\n", "cann-header-missing"),
+        (
+            "/opt/moon/libtide.so: 无法添加符号: 文件格式错误\ncollect2: error: ld returned 1 exit status\n",
+            "library-of-another-architecture",
+        ),
         ("找不到命令时请先激活环境\nstep 7 loss 7.0\n", None),
         ("模型回答：段错误是一种程序错误\nstep 7 loss 7.0\n", None),
     ],

@@ -51,12 +51,13 @@ _MESSAGES = {
     "Argument list too long": ("参数列表过长", "引數列項目過長"),
     "Read-only file system": ("只读文件系统", "唯讀的檔案系統"),
     "Exec format error": ("可执行文件格式错误", "可執行檔格式錯誤"),
+    "file in wrong format": ("文件格式错误",),
     "Resource temporarily unavailable": ("资源暂时不可用", "資源暫時無法取得"),
     "Input/output error": ("输入/输出错误", "輸入/輸出錯誤"),
     "Name or service not known": ("未知的名称或服务", "名稱或服務未知"),
     "Temporary failure in name resolution": ("域名解析暂时失败", "解析名稱時發生暫時性錯誤"),
 }
-"""From the message catalogues of bash 5.2 and glibc 2.36; at the end of a line, after a colon."""
+"""From the message catalogues of bash 5.2, glibc 2.36 and binutils 2.40; at the end of a line, after a colon."""
 _SIGNALS = {
     "Segmentation fault": ("段错误", "程式記憶體區段錯誤", "Speicherzugriffsfehler", "Erreur de segmentation"),
     "Killed": ("已杀死", "强制结束", "強制結束", "Getötet", "Processus arrêté"),
@@ -69,6 +70,7 @@ _PARTS = {
     "cannot open shared object file": ("无法打开共享对象文件", "无法打开共享目标文件", "無法開啟共用物件"),
     "error while loading shared libraries": ("载入共享库时出错", "載入共用函式庫時發生錯誤"),
     "bad interpreter": ("解释器错误",),
+    "error adding symbols": ("无法添加符号", "添加符号时出错"),
     "Unable to locate package": ("无法定位软件包", "找不到套件"),
 }
 _ENGLISH = {
