@@ -186,7 +186,7 @@ def test_what_the_log_lists_is_not_asked_for_again(explained: Explained, log: st
         ({"pytorch==0.7.1": "0.1.2, 1.0.2"}, "pip-pytorch-placeholder"),
         ({"pytorch==0.7.1": "0.1.2, 1.0.2", "torch==0.7.1": "0.1.2, 0.1.2.post1, 1.7.0"}, "pip-only-newer-versions"),
         ({"pytorch-tide==0.7.1": "0.1.2, 0.7.0"}, "pip-other-versions"),
-        ({"tide==1.5.1": "1.4.0, 1.7.0, 1.7.1"}, "pip-only-newer-versions"),
+        ({"tide==1.5.1": "0.4.0, 1.7.0, 1.7.1"}, "pip-only-newer-versions"),
         ({"tide==1.5.1": "1.5.0, 1.7.0"}, "pip-other-versions"),
         ({"tide==1.5.1": "1.3.0, 1.4.0, 1.7.0"}, "pip-other-versions"),
         ({"tide==1.5.1": "1.4.0"}, "pip-other-versions"),

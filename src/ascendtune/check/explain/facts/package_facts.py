@@ -157,12 +157,12 @@ def _spelt(package: str) -> str:
 
 
 def _only_newer(version: str, offered: list[str]) -> list[str]:
-    """The releases that are newer than `version`, if hardly another one is offered: the sources of one much older
-    release fit every Python (torch 0.1.2). A build or a post-release of the same numbers is not newer.
+    """The releases that are newer than `version`, if hardly another one is offered: the sources of one release before
+    1.0 fit every Python (torch 0.1.2). A build or a post-release of the same numbers is not newer.
     """
     wanted = _numbers_of(version)
     older = {numbers for numbers in map(_numbers_of, offered) if numbers <= wanted}
-    is_gap = not older or (len(older) == 1 and max(older)[:2] < wanted[:2])
+    is_gap = not older or (len(older) == 1 and max(older)[0] == 0 and max(older)[:2] < wanted[:2])
     return [release for release in offered if _numbers_of(release) > wanted] if is_gap else []
 
 
