@@ -1,4 +1,4 @@
-"""How long attempts of run.json take, counted since boot: a clock may be set while a run trains."""
+"""Durations of a run's attempts, counted since boot: the clock may be set while a run trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascendtune.core.foreign_json import is_number
 
 
 def seconds_since(attempt: Mapping[str, Any]) -> float | None:
-    """Since an attempt began; None where only a clock tells that was set back meanwhile."""
+    """Seconds since the attempt began; None if only the clock's time is recorded and it lies in the future."""
     since_boot, began = attempt.get("monotonic"), attempt.get("started")
     if is_number(since_boot) and attempt.get("boot_id") == procfs.boot_id():
         return time.monotonic() - since_boot

@@ -1,4 +1,4 @@
-"""Directories besides run directories that ascendtune writes: where they are, and how entries are built in them."""
+"""Directories that ascendtune writes besides run directories: their places, and how entries are built in them."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class RankDump:
         tensors: in the order of execution.
         values: safetensors file with the whole tensors by `order`; None if only statistics were written.
         row_hashes: one for each row of token ids, in the order of the micro-batches; empty if not written.
-        row_begins: number of padding tokens before each of these rows; empty if there is no such padding.
+        row_begins: number of padding tokens before each of these rows; empty if no row has any.
     """
 
     path: Path

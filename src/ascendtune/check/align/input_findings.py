@@ -113,7 +113,7 @@ def _are_held_in_other_types(*sides: TrainingRecord) -> bool:
 
 
 def _only_in(name: str, parameters: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
-    """The parameters, of any shape, that the side `name` alone has, in a sentence; empty where there are none."""
+    """The parameters, of any shape, that the side `name` alone has, in a sentence; empty if there are none."""
     found = [each for each in parameters if each not in others]
     listed = ", ".join(found[:_SHOWN])
     return (say("only in {name} ({count:,}): {first}", name=name, count=len(found), first=listed),) if found else ()

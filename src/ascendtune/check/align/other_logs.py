@@ -112,7 +112,7 @@ def read_table(path: Path) -> Log:
 
 
 def _cell(text: str | None, decimal: str) -> float | None:
-    """The number in a cell, such as 1234.5, `1,234.5` or, with a decimal comma, `1.234,5`; None where it has none."""
+    """The number in a cell, such as 1234.5, `1,234.5` or, with a decimal comma, `1.234,5`; None if it has none."""
     try:
         if text and decimal in text:
             text = text.replace({",": ".", ".": ","}[decimal], "").replace(decimal, ".")

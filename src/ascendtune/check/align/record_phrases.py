@@ -73,7 +73,7 @@ def reduced_products() -> str:
 
 
 def to_record(sides: Sequence[TrainingRecord]) -> str | None:
-    """The remedy where one of `sides` is a log, which has losses alone; None where none is."""
+    """The remedy if one of `sides` is a log, which contains only losses; None if none is."""
     if not any(side.is_foreign and not side.run for side in sides):
         return None
     return say("record the other trainer: ascendtune align record -- COMMAND")

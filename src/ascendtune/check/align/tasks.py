@@ -99,7 +99,7 @@ def compare_tasks(
         reference, candidate: task -> metric -> scores, as `read_scores` returns them.
 
     Raises:
-        NoVerdict: there is no common task and metric, or no error is known.
+        NoVerdict: the sides have no task and metric in common, or the error of no score is known.
     """
     pairs = []
     for task in reference:

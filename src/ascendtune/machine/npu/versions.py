@@ -61,7 +61,7 @@ def ascend_homes(root: Path, env: Mapping[str, str]) -> list[Path]:
 
 
 def set_env_script(kit: Toolkit, kits: Sequence[Toolkit]) -> Path | None:
-    """The script that loads `kit`, one of the installed `kits`; None where it has none."""
+    """The script that loads `kit`, one of the installed `kits`; None if it has none."""
     return next((path for path in _scripts(kit, kits) if path.is_file()), None)
 
 

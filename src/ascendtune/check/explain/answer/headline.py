@@ -165,8 +165,8 @@ def _own_sentence(event: Event) -> str:
 
 
 def _beginning(sentence: str) -> str:
-    """Beginning of a very long sentence: up to another language, data or another message, or to the last clause that
-    fits; empty if there is no such place."""
+    """Beginning of a very long sentence, up to text of another kind (language, data, message) or to the last clause
+    that fits; empty if neither is found."""
     other = _OTHER_TEXT.search(sentence)
     ends = [match.start() for match in _CLAUSE_END.finditer(sentence[: _LONGEST_SENTENCE + 1])]
     ends = [other.start()] if other and other.start() <= _LONGEST_SENTENCE else ends

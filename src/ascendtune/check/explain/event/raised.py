@@ -121,8 +121,8 @@ def _passed(hits: list[Hit], said: str, trace: Trace) -> list[Hit]:
 def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
     """Whether the package of the entry may have raised the exception.
 
-    A short anchor may be in a message of any program: it counts only if the traceback contains the package, or there
-    is no traceback.
+    A short anchor may be in a message of any program: it counts only if the traceback contains the package, or
+    the log has no traceback.
     """
     family = hit.entry.family.removeprefix(RAISED)
     least = _OF_NATIVE if family in _NATIVE else _UNMISTAKABLE

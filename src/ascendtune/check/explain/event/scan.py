@@ -42,7 +42,7 @@ class Scan:
 
     Args:
         start: offset in bytes; line numbers count from the file's beginning.
-        earlier: files with the earlier parts, the oldest first; line numbers include theirs.
+        earlier: files with the earlier parts, the oldest first; line numbers count their lines, too.
     """
 
     def __init__(self, name: str, matcher: Matcher, start: int = 0, earlier: Sequence[str] = ()) -> None:

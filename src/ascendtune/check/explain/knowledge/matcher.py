@@ -263,7 +263,7 @@ def _chunk(parts: tuple[bytes, ...]) -> bytes:
 
 
 def _other(word: bytes, words: list[bytes]) -> bytes:
-    """The one of `words`, besides `word`, that is in the fewest lines; `word` itself if there is no other."""
+    """The rarest of the other `words`; `word` itself if it is the only one."""
     return max((each for each in words if each != word), key=_narrows, default=word)
 
 

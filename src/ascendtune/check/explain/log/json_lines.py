@@ -10,7 +10,7 @@ _PEEKED = 1 << 12
 _OF_STREAM = ("log", "textPayload", "MESSAGE", "line")
 """Fields with a line as the container wrote it."""
 _OF_LOGGER = ("message", "msg", "event")
-"""Fields that loggers of programs use as well; other fields of theirs contain the level."""
+"""Fields that loggers of programs use as well, which write the level to another field."""
 _FIELDS = re.compile(rb'"(?:%s)": ?"' % "|".join([*_OF_STREAM, *_OF_LOGGER]).encode())
 _OF_RECORD = {"level", "levelname", "severity", "exception", "exc_info", "stack_info", "record", "stack"}
 _OF_RECORD |= {"log.level", "error", "stack_trace", "stacktrace", "exc_text"}
