@@ -30,6 +30,8 @@ from ascendtune.recipe.changes import kind_of_loss
 
 _CAUSES = ("question", "data", "start")
 """Stages that compare the inputs of a training, not its results."""
+_HINTS = {"data": "failure", "start": "failure", "backward": "warning", "later": "warning"}
+"""Findings that the verdict names although no loss is beyond rounding, which may hide the effect of other inputs."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def compare_trainings(
     findings = with_dump_evidence(from_records, dumps)
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
-        hints = tuple(each for each in findings if each.status == "warning" and each.code in ("backward", "later"))
+        hints = tuple(each for each in findings if _HINTS.get(each.code) == each.status)
         return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
     divergence = next(each for each in findings if each.status == "failure")
     if place is not None and divergence.code not in _CAUSES:

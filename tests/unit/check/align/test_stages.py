@@ -48,6 +48,18 @@ def test_learning_rates_of_recorded_loops_part_too() -> None:
     assert compare_trainings(ours, other, expected_noise(ours, other)).divergence is None
 
 
+def test_other_inputs_whose_effect_rounding_hides_are_in_the_verdict() -> None:
+    one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 8)
+    apart = replace(other, curve=replace(other.curve, losses=other.curve.losses * (1 + 1e-9)))
+    rows = [replace(each, curve=replace(each.curve, batch_hashes=(each.name,) * 8)) for each in (one, apart)]
+    weights = [replace(each, start_weights={"parameters": {"head.weight": each.name}}) for each in (one, apart)]
+    for (first, second), told in ((rows, "holds other rows"), (weights, "1 of 1 parameters differ before")):
+        found = compare_trainings(first, second, expected_noise(first, second))
+        assert found.divergence is None
+        assert told in verdict(found, first, second)
+    assert verdict(compare_trainings(one, apart, expected_noise(one, apart)), one, apart).endswith("labelled tokens a step")
+
+
 def test_verdict_is_chinese_where_it_is_asked_for() -> None:
     one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
     with language.using("zh"):
