@@ -57,7 +57,8 @@ def test_other_inputs_whose_effect_rounding_hides_are_in_the_verdict() -> None:
         found = compare_trainings(first, second, expected_noise(first, second))
         assert found.divergence is None
         assert told in verdict(found, first, second)
-    assert verdict(compare_trainings(one, apart, expected_noise(one, apart)), one, apart).endswith("labelled tokens a step")
+    same = compare_trainings(one, apart, expected_noise(one, apart))
+    assert verdict(same, one, apart).endswith("labelled tokens a step")
 
 
 def test_verdict_is_chinese_where_it_is_asked_for() -> None:
