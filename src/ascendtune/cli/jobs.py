@@ -113,7 +113,7 @@ def show(
     """
     from ascendtune.job.registry import find
 
-    found = find(job, newest=True)
+    found = find(job)
     facts = _facts_of(found)
     print_json(facts) if as_json else print("\n".join(_lines_of(found, facts)))
 
@@ -240,7 +240,7 @@ def logs(
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import find, reread
 
-    found = find(job, newest=True)
+    found = find(job)
 
     def is_over() -> bool:
         return not follow or state_of(reread(found)) in ("ended", "lost")
@@ -302,7 +302,7 @@ def _run_and_ranks(text: str) -> tuple[Path, dict[int, Stat]]:
     from ascendtune.job.members import ranks_of
     from ascendtune.job.registry import find, jobs
 
-    if not Path(text).is_dir():
+    if not RunDir(Path(text)).run_json.exists():
         job = find(text)
         return job.run_dir, ranks_of(job)
     run = RunDir.open(text)

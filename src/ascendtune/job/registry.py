@@ -22,6 +22,7 @@ from ascendtune.core.files import parsed_record, probe_disk, read_record, write_
 from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.suggest import did_you_mean
+from ascendtune.job.members import members_of
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.spec import JobSpec
 
@@ -175,24 +176,22 @@ def reread(job: Job) -> Job:
     return named(job.id) or job
 
 
-def find(text: str, *, newest: bool = False) -> Job:
+def find(text: str) -> Job:
     """The job for a text: its name, its id or a prefix of it that contains the name, the id's last four letters, or
     its run's path.
 
-    If several match and one of them runs, it is that one.
-
-    Args:
-        newest: if several jobs with this name are over, return the last one; for commands that only read.
+    If several match, it is the one that runs, or of which processes are left; if all are over, the newest of the jobs
+    with this name or path.
 
     Raises:
         InputError: none matches, or several do.
     """
     known = list(jobs())
     matching = _matching(text, known)
-    if len(matching) > 1 and (running := [job for job in matching if state_of(job) == "running"]):
-        matching = running
-    elif newest and len({job.name for job in matching}) == 1 and ("/" in text or matching[0].name == text):
-        matching = matching[-1:]
+    if len(matching) > 1:
+        is_part_of_id = any(text in job.id and text != job.name for job in matching)
+        running = [job for job in matching if state_of(job) == "running"] or list(filter(members_of, matching))
+        matching = running or (matching if is_part_of_id else matching[-1:])
     if not matching:
         raise _unknown(text, known)
     if len(matching) > 1:

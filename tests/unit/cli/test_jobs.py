@@ -343,3 +343,19 @@ def test_silence_of_a_running_job_is_shown_long_before_the_hang_limit(called: Ca
     assert "silent" not in called("list")[1]
     _beat(run, 90)
     assert "silent" in called("list")[1] and "usual" not in called("list")[1]
+
+
+def test_directory_with_the_name_of_a_job_does_not_hide_the_job(
+    called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _job(tmp_path, "runs/tick")
+    (tmp_path / "tick").mkdir()
+    code, _, said = called("stacks", "tick")
+    assert code == 2 and "code: run-not-alive" in said and "runs/tick" in said
+
+
+def test_stop_of_a_name_whose_jobs_are_all_over_says_so_of_the_newest(called: Called, tmp_path: Path) -> None:
+    jobs = [_job(tmp_path, "a", start_ticks=1, ended=time.time(), exit_code=0) for _ in range(3)]
+    code, said, _ = called("stop", "a")
+    assert code == 0 and said.startswith(f"{jobs[-1].id} does not run: finished since")

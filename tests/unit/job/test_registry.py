@@ -131,11 +131,12 @@ def test_job_started_after_the_clock_was_set_back_is_the_newest(monkeypatch: pyt
     elsewhere = _registered("runs/b")
     _noted(replace(elsewhere, boot_id="another", started=now - 5000), state)
     monkeypatch.setattr(time, "time", lambda: now - 3600)
+    monkeypatch.setattr(registry, "members_of", lambda job: [])
     after = _registered()
     for job in (before, after):
         registry.close(job, 0)
     assert [job.id for job in registry.jobs()] == [elsewhere.id, before.id, after.id]
-    assert registry.find("a", newest=True).id == after.id
+    assert registry.find("a").id == after.id
 
 
 def test_later_process_with_the_same_pid_does_not_tell_the_end_of_a_worker_that_was_killed(
@@ -191,7 +192,8 @@ def test_lost_job_is_without_the_attempts_of_the_next_one(
     assert steps == [3, 9]
 
 
-def test_a_job_is_found_by_what_people_type() -> None:
+def test_a_job_is_found_by_what_people_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "members_of", lambda job: [])
     first, second = _registered("runs/a"), _registered("runs/ab")
     assert (first.name, second.name) == ("a", "ab")
     assert registry.find(second.id) == registry.find("ab") == registry.find(second.id[-4:]) == second
@@ -210,14 +212,26 @@ def test_a_job_is_found_by_what_people_type() -> None:
     registry.close(second, 0)
     assert registry.find("ab") == third, "of several it is the one that runs"
     registry.close(third, 0)
-    assert registry.find("ab", newest=True).id == third.id
+    assert registry.find("ab").id == registry.find("runs/ab").id == third.id, "all are over: the newest"
     with pytest.raises(InputError) as caught:
-        registry.find("ab")
+        registry.find("ab-")
     assert caught.value.code == "ambiguous-job"
     for nothing in ("", "zzzzz", "../a"):
         with pytest.raises(InputError) as caught:
             registry.find(nothing)
         assert caught.value.code == "unknown-job"
+
+
+def test_name_of_several_jobs_means_a_lost_one_with_processes_that_are_left(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`jobs stop` ends the workers of a launcher that was killed."""
+    lost, ended = _registered(), _registered()
+    registry.close(ended, 0)
+    _noted(replace(lost, pid=1, start_ticks=0), state)
+    for left, meant in ((), ended), ((lost.id,), lost):
+        monkeypatch.setattr(registry, "members_of", lambda job, left=left: [job.pid] if job.id in left else [])
+        assert registry.find("a").id == meant.id
 
 
 @pytest.mark.parametrize(("name", "begins"), [("runs/阿里 2", "阿里-2-"), ("..", "job-"), ("x" * 200, "x" * 60 + "-")])
