@@ -11,7 +11,7 @@ import typer
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import Overrides, RecipeFile
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, width
-from ascendtune.core.errors import InputError, translated_disk_errors
+from ascendtune.core.errors import InputError, all_errors, translated_disk_errors
 from ascendtune.core.suggest import same_path_elsewhere
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes
@@ -39,13 +39,12 @@ def check(
 
     Without --data only the first rows of each data set are read, for their format.
     """
-    from ascendtune.hub.download import require_local_paths
     from ascendtune.recipe.recipe import Recipe
+    from ascendtune.train.prepare import require_paths
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
-    require_local_paths(checked.sources)
+    require_paths(checked)
     facts = _facts(checked)
-    _require_files(checked)
     report = _data_report(checked) if data else []
     given = sum(origin != "default" for origin in origins.values())
     print(f"{recipe}: valid, {given} keys set, {len(origins) - given} at their defaults")
@@ -79,12 +78,27 @@ def _data_report(recipe: Recipe) -> list[str]:
 
 
 def _facts(recipe: Recipe) -> dict[str, str]:
+    """The summary of the recipe.
+
+    Raises:
+        InputError: all files of models, adapters and data sets that are not as the recipe says.
+    """
     batch, optim = recipe.batch, recipe.optim
     length = f"up to {recipe.data.max_length:,} tokens"
+    read = dict[str, list[str]]()
+    with all_errors() as check:
+        with check():
+            read["model"] = [_model(recipe)]
+        for name, specs in (("data", recipe.data.train), ("evaluation", recipe.data.eval)):
+            for spec in specs:
+                with check():
+                    read.setdefault(name, []).append(_data(spec, recipe.method.task))
+        with check():
+            _require_reference(recipe)
+        with check():
+            _require_adapters(recipe)
     return {
-        "model": _model(recipe),
-        "data": _data(recipe.data.train, recipe.method.task),
-        **({"evaluation": _data(recipe.data.eval, recipe.method.task)} if recipe.data.eval else {}),
+        **{name: ", ".join(shown) for name, shown in read.items()},
         "stage": recipe.method.stage + _loss(recipe.method),
         "tuner": _tuner(recipe),
         "learning rate": f"{recipe.learning_rate:g}, {optim.scheduler}",
@@ -141,42 +155,36 @@ def _hub_id(name: str) -> str:
     return f"{name} (hub id, not checked{f'; or is the local path {elsewhere} meant?' if elsewhere else ''})"
 
 
-def _require_files(recipe: Recipe) -> None:
-    """Check the other files that `ascendtune train` reads before training starts."""
+def _require_reference(recipe: Recipe) -> None:
     from ascendtune.hub.download import find_local
     from ascendtune.hub.verify import check_model_directory, require_unquantised
-    from ascendtune.recipe.deepspeed_config import zero_config
-    from ascendtune.train.adapters import find_adapters
-    from ascendtune.train.run_choice import checkpoint_to_resume, require_checkpoint
 
     if recipe.method.preference.reference and (path := find_local(recipe.method.preference.reference, "model")):
         check_model_directory(path, weights_needed=True)
         require_unquantised(path, "comparing with")
+
+
+def _require_adapters(recipe: Recipe) -> None:
+    from ascendtune.hub.download import find_local
+    from ascendtune.train.adapters import find_adapters
+
     if all(find_local(adapter, "model") for adapter in recipe.method.start_from):
         base = find_local(recipe.model.path, "model") if recipe.model.init == "pretrained" else None
         find_adapters(recipe.method, base, quantised=recipe.model.quantization is not None)
-    if recipe.checkpoint.resume not in ("auto", "never"):
-        require_checkpoint(checkpoint_to_resume(recipe))
-    if recipe.parallel.strategy == "deepspeed":
-        zero_config(recipe, compute=None, ranks=None, hidden_size=None)
 
 
-def _data(specs: list[DatasetSpec], task: Task) -> str:
+def _data(spec: DatasetSpec, task: Task) -> str:
     from ascendtune.data.files import data_files
     from ascendtune.data.load import format_of
     from ascendtune.hub.download import find_local
 
-    shown = []
-    for spec in specs:
-        path = find_local(spec.path, "dataset")
-        if path is None:
-            shown.append(_hub_id(spec.path))
-            continue
-        files = data_files(spec, path)
-        size = format_bytes(sum(file.stat().st_size for file in files))
-        about = [format_of(spec, path, task), *([count_of(len(files), "file")] if len(files) > 1 else []), size]
-        shown.append(f"{spec.path} ({', '.join(about)})")
-    return ", ".join(shown)
+    path = find_local(spec.path, "dataset")
+    if path is None:
+        return _hub_id(spec.path)
+    files = data_files(spec, path)
+    size = format_bytes(sum(file.stat().st_size for file in files))
+    about = [format_of(spec, path, task), *([count_of(len(files), "file")] if len(files) > 1 else []), size]
+    return f"{spec.path} ({', '.join(about)})"
 
 
 def convert(

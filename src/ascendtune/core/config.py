@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from ascendtune.core.document import Document, Path_
@@ -52,6 +53,17 @@ class Section(BaseModel):
                 raise ValueError("give a number")
         return value
 
+    def contradictions(self) -> Iterable[Contradiction]:
+        """Values that are valid separately but not together; all are reported at once."""
+        return ()
+
+    @model_validator(mode="after")
+    def _parts_go_together(self) -> Self:
+        if found := [*self.contradictions()]:
+            found[0].further = found[1:]
+            raise found[0]
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core_schema)
@@ -70,7 +82,7 @@ def validate(model: type[Model], document: Document) -> Model:
     try:
         return model.model_validate(document.values)
     except ValidationError as error:
-        items = _without_other_kinds(error.errors(include_url=False))
+        items = [each for item in _without_other_kinds(error.errors(include_url=False)) for each in _apart(item)]
     items.sort(key=lambda item: line_of(document.place(_existing_path(document.values, item["loc"]))))
     # The search for a similar key takes half a millisecond, so it is done only for errors that are shown.
     complaints = [_complaint(model, document, item) for item in items[:MOST_ERRORS_SHOWN]]
@@ -105,6 +117,13 @@ def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str
             isinstance(item.get("input"), dict) and item["type"] == "literal_error" and item["loc"][:-1] in sections
         )
     ]
+
+
+def _apart(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """One error for each contradiction that a section has reported."""
+    error = item.get("ctx", {}).get("error")
+    further = error.further if isinstance(error, Contradiction) else ()
+    return [item, *({**item, "ctx": {"error": each}} for each in further)]
 
 
 def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
@@ -163,6 +182,8 @@ class Contradiction(ValueError):
         self.what = what
         self.remedy = remedy
         self.path = path
+        self.further: Sequence[Contradiction] = ()
+        """Other contradictions of the same section."""
 
 
 def other_names(remedies: Mapping[str, str]) -> BeforeValidator:

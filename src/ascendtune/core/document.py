@@ -10,13 +10,14 @@ a second.
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ascendtune.core.errors import RecipeError, read_fault
+from ascendtune.core.errors import RecipeError, combined_error, read_fault
 from ascendtune.core.files import is_endless
 from ascendtune.core.mask import contains_secret, is_name_of_secret
 from ascendtune.core.suggest import closest
@@ -356,26 +357,25 @@ def require_no_secrets(document: Document, remedy: str) -> None:
     """Raise if a key has the name of a secret, or a value looks like one: recipes are copied into other files.
 
     Raises:
-        RecipeError: it contains the key, never the value.
+        RecipeError: all of them; it contains the keys, never the values.
     """
-    waiting: list[tuple[Path_, Any]] = [((), document.values)]
+    errors: list[RecipeError] = []
+    waiting = deque[tuple[Path_, Any]]([((), document.values)])
     seen: set[int] = set()
     while waiting:
-        path, value = waiting.pop()
+        path, value = waiting.popleft()
         named = bool(path) and isinstance(path[-1], str) and is_name_of_secret(path[-1])
         if (named and value is not None) or (isinstance(value, str) and contains_secret(value)):
             dotted = ".".join(map(str, path))
-            raise RecipeError(
-                f"'{dotted}' contains a password or a token",
-                code="secret-in-recipe",
-                remedy=remedy,
-                where=document.place(path),
-            )
+            what, where = f"'{dotted}' contains a password or a token", document.place(path)
+            errors.append(RecipeError(what, code="secret-in-recipe", remedy=remedy, where=where))
         # An alias may refer to a value that contains it.
         if id(value) not in seen and isinstance(value, dict | list):
             seen.add(id(value))
             inner = value.items() if isinstance(value, dict) else enumerate(value)
             waiting += [((*path, key), each) for key, each in inner]
+    if errors:
+        raise combined_error(errors)
 
 
 def parse_value(text: str, where: str) -> Any:

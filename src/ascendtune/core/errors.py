@@ -135,6 +135,29 @@ def combined_error(errors: Sequence[Error], *, left_out: int = 0, where: str | N
 
 
 @contextmanager
+def all_errors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Context in which independent checks all run, and the errors of all are raised together at its end.
+
+    with all_errors() as check:
+        for path in paths:
+            with check():
+                require_readable(path)
+    """
+    errors: list[AscendtuneError] = []
+
+    @contextmanager
+    def check() -> Iterator[None]:
+        try:
+            yield
+        except AscendtuneError as error:
+            errors.append(error)
+
+    yield check
+    if errors:
+        raise combined_error(errors)
+
+
+@contextmanager
 def errors_as_ours(translated: Callable[[Exception], AscendtuneError | None]) -> Iterator[None]:
     """Context in which errors of a library are raised as errors of ascendtune.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ascendtune.core.document import Document, Path_, parse_value
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, all_errors
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.units import count_of
 
@@ -18,39 +18,45 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     """Apply `a.b=c` arguments in place; the value is read as YAML.
 
     Raises:
-        RecipeError: a word without `=` or value, or a path through something that is not a section.
+        RecipeError: all words without `=` or value, or with a path through something that is not a section.
     """
-    for word in overrides:
-        dotted, equals, text = word.partition("=")
-        where = f"command line '{without_secrets(word)}'"
-        if not equals or not all(dotted.split(".")):
-            raise RecipeError(
-                "not an override: '=' or a key is missing",
-                code="invalid-override",
-                remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
-                where=where,
-            )
-        if not text.strip():
-            # A shell variable that is not set; otherwise the default would be used silently.
-            raise RecipeError(
-                f"'{dotted}' has no value",
-                code="invalid-override",
-                remedy=f"give one, or {dotted}=null for none",
-                where=where,
-            )
-        path = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
-        if not _set(document.values, path, parse_value(text, where)):
-            raise RecipeError(
-                f"'{dotted}' does not lead to a key: {_dead_end(document.values, path)}",
-                code="override-path-missing",
-                remedy="`ascendtune recipe schema` lists the keys",
-                where=where,
-            )
-        for length in range(1, len(path)):
-            document.places.setdefault(path[:length], where)
-        for known in [known for known in document.places if known[: len(path)] == path]:
-            del document.places[known]
-        document.places[path] = where
+    with all_errors() as check:
+        for word in overrides:
+            with check():
+                _apply(document, word)
+
+
+def _apply(document: Document, word: str) -> None:
+    dotted, equals, text = word.partition("=")
+    where = f"command line '{without_secrets(word)}'"
+    if not equals or not all(dotted.split(".")):
+        raise RecipeError(
+            "not an override: '=' or a key is missing",
+            code="invalid-override",
+            remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
+            where=where,
+        )
+    if not text.strip():
+        # A shell variable that is not set; otherwise the default would be used silently.
+        raise RecipeError(
+            f"'{dotted}' has no value",
+            code="invalid-override",
+            remedy=f"give one, or {dotted}=null for none",
+            where=where,
+        )
+    path = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
+    if not _set(document.values, path, parse_value(text, where)):
+        raise RecipeError(
+            f"'{dotted}' does not lead to a key: {_dead_end(document.values, path)}",
+            code="override-path-missing",
+            remedy="`ascendtune recipe schema` lists the keys",
+            where=where,
+        )
+    for length in range(1, len(path)):
+        document.places.setdefault(path[:length], where)
+    for known in [known for known in document.places if known[: len(path)] == path]:
+        del document.places[known]
+    document.places[path] = where
 
 
 def _set(target: Any, path: Path_, value: Any) -> bool:

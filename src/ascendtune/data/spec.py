@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from ascendtune.core.config import MOST, Contradiction, Section
 from ascendtune.core.suggest import did_you_mean
@@ -127,14 +128,12 @@ class DataSection(Section):
             raise Contradiction(what, code="unknown-template", remedy=remedy)
         return template
 
-    @model_validator(mode="after")
-    def _one_source_of_evaluation(self) -> DataSection:
-        held_out_by = [key for key in ("eval", "eval_fraction", "eval_rows") if getattr(self, key)]
-        if len(held_out_by) > 1:
-            raise Contradiction(
-                f"data.{held_out_by[0]} and data.{held_out_by[1]} contradict each other",
+    def contradictions(self) -> Iterator[Contradiction]:
+        first, *others = [key for key in ("eval", "eval_fraction", "eval_rows") if getattr(self, key)] or [""]
+        for other in others:
+            yield Contradiction(
+                f"data.{first} and data.{other} contradict each other",
                 code="conflicting-keys",
                 remedy="keep one of them",
-                path=("data", held_out_by[1]),
+                path=("data", other),
             )
-        return self

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ascendtune.core.config import MOST, Contradiction, Section, other_names
 from ascendtune.data.spec import Task
@@ -101,29 +102,23 @@ class OftSection(Section):
     start_from: list[str] = []
     """An adapter (directory, run, hub id) to continue from. Block size, target and form come from its files."""
 
-    @model_validator(mode="after")
-    def _one_start(self) -> OftSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         if len(self.start_from) > 1:
-            raise Contradiction(
+            yield Contradiction(
                 f"method.oft.start_from names {len(self.start_from)} adapters: rotations follow one another and cannot "
                 "be added up, so one adapter can be trained further",
                 code="adapters-not-combinable",
                 remedy="merge the earlier ones into the base model (`ascendtune merge`), train that, and name the last",
                 path=("method", "oft", "start_from"),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_size(self) -> OftSection:
         if self.block_size is not None and self.rank is not None:
-            raise Contradiction(
+            yield Contradiction(
                 "method.oft.block_size and method.oft.rank both set the size of a block: their product is the number "
                 "of inputs of a module",
                 code="conflicting-keys",
                 remedy="keep one of them",
                 path=("method", "oft", "rank"),
             )
-        return self
 
     def block_of(self, inputs: int) -> int:
         """Number of inputs that a block of a module with `inputs` inputs rotates: as PEFT chooses it.
@@ -157,24 +152,22 @@ class FreezeSection(Section):
     extra: list[str] = []
     """Modules outside the layers that train too, e.g. [embed_tokens, lm_head]."""
 
-    @model_validator(mode="after")
-    def _something_trains(self) -> FreezeSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         layers = self.first_layers + self.layers_at_the_end + self.spread_layers
         if layers == 0 and self.modules:
-            raise Contradiction(
+            yield Contradiction(
                 "method.freeze.modules are parts of layers, and no layer is chosen",
                 code="nothing-to-train",
                 remedy="set method.freeze.last_layers or first_layers; modules outside the layers go under extra",
                 path=("method", "freeze", "modules"),
             )
-        if layers == 0 and not self.extra:
-            raise Contradiction(
+        elif layers == 0 and not self.extra:
+            yield Contradiction(
                 "method.freeze leaves nothing to train",
                 code="nothing-to-train",
                 remedy="set method.freeze.last_layers, first_layers, spread_layers or extra",
                 path=("method", "freeze"),
             )
-        return self
 
     @property
     def layers_at_the_end(self) -> int:
@@ -248,24 +241,22 @@ class MethodSection(Section):
     reward: RewardSection = RewardSection()
     preference: PreferenceSection = PreferenceSection()
 
-    @model_validator(mode="after")
-    def _options_fit_the_loss(self) -> MethodSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         options = self.preference
         if options.label_smoothing and options.loss != "sigmoid":
-            raise Contradiction(
+            yield Contradiction(
                 f"method.preference.label_smoothing is defined for loss: sigmoid, not for {options.loss}",
                 code="conflicting-keys",
                 remedy="remove it, or use loss: sigmoid",
                 path=("method", "preference", "label_smoothing"),
             )
         if options.reference and options.loss in ("orpo", "simpo"):
-            raise Contradiction(
+            yield Contradiction(
                 f"method.preference.loss: {options.loss} has no reference model",
                 code="conflicting-keys",
                 remedy="remove method.preference.reference",
                 path=("method", "preference", "reference"),
             )
-        return self
 
     @property
     def adapter(self) -> LoraSection | OftSection | None:

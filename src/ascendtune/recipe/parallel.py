@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ascendtune.core.config import Contradiction, Section, other_names
 from ascendtune.core.errors import RecipeError
@@ -77,32 +78,26 @@ class DeepSpeedSection(Section):
     config: str | None = None
     """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
 
-    @model_validator(mode="after")
-    def _one_source(self) -> DeepSpeedSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.config is not None:
             for key in ("stage", "offload_optimizer", "offload_param", "nvme_path"):
                 if getattr(self, key) != type(self).model_fields[key].default:
-                    raise Contradiction(
+                    yield Contradiction(
                         f"parallel.deepspeed.{key} and parallel.deepspeed.config contradict each other: "
                         "the JSON file sets it",
                         code="conflicting-keys",
                         remedy=f"remove {key}, or config",
                         path=("parallel", "deepspeed", key),
                     )
-        return self
-
-    @model_validator(mode="after")
-    def _offloading_fits(self) -> DeepSpeedSection:
         if fault := offload_fault("parallel.deepspeed", self.stage, self.offload_optimizer, self.offload_param):
-            raise fault
+            yield fault
         if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:
-            raise Contradiction(
+            yield Contradiction(
                 "offloading to nvme needs a directory",
                 code="recipe-key-missing",
                 remedy="set parallel.deepspeed.nvme_path",
                 path=("parallel", "deepspeed"),
             )
-        return self
 
 
 def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: str) -> Contradiction | None:

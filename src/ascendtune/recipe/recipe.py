@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
@@ -39,7 +39,7 @@ from ascendtune.recipe.sections import (
     TrackSection,
 )
 from ascendtune.recipe.todo import require_decided
-from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, first_refusal
+from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, refusals
 
 _LONGEST_NAME = 200
 
@@ -130,8 +130,7 @@ class Recipe(Section):
     _ignored: tuple[str, ...] = PrivateAttr(default=())
     _other_names: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _evaluation_has_data(self) -> Recipe:
+    def contradictions(self) -> Iterator[Contradiction]:
         has_data = bool(self.data.eval or self.data.eval_fraction or self.data.eval_rows)
         for is_set, key in (
             (self.eval.every_steps, ("eval", "every_steps")),
@@ -139,19 +138,14 @@ class Recipe(Section):
             (self.checkpoint.best, ("checkpoint", "best")),
         ):
             if is_set and not has_data:
-                raise Contradiction(
+                yield Contradiction(
                     f"{'.'.join(key)} needs evaluation data",
                     code="evaluation-data-missing",
                     remedy="set data.eval or data.eval_fraction",
                     path=key,
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _parts_go_together(self) -> Recipe:
-        if refusal := first_refusal(self):
-            raise Contradiction(refusal.what, code="refused-combination", remedy=refusal.remedy, path=refusal.path)
-        return self
+        for refusal in refusals(self):
+            yield Contradiction(refusal.what, code="refused-combination", remedy=refusal.remedy, path=refusal.path)
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from ascendtune.core.config import MOST, Contradiction, Section, other_names
 from ascendtune.core.errors import RecipeError
@@ -102,23 +102,21 @@ class OptimSection(Section):
     max_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Optimizer steps, instead of `epochs`."""
 
-    @model_validator(mode="after")
-    def _one_length_of_each(self) -> OptimSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.epochs is not None and self.max_steps is not None:
-            raise Contradiction(
+            yield Contradiction(
                 "optim.epochs and optim.max_steps contradict each other",
                 code="conflicting-keys",
                 remedy="keep one of them",
                 path=("optim", "max_steps"),
             )
         if self.warmup_ratio and self.warmup_steps is not None:
-            raise Contradiction(
+            yield Contradiction(
                 "optim.warmup_ratio and optim.warmup_steps contradict each other",
                 code="conflicting-keys",
                 remedy="keep one of them",
                 path=("optim", "warmup_steps"),
             )
-        return self
 
 
 class BatchSection(Section):
@@ -226,16 +224,14 @@ class TrackSection(Section):
     host: str | None = Field(default=None, pattern=r"^https?://[^\s@]+$", max_length=500)
     """Address of your own server; null: the one that the tracker's own client is configured for."""
 
-    @model_validator(mode="after")
-    def _host_is_of_one_tracker(self) -> TrackSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.host is not None and len(self.send_to) != 1:
-            raise Contradiction(
+            yield Contradiction(
                 "track.host is the address of one tracker",
                 code="conflicting-keys",
                 remedy="name exactly one tracker in track.send_to, or remove track.host",
                 path=("track", "host"),
             )
-        return self
 
 
 class AlignSection(Section):
@@ -299,16 +295,14 @@ class ProfileSection(Section):
             )
         return value
 
-    @model_validator(mode="after")
-    def _only_needs_steps(self) -> ProfileSection:
+    def contradictions(self) -> Iterator[Contradiction]:
         if self.only and self.steps is None:
-            raise Contradiction(
+            yield Contradiction(
                 "profile.only needs profile.steps",
                 code="conflicting-keys",
                 remedy="set profile.steps, such as 5-8, or remove profile.only",
                 path=("profile", "only"),
             )
-        return self
 
     def window(self) -> range:
         """The profiled steps, from 1; empty if there are none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -221,6 +221,7 @@ NOT_SUMMABLE = {
 """Keys of an adapter's config that make it more than one term of a sum; several adapters are exported as their sum."""
 
 
-def first_refusal(recipe: Recipe) -> Refusal | None:
-    """The first entry of the table that applies to `recipe`."""
-    return next((each for each in REFUSALS if each.applies(recipe)), None)
+def refusals(recipe: Recipe) -> Iterable[Refusal]:
+    """The entries of the table that apply to `recipe`; of several for one key the first."""
+    applying = [each for each in REFUSALS if each.applies(recipe)]
+    return {each.path: each for each in reversed(applying)}.values()

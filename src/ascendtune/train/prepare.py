@@ -14,7 +14,7 @@ from typing import Any
 from ascendtune.core import process
 from ascendtune.core.claim import Claim
 from ascendtune.core.directories import cache_directory, require_writable_place
-from ascendtune.core.errors import with_other_names
+from ascendtune.core.errors import all_errors, with_other_names
 from ascendtune.core.files import write_json
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.rundir import RunDir, hash_of_recipe
@@ -29,7 +29,7 @@ from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import StoredAdapter, find_adapters, require_same_adapters
 from ascendtune.train.attention.model_type import require_trainable_type
-from ascendtune.train.run_choice import RunChoice, choose_run
+from ascendtune.train.run_choice import RunChoice, checkpoint_to_resume, choose_run, require_checkpoint
 
 Progress = Callable[[str, int, int], None]
 
@@ -71,8 +71,7 @@ def prepare_run(
     require_known(resume_options, recipe)
     if recipe.parallel.strategy == "deepspeed":
         require_deepspeed()
-        zero_config(recipe, compute=None, ranks=None, hidden_size=None)
-    require_local_paths(recipe.sources)
+    require_paths(recipe, only_data=only_data)
     model_directory = fetch_model(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
@@ -113,6 +112,23 @@ def prepare_run(
         claim.release()
         raise
     return PreparedRun(choice.run, prepared, model_directory, choice.messages, claim)
+
+
+def require_paths(recipe: Recipe, *, only_data: bool = False) -> None:
+    """Raise one error for all paths in the recipe that do not exist, without network.
+
+    Args:
+        only_data: without the checkpoint to resume from.
+    """
+    with all_errors() as check:
+        if recipe.parallel.strategy == "deepspeed":
+            with check():
+                zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+        with check():
+            require_local_paths(recipe.sources)
+        if recipe.checkpoint.resume not in ("auto", "never") and not only_data:
+            with check():
+                require_checkpoint(checkpoint_to_resume(recipe))
 
 
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> PreparedData:

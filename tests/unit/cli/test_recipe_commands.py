@@ -180,6 +180,27 @@ def test_paths_that_do_not_exist_are_all_named_at_once(ascendtune: Any, tmp_path
     assert created.returncode == 2 and created.stderr.count("code: path-missing") == 2
 
 
+def test_recipe_check_reports_every_path_and_every_file_that_is_wrong(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"model": {"path": "./none"}, "data": {"train": [str(data), "./nothing.jsonl"]}}))
+    paths = ("checkpoint.resume=./gone", "parallel.strategy=deepspeed", "parallel.deepspeed.config=gone.json")
+    refused = ascendtune("recipe", "check", recipe, *paths)
+    assert refused.stderr.count("code: path-missing") == 3 and refused.stderr.count("code: checkpoint-missing") == 1
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    (tmp_path / "rows.jsonl").write_text('{"zz": 1}\n')
+    words = (
+        "model.path=./model",
+        f"data.train=[{data}, ./rows.jsonl]",
+        "method.tuner=lora",
+        f"method.lora.start_from=[{tmp_path}]",
+    )
+    refused = ascendtune("recipe", "check", recipe, *words)
+    assert refused.returncode == 2 and refused.stderr.count(" code: ") == 4, refused.stderr
+
+
 def test_a_bad_recipe_is_refused_within_a_second(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
     ascendtune("init", "--model", tiny_model, "--data", data)
     commands = json.dumps([["recipe", "check", "recipe.yaml", override] for override in BAD])

@@ -412,3 +412,32 @@ def test_padding_of_packed_rows_has_no_effect() -> None:
     recipe = Recipe.check({"model": {"path": "m"}, "data": {"train": "d.jsonl"}, "align": {"pad": True}})
     (sentence,) = recipe.without_effect({"align.pad": "recipe.yaml:3"})
     assert sentence.startswith("align.pad has no effect")
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        (["a", "b=", "model.path.y=1", "seed=["], ["invalid-override"] * 2 + ["override-path-missing", "invalid-yaml"]),
+        (["optim.api_key=a", "batch.token=b"], ["secret-in-recipe"] * 2),
+        (
+            ["optim.epochs=1", "optim.max_steps=2", "optim.warmup_ratio=0.1", "optim.warmup_steps=2"],
+            ["conflicting-keys"] * 2,
+        ),
+        (["data.eval=e.json", "data.eval_rows=2", "data.eval_fraction=0.1"], ["conflicting-keys"] * 2),
+        (
+            [
+                "eval.every_steps=2",
+                "checkpoint.best=true",
+                "model.quantization=nf4",
+                "model.new_layers=2",
+                "model.init=random",
+            ],
+            ["evaluation-data-missing"] * 2 + ["refused-combination"] * 2,
+        ),
+    ],
+    ids=["overrides", "secrets", "one-section", "three-keys", "whole-recipe"],
+)
+def test_errors_of_one_check_are_reported_at_once(path, words, codes):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path, words)
+    assert sorted(each.code for each in (caught.value, *caught.value.further)) == sorted(codes)
