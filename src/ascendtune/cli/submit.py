@@ -105,19 +105,13 @@ def submit(
 
 def _save(file: Path, text: str) -> None:
     """Write `text`; only files written by this command are overwritten."""
+    from ascendtune.core.directories import require_own_output
     from ascendtune.core.files import write_atomically
-    from ascendtune.job.backend.submission import HEADER
 
     if file.exists() and not file.is_file():
         what = "--output names a directory" if file.is_dir() else "--output names a device or a pipe"
         raise InputError(what, code="not-a-file", remedy="give the name of a file; without it the text is printed")
     with translated_disk_errors(file, "writing the file"):
-        if file.exists() and HEADER not in file.read_text(encoding="utf-8", errors="replace")[:500]:
-            raise InputError(
-                "this file exists, and was not written by this command",
-                code="path-exists",
-                remedy="give another name with --output",
-                where=file,
-            )
+        require_own_output(file)
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text)

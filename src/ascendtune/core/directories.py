@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import NotRegular, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
+
+WRITTEN_BY = "Written by `ascendtune"
+"""Near the beginning of each file that a command writes where the user says: only such files are overwritten."""
+_MARKED_BYTES = 4096
+_GZIP = b"\x1f\x8b"
 
 
 def cache_directory() -> Path:
@@ -51,6 +58,7 @@ def require_place_for(file: Path) -> None:
     """Raise unless a file can be written as `file`, in a directory that exists. Leaves no file behind.
 
     Raises:
+        InputError: the file exists, and was not written by a command of ascendtune.
         MachineError: the directory does not exist, is read-only or not permitted, or `file` is a directory, a device
             or a pipe.
     """
@@ -64,7 +72,30 @@ def require_place_for(file: Path) -> None:
             )
         if not file.parent.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+        require_own_output(file)
     require_writable(file.parent)
+
+
+def require_own_output(file: Path) -> None:
+    """Raise if `file` exists, is not empty, and was not written by a command of ascendtune.
+
+    Raises:
+        InputError: it would be overwritten.
+    """
+    if not file.exists() or file.stat().st_size == 0:
+        return
+    with file.open("rb") as opened:
+        beginning = opened.read(_MARKED_BYTES)
+    if beginning.startswith(_GZIP):
+        with suppress(zlib.error):
+            beginning = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(beginning, _MARKED_BYTES)
+    if WRITTEN_BY.encode() not in beginning:
+        raise InputError(
+            "this file exists, and was not written by this command",
+            code="path-exists",
+            remedy="give another name, or remove the file",
+            where=file,
+        )
 
 
 def require_free_space(directory: Path, needed: int, what: str, *, remedy: str, free: int | None = None) -> None:

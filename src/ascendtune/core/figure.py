@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.directories import cache_directory
+from ascendtune.core.directories import WRITTEN_BY, cache_directory
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_atomically
 
@@ -68,6 +68,6 @@ def write_figure(figure: Any, path: Path) -> None:
     Raises:
         MachineError: the file cannot be written.
     """
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:], dpi=150)
+    content, key = io.BytesIO(), "Creator" if path.suffix == ".svg" else "Software"
+    figure.savefig(content, format=path.suffix[1:], dpi=150, metadata={key: f"{WRITTEN_BY}`"})
     write_atomically(path, content.getvalue())

@@ -4,13 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import threading
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
+from ascendtune.check.doctor.bundle import write_bundle
 from ascendtune.core.directories import require_place_for
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.figure import write_figure
 from ascendtune.core.files import LineWriter, is_endless, parsed_record, probe_disk, walk, write_json
 from ascendtune.core.locks import file_lock
 
@@ -161,3 +166,22 @@ def test_report_is_not_put_in_the_place_of_a_device_or_a_pipe(tmp_path: Path) ->
             require_place_for(path)
         assert caught.value.code == "not-a-regular-file"
     require_place_for(tmp_path / "report.html")
+
+
+def test_only_files_that_a_command_wrote_are_overwritten(tmp_path: Path) -> None:
+    bundle, page, picture = (tmp_path / name for name in ("report.tar.gz", "report.html", "links.png"))
+    write_bundle(bundle, {"doctor.json": "{}"})
+    page.write_bytes((files("ascendtune.check.align") / "report.html").read_bytes())
+    write_figure(Figure(), picture)
+    (tmp_path / "empty").touch()
+    for path in (bundle, page, picture, tmp_path / "empty"):
+        require_place_for(path)
+    with tarfile.open(tmp_path / "data.tar.gz", "w:gz") as data:
+        data.add(tmp_path / "empty")
+    Figure().savefig(tmp_path / "mine.png")
+    (tmp_path / "cut.tar.gz").write_bytes(bundle.read_bytes()[:5])
+    (tmp_path / "recipe.yaml").write_text("model: {path: m}\n")
+    for name in ("data.tar.gz", "mine.png", "cut.tar.gz", "recipe.yaml"):
+        with pytest.raises(InputError) as caught:
+            require_place_for(tmp_path / name)
+        assert caught.value.code == "path-exists"

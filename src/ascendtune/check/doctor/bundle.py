@@ -23,6 +23,7 @@ from ascendtune import __version__
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
+from ascendtune.core.directories import WRITTEN_BY
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import open_regular, walk, write_atomically
 from ascendtune.core.mask import Mask
@@ -67,7 +68,8 @@ def write_bundle(path: Path, files: dict[str, str]) -> None:
         MachineError: `path` cannot be written.
     """
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as bundle:
+    comment = {"comment": f"{WRITTEN_BY} doctor`"}
+    with tarfile.open(fileobj=content, mode="w:gz", pax_headers=comment) as bundle:
         for name, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(f"{path.name.partition('.')[0]}/{name}")

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.directories import WRITTEN_BY
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
 from ascendtune.machine.vendor.base import ContainerNeeds, Vendor
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
-HEADER = "Written by `ascendtune submit`"
+HEADER = f"{WRITTEN_BY} submit`"
 """First words of a generated file, which may be replaced without a question."""
 
 _NEVER = re.compile(r"[\0\ud800-\udfff]")
