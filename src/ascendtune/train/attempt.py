@@ -120,7 +120,13 @@ def _train(
     hosts = list(dict.fromkeys(strategy.gather(host)))
     if strategy.is_main:
         run.begin_attempt(
-            {"host": host, "hosts": hosts, "world_size": strategy.world_size, "device": device.name},
+            {
+                "host": host,
+                "hosts": hosts,
+                "world_size": strategy.world_size,
+                "device": device.name,
+                "fp32_products": device.product_types(),
+            },
         )
     # A failure from here on ends this attempt instead of beginning another.
     strategy.barrier()

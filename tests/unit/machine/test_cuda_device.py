@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.machine.torch_backend.cuda import CudaDevice
+from ascendtune.machine.torch_backend.cuda import CudaDevice, _allows_tf32
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,41 @@ def test_memory_that_cannot_be_locked_leaves_no_error_behind(code: int, monkeypa
         kernel()
     del buffer
     assert unlocked == ([] if code else [address])
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_allowed", "override", "found"),
+    [
+        ((8, 0), True, None, "tf32"),
+        ((8, 0), False, None, "fp32"),
+        ((7, 0), True, None, "fp32"),
+        ((9, 0), True, "0", "fp32"),
+        ((9, 0), True, "1", "tf32"),
+    ],
+)
+def test_products_are_in_tf32_where_program_chip_and_environment_allow_it(
+    capability: tuple[int, int], is_allowed: bool, override: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=is_allowed))
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    if override is not None:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    assert CudaDevice().product_types()["matmul"] == found
+
+
+def test_switches_of_torch_are_read_whichever_way_they_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    device, before = CudaDevice(), torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        # Convolutions have a switch of their own, which torch sets by default.
+        assert device.product_types() == {"matmul": "tf32", "conv": "tf32"}
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert device.product_types()["matmul"] == "fp32"
+    # Torch before 2.9 has the older switch alone.
+    assert _allows_tf32(SimpleNamespace(allow_tf32=True)) and not _allows_tf32(SimpleNamespace(allow_tf32=False))

@@ -34,10 +34,11 @@ from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.paired_losses import pair_losses
 from ascendtune.check.align.tensor_noise import CERTAIN, ExtraNoise
-from ascendtune.check.align.training_record import TrainingRecord
+from ascendtune.check.align.training_record import REDUCED, TrainingRecord
 from ascendtune.core.errors import NoVerdict
 
-_BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
+_BITS = {"bf16": 8, "fp16": 11, "tf32": 11, "hf32": 11, "fp32": 24}
+_UNIT_OF_REDUCED = 2.0 ** -_BITS["tf32"]
 _LAYERS = 32
 """Used if the depth is unknown."""
 _TOKENS = 100
@@ -102,7 +103,7 @@ class LossNoise:
 
 def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> LossNoise:
     """Limits from the dtypes, the depth of the model and the number of tokens."""
-    precisions = [side.precision or "bf16" for side in (reference, candidate)]
+    precisions = [side.product_type or "bf16" for side in (reference, candidate)]
     unit = max(2.0 ** -_BITS.get(precision, 8) for precision in precisions)
     known_layers = [side.layers for side in (reference, candidate) if side.layers]
     layers = max(known_layers, default=_LAYERS)
@@ -156,6 +157,7 @@ def extra_noise(*sides: TrainingRecord) -> ExtraNoise:
         has_muon=any(map(_uses_muon, sides)),
         sends_bf16=any((side.recipe or {}).get("parallel.reduce_dtype") == "bf16" for side in sides),
         after_update=_OF_DELTA_RULE if any(map(_has_delta_rule, sides)) else 1.0,
+        product_unit=_UNIT_OF_REDUCED if any(side.product_type in REDUCED for side in sides) else 0.0,
         has_experts=any("expert" in name for side in sides for name in _weights(side)),
     )
 

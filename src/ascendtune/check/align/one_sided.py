@@ -23,6 +23,8 @@ from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import percent, say
 from ascendtune.check.align.loss_noise import LossNoise
 from ascendtune.check.align.paired_losses import PairedLosses
+from ascendtune.check.align.record_phrases import without_reduced_products
+from ascendtune.check.align.training_record import REDUCED
 from ascendtune.check.finding import Finding, failure, warning
 
 _BLOCKS = 8
@@ -144,6 +146,8 @@ def norms_lie_on_one_side(found: OneSided) -> Finding:
 def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> str:
     """A sentence on the differences that a comparison without findings cannot exclude."""
     told = say("dump the first steps with precision=fp32") if has_dumps else dump_remedy()
+    if noise.dtype in REDUCED:
+        told = without_reduced_products()
     return say(
         "{dtype} rounding hides what changes single losses by less than {loss} and their mean by less than "
         "{mean}; to tell more: {told}",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.language import say
 from ascendtune.check.align.paired_losses import PairedLosses
-from ascendtune.check.align.training_record import TrainingRecord
+from ascendtune.check.align.training_record import REDUCED, TrainingRecord
 
 _READINGS = {
     "steps": "a record of {name} is read as the mean over its steps",
@@ -64,11 +64,38 @@ def _which(steps: NDArray[np.int64]) -> object:
     return say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]
 
 
-def reduced_products() -> str:
-    """A sentence on differences in fp32 that are no larger than those of TF32 and HF32."""
+def reduced_products(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[str, ...]:
+    """Sentences on the sides that compute fp32 products in TF32 or HF32."""
+    found = []
+    for side, other in ((reference, candidate), (candidate, reference)):
+        products = side.fp32_products
+        if products in REDUCED and side.precision in ("fp32", None):
+            both = {"name": side.name, "type": products.upper(), "other": other.name}
+            found.append(
+                say("{name} computes fp32 products in {type}, {other} does not", **both)
+                if other.fp32_products == "fp32"
+                else say("{name} computes fp32 products in {type}", **both)
+            )
+    return tuple(found)
+
+
+def suspected_products(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[str, ...]:
+    """A sentence on differences in fp32 no larger than those of TF32 and HF32, unless both sides recorded the type."""
+    if None not in (reference.fp32_products, candidate.fp32_products):
+        return ()
+    return (
+        say(
+            "products whose inputs are rounded to 11 bits (TF32 of GPUs, HF32 of NPUs) make differences of this size: "
+            "compare torch.backends.cuda.matmul.allow_tf32 and torch_npu.npu.matmul.allow_hf32"
+        ),
+    )
+
+
+def without_reduced_products() -> str:
+    """How to compute fp32 products in fp32."""
     return say(
-        "products whose inputs are rounded to 11 bits (TF32 of GPUs, HF32 of NPUs) make differences of this size: "
-        "compare torch.backends.cuda.matmul.allow_tf32 and torch_npu.npu.matmul.allow_hf32"
+        "compute fp32 products in fp32: torch.backends.cuda.matmul.allow_tf32 = False, "
+        "torch_npu.npu.matmul.allow_hf32 = False, and no TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the environment"
     )
 
 

@@ -9,7 +9,7 @@ from ascendtune.check.align.language import say
 from ascendtune.check.align.loss_noise import LossNoise
 from ascendtune.check.align.one_sided import OneSided, norms_lie_on_one_side
 from ascendtune.check.align.paired_losses import PairedLosses
-from ascendtune.check.align.record_phrases import names_of_sides, reduced_products, sides_without_loss, to_record
+from ascendtune.check.align.record_phrases import names_of_sides, sides_without_loss, suspected_products, to_record
 from ascendtune.check.align.tensor_noise import REDUCED_PRODUCTS
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.align.update_findings import other_update, same_updates
@@ -50,7 +50,9 @@ def forward(
             "weights or forward pass differ: compare the models' files (sha256), dtype, attention, template, and "
             "what the loss is a mean over"
         ),
-        evidence=(reduced_products(),) if noise.dtype == "fp32" and difference <= REDUCED_PRODUCTS * limit else (),
+        evidence=suspected_products(reference, candidate)
+        if noise.dtype == "fp32" and difference <= REDUCED_PRODUCTS * limit
+        else (),
     )
 
 

@@ -21,7 +21,7 @@ from ascendtune.check.align.loss_noise import LossNoise, extra_noise
 from ascendtune.check.align.one_sided import one_sided_losses, one_sided_norms
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
 from ascendtune.check.align.question import question
-from ascendtune.check.align.record_phrases import kinds_of_records
+from ascendtune.check.align.record_phrases import kinds_of_records, reduced_products, suspected_products
 from ascendtune.check.align.tensor_findings import with_dump_evidence
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding
@@ -112,7 +112,11 @@ def compare_trainings(
         curve_findings.later(reference, candidate, pair, noise, exceeding, one_sided, to_ask_the_same),
         stage_findings.ranks(reference, candidate, exceeding),
     )
-    findings = with_dump_evidence(from_records, dumps)
+    findings = with_dump_evidence(from_records, dumps, suspected_products(reference, candidate))
+    products = reduced_products(reference, candidate)
+    findings = tuple(
+        replace(each, evidence=(*products, *each.evidence)) if each.code == "forward" else each for each in findings
+    )
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
         hints = tuple(each for each in findings if _HINTS.get(each.code) == each.status)

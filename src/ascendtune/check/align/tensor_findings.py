@@ -9,7 +9,6 @@ from typing import Any
 from ascendtune.check.align.dump import TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.language import say
-from ascendtune.check.align.record_phrases import reduced_products
 from ascendtune.check.align.tensor_noise import REDUCED_PRODUCTS
 from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.finding import Finding, failure, ok, warning
@@ -53,15 +52,21 @@ _MOST_RANKS = 4
 """Number of ranks that are listed one by one."""
 
 
-def with_dump_evidence(findings: tuple[Finding, ...], dumps: DumpComparison) -> tuple[Finding, ...]:
-    """The stages' findings, supplemented by the dumps."""
-    return tuple(_refined(each, dumps) for each in findings)
+def with_dump_evidence(
+    findings: tuple[Finding, ...], dumps: DumpComparison, suspected_products: tuple[str, ...] = ()
+) -> tuple[Finding, ...]:
+    """The stages' findings, supplemented by the dumps.
+
+    Args:
+        suspected_products: evidence for differences in fp32 that TF32 or HF32 would explain.
+    """
+    return tuple(_refined(each, dumps, suspected_products) for each in findings)
 
 
-def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
+def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[str, ...]) -> Finding:
     stage = finding.code
     if dumps.place is not None and dumps.place.stage == stage:
-        found = _of_place(dumps.place)
+        found = _of_place(dumps.place, suspected_products)
         before = (finding.measured,) if finding.status != "unknown" else ()
         aside = _set_aside(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
         return replace(found, evidence=(*aside, *found.evidence, *before))
@@ -157,7 +162,7 @@ def tensor_as_json(tensor: TensorStatistics) -> dict[str, Any]:
     return {**named, "samples": [None if math.isnan(each) else each for each in tensor.samples]}
 
 
-def _of_place(place: FirstDifference) -> Finding:
+def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Finding:
     row = place.row
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
@@ -176,7 +181,7 @@ def _of_place(place: FirstDifference) -> Finding:
             ),
         )
     if place.stage in ("forward", "backward") and row.difference <= REDUCED_PRODUCTS * row.limit and _is_fp32(row):
-        notes.insert(0, reduced_products())
+        notes[:0] = suspected_products
     if place.agreeing:
         notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:

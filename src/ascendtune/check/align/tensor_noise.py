@@ -51,12 +51,15 @@ class ExtraNoise:
         has_muon: whether a side's optimizer orthogonalises the updates of matrices in bf16.
         sends_bf16: whether ranks of a side round their gradients to bf16 before the reduction.
         after_update: factor by which each of the first updates widens the limits.
+        product_unit: rounding unit of TF32 or HF32 if a side rounds fp32 inputs of products to it: dtypes of tensors do
+            not show that. Else 0.
         has_experts: whether a router sends tokens to experts; 16-bit rounding sends some tokens to other experts.
     """
 
     has_muon: bool = False
     sends_bf16: bool = False
     after_update: float = 1.0
+    product_unit: float = 0.0
     has_experts: bool = False
 
 

@@ -71,6 +71,7 @@ def make_tensor_rows(
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
+    unit = max(unit, extra.product_unit)
     is_routed = extra.has_experts and unit > UNIT_FP32
     growth *= _OF_ROUTED if is_routed else 1.0
     tokens = max((each.vectors for each, _ in modules), default=1)
@@ -95,7 +96,8 @@ def make_tensor_rows(
             most = np.array([_storage_limit(*pair) for pair in pairs])
         elif phase == "forward":
             # After the first step the weights have learnt from gradients of the coarsest dtype.
-            most = growth * limits(pairs, unit=unit if step > 1 else np.where(_is_of_trained(found, groups), unit, 0.0))
+            units = unit if step > 1 else np.where(_is_of_trained(found, groups), unit, extra.product_unit)
+            most = growth * limits(pairs, unit=units)
         elif phase in ("loss", "backward"):
             most = growth * limits(pairs, operations_before=operations, unit=unit)
         else:

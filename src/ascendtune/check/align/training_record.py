@@ -42,6 +42,8 @@ _MOST_DIRECTORIES = 10_000
 _COARSEST_FIRST = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _RECORDED = "recorded.json"
 """Facts of another trainer's run, written by `ascendtune align record`."""
+REDUCED = ("tf32", "hf32")
+"""Types of 11 bits to which devices can round the inputs of fp32 products."""
 _SHOWN = 5
 
 
@@ -52,7 +54,7 @@ class TrainingRecord:
     Attributes:
         recipe: leaves of recipe.yaml by dotted key; None for a foreign log.
         run: run.json; empty for a foreign log.
-        precision: dtype of the matrix products; None if the record does not contain it.
+        precision: dtype of the tensors that are multiplied; None if the record does not contain it.
         layers: depth of the model; None if neither its weights' names nor config.json are available.
         dump: tensors of some steps; None if nothing was dumped.
         start_weights: hashes of the weights before the first step, as in start_weights.json; empty if not recorded.
@@ -78,6 +80,23 @@ class TrainingRecord:
         attempts = self.run.get("attempts") or [self.run]
         size = attempts[-1].get("world_size")
         return size if isinstance(size, int) else None
+
+    @property
+    def fp32_products(self) -> str | None:
+        """The coarsest type to which products of fp32 inputs are rounded: fp32, tf32 or hf32; None if not recorded.
+
+        Convolutions count if the model has any. One attempt of several is enough.
+        """
+        names = object_of(self.start_weights.get("parameters"))
+        operations = ("matmul", "conv") if any("conv" in name for name in names) else ("matmul",)
+        attempts = self.run.get("attempts") or [self.run]
+        found = {value_at(each, "fp32_products", name) for each in attempts for name in operations}
+        return next((name for name in REDUCED if name in found), None if None in found else "fp32")
+
+    @property
+    def product_type(self) -> str | None:
+        """The type of the inputs of matrix products; None if the record does not contain the precision."""
+        return self.fp32_products if self.precision == "fp32" and self.fp32_products else self.precision
 
     @property
     def adapters(self) -> tuple[str, ...]:

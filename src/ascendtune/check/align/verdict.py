@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ascendtune.check.align.language import say
-from ascendtune.check.align.record_phrases import records_alone, records_without_numbers, steps_of_record
+from ascendtune.check.align.record_phrases import (
+    records_alone,
+    records_without_numbers,
+    reduced_products,
+    steps_of_record,
+)
 from ascendtune.check.align.stages import TrainingComparison
 from ascendtune.check.align.training_record import TrainingRecord
 
@@ -16,6 +21,8 @@ def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate
     pair = comparison.pair
     if comparison.divergence is not None or not len(pair.steps):
         return said
+    for products in reduced_products(reference, candidate):
+        said = say("{measured}; {further}", measured=said, further=products)
     for hint in comparison.hints:
         said = say("{measured}; {further}", measured=said, further=hint.measured)
     for side, steps in ((reference, pair.reference_alone), (candidate, pair.candidate_alone)):

@@ -111,5 +111,16 @@ class CpuDevice(Device):
     def peak_flops(self) -> float | None:
         return None
 
+    def product_types(self) -> dict[str, str]:
+        """Fp32, unless the program allows less: then oneDNN decides by the chip."""
+        onednn = torch.backends.mkldnn
+        # Torch has these switches from 2.9 on, and none of single operations before.
+        switches = {"matmul": getattr(onednn, "matmul", None), "conv": getattr(onednn, "conv", None)}
+        return {
+            name: "fp32"
+            for name, switch in switches.items()
+            if getattr(switch, "fp32_precision", "none") not in ("tf32", "bf16")
+        }
+
     def versions(self) -> dict[str, str | None]:
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import weakref
 from contextlib import suppress
 from types import MappingProxyType
@@ -31,6 +32,8 @@ _PEAK_FLOPS = {
 }
 _REGISTER_PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context of the process."""
+_FIRST_WITH_TF32 = 8
+"""Major compute capability of the first chips with TF32."""
 
 
 class CudaDevice(Device):
@@ -96,6 +99,19 @@ class CudaDevice(Device):
     def supports_fp16(self) -> bool:
         return True
 
+    def product_types(self) -> dict[str, str]:
+        """TF32 where torch allows it, on chips that have it (sm_80 and later).
+
+        NVIDIA's containers allow it for matrix products (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), torch by default for
+        convolutions.
+        """
+        cudnn = torch.backends.cudnn
+        switches = {"matmul": torch.backends.cuda.matmul, "conv": getattr(cudnn, "conv", cudnn)}
+        has_tf32 = torch.cuda.get_device_capability(self.index)[0] >= _FIRST_WITH_TF32
+        # 0 forbids it to all of NVIDIA's libraries, whatever the program allows.
+        has_tf32 &= os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+        return {name: "tf32" if has_tf32 and _allows_tf32(switch) else "fp32" for name, switch in switches.items()}
+
     def profiled_activities(self) -> list[torch.profiler.ProfilerActivity]:
         return [*super().profiled_activities(), torch.profiler.ProfilerActivity.CUDA]
 
@@ -105,3 +121,9 @@ class CudaDevice(Device):
 
     def versions(self) -> dict[str, str | None]:
         return {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
+
+
+def _allows_tf32(switch: Any) -> bool:
+    # From torch 2.9 on `allow_tf32` raises an error if the program has set `fp32_precision`, which is always readable.
+    allowed = getattr(switch, "fp32_precision", None)
+    return bool(switch.allow_tf32) if allowed is None else allowed == "tf32"

@@ -197,6 +197,14 @@ class Device(ABC):
         """Settings of this process, besides torch's defaults, that affect speed or memory, for run.json."""
         return {}
 
+    def product_types(self) -> dict[str, str]:
+        """The types to which matrix products (`matmul`) and convolutions (`conv`) round fp32 inputs in this process.
+
+        Empty if unknown. For run.json: a program, a container's variable or the vendor's default may choose TF32 or
+        HF32.
+        """
+        return {}
+
     def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
         """A profiler that warms up in the step in which it is started, then records `steps` steps.
 

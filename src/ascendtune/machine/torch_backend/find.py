@@ -40,3 +40,11 @@ def supports_fp64(device: torch.device) -> bool:
     """Whether `device` computes in fp64; False for unknown kinds."""
     backend: type[Device] | None = resolve_name(_BACKENDS[device.type]) if device.type in _BACKENDS else None
     return backend is not None and backend.supports_fp64
+
+
+def product_types(device: torch.device) -> dict[str, str]:
+    """`Device.product_types` of a device of torch; empty for unknown kinds."""
+    if device.type not in _BACKENDS:
+        return {}
+    backend: type[Device] = resolve_name(_BACKENDS[device.type])
+    return backend(device.index or 0).product_types()

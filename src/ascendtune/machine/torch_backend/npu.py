@@ -107,6 +107,13 @@ class NpuDevice(Device):
         variables = {name: os.environ[name] for name in _SETTINGS if name in os.environ}
         return {"jit_compile": str(not self._npu.is_jit_compile_false()).lower(), **variables}
 
+    def product_types(self) -> dict[str, str]:
+        """HF32 where torch_npu allows it: by default for convolutions. Unknown for chips before the 910B."""
+        if not self._has_fused_operators:
+            return {}
+        switches = {"matmul": self._npu.matmul, "conv": self._npu.conv}
+        return {name: "hf32" if switch.allow_hf32 else "fp32" for name, switch in switches.items()}
+
     def synchronize(self) -> None:
         self._npu.synchronize(self.index)
 

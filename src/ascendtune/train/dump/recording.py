@@ -28,7 +28,7 @@ from ascendtune.core.files import LineWriter, finite_or_none, write_json
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
-from ascendtune.machine.torch_backend.find import supports_fp64
+from ascendtune.machine.torch_backend.find import product_types, supports_fp64
 from ascendtune.train.dump.continued import LoadedOptimizers, claim, continue_recording
 from ascendtune.train.dump.hooks import ModuleHooks
 from ascendtune.train.dump.losses import StepLosses
@@ -386,6 +386,7 @@ class Recording:
                     "torch": torch.__version__,
                     "command": self._command,
                     "world_size": world_size(),
+                    "fp32_products": product_types(self._device),
                     **optimizer_facts(optimizer),
                     "max_grad_norm": self._clips_to,
                     **({"resumed_at": [*resumed, self._step]} if self._step > 1 else {}),

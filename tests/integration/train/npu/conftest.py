@@ -55,7 +55,10 @@ def train_on_npu(node: Node, prepared: Callable[..., RunDir]) -> Callable[..., T
 
         run = prepared(**changes)
         node.call(train, run.path)
-        resolved = run.read()["resolved"]
+        record = run.read()
+        resolved = record["resolved"]
+        # CANN's default for convolutions.
+        assert record["attempts"][-1]["fp32_products"] == {"matmul": "fp32", "conv": "hf32"}
         assert resolved["device"]["kind"] == "npu" and resolved["attention"]["name"] == "npu_fusion"
         assert resolved["device"]["settings"]["jit_compile"] == "false"
         return Trained(run)

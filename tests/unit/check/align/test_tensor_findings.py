@@ -33,9 +33,9 @@ def test_difference_of_the_size_of_tf32_names_the_settings(
     difference: float, limit: float, dtype: str, is_named: bool
 ) -> None:
     place = FirstDifference(1, "forward", _row("forward", difference, limit, dtype), (0,))
-    (found,) = with_dump_evidence((ok("forward", "losses agree"),), DumpComparison(place=place))
+    (found,) = with_dump_evidence((ok("forward", "losses agree"),), DumpComparison(place=place), ("compare TF32",))
     assert found.status == "failure"
-    assert any("allow_tf32" in each and "allow_hf32" in each for each in found.evidence) is is_named
+    assert ("compare TF32" in found.evidence) is is_named
 
 
 def test_other_token_ids_are_named_as_such() -> None:

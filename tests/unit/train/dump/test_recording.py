@@ -71,6 +71,7 @@ def test_recorded_loop_computes_the_same_and_its_numbers_are_written(tmp_path: P
     assert {each["learning_rate"] for each in metrics} == {0.1}
     facts = json.loads((tmp_path / "recorded" / "recorded.json").read_text())
     assert (facts["optimizer"], facts["world_size"], facts["format"]) == ("SGD", 1, 2)
+    assert facts["fp32_products"] == {"matmul": "fp32", "conv": "fp32"}
     start = json.loads((tmp_path / "recorded" / "start_weights.json").read_text())
     assert set(start["parameters"]) == {"up.weight", "up.bias", "down.weight", "down.bias"}
     assert sorted(each.name for each in (tmp_path / "recorded" / "dump").iterdir()) == ["step-0000002", "step-0000003"]
