@@ -12,6 +12,7 @@ from typing import Any
 from ascendtune.check.nodes.node_report import NodeReport, NodeReports, report_of_json
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.threads import run_in_daemon_thread
+from ascendtune.job.nodes.answers import invalid_answer
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.connection import HostConnection
 
@@ -87,14 +88,14 @@ class _HostExam:
         except AscendtuneError as error:
             self._why_not = error
         except (KeyError, TypeError, ValueError):
-            self._why_not = _other_version(self.host)
+            self._why_not = invalid_answer(self.host.name)
 
     def result(self, limit_seconds: float) -> NodeReport | AscendtuneError:
         if self.reply:
             try:
                 return report_of_json(self.reply)
             except (KeyError, TypeError, ValueError):
-                return _other_version(self.host)
+                return invalid_answer(self.host.name)
         return self._why_not or MachineError(
             f"{self.host.name} does not answer within {limit_seconds:.0f} s",
             code="host-silent",
@@ -146,12 +147,3 @@ def _mtu_questions(exams: Sequence[_HostExam]) -> Callable[[_HostExam], None]:
                 return
 
     return query_one
-
-
-def _other_version(host: TargetHost) -> MachineError:
-    return MachineError(
-        f"{host.name} sends an answer that this version does not understand",
-        code="host-of-other-version",
-        remedy="install the same version of ascendtune on every node",
-        where=host.name,
-    )

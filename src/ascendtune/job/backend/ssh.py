@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
-from ascendtune.core.log import say
+from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
@@ -30,6 +30,8 @@ _LEFT_ALONE_SECONDS = 10.0
 """Time for ranks whose peers have failed to notice it and to record the cause."""
 _LAST_CHECKPOINT_SECONDS = 30.0
 """Additional time for them to write a checkpoint."""
+_KILLED_SECONDS = 30.0
+"""Time for a host to end processes that it was told to kill; it may hang within a driver."""
 
 
 def start(spec: JobSpec, cluster: ClusterSpec) -> JobResult:
@@ -121,6 +123,7 @@ class _Run:
         self._failed_at = 0.0
         self._hang: dict[str, Any] | None = None
         self._sent: set[str] = set()
+        self._kill_sent_at: float | None = None
 
     def wait_for_exit(self) -> LauncherExit:
         """The exit of the node that failed first; that of any node if none failed."""
@@ -206,10 +209,28 @@ class _Run:
                 self._send_once("stop", signal=int(signal.SIGTERM))
             if since > _LEFT_ALONE_SECONDS + _LAST_CHECKPOINT_SECONDS:
                 self._send_once("kill", kill=True)
+        if self._kill_sent_at is not None and time.monotonic() - self._kill_sent_at > _KILLED_SECONDS:
+            self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Do not wait any longer for hosts whose processes do not end."""
+        for node in self._nodes:
+            if not node.is_over():
+                node.is_gone = True
+                name = node.host.name
+                error = MachineError(
+                    f"the processes on {name} do not end",
+                    code="processes-left",
+                    remedy="run `ascendtune jobs cleanup` there",
+                    where=name,
+                )
+                warn(f"{error.what}: {error.remedy}")
+                self._failure = self._failure or LauncherExit(1, None, host=name, lost=error)
 
     def _send_once(self, kind: str, **message: Any) -> None:
         if kind not in self._sent:
             self._sent.add(kind)
+            self._kill_sent_at = time.monotonic() if kind == "kill" else self._kill_sent_at
             for node in self._nodes:
                 if not node.is_over():
                     node.send(**message)

@@ -18,6 +18,7 @@ from typing import Any
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.process import PipedChild
+from ascendtune.job.nodes.answers import checked
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode
 
@@ -107,6 +108,7 @@ class RemoteNode(HostConnection):
         self.exit_code: int | None = None
         """Exit code of the launcher, once it has ended."""
         self.is_gone = False
+        self._invalid_answer: MachineError | None = None
         self._inbox = inbox
         super().__init__(
             host,
@@ -115,6 +117,10 @@ class RemoteNode(HostConnection):
             on_error_line=lambda line: inbox.put(Received(self, {"complaint": line})),
         )
         threading.Thread(target=self._receive, daemon=True).start()
+
+    def why_ended(self) -> MachineError:
+        """The reason why the connection ended; nothing is read after an invalid answer."""
+        return self._invalid_answer or super().why_ended()
 
     def is_over(self) -> bool:
         """Whether the node has ended or cannot be reached any more."""
@@ -127,8 +133,13 @@ class RemoteNode(HostConnection):
     def _receive(self) -> None:
         for message in self.messages():
             self.last_received = time.monotonic()
-            if message != ALIVE:
-                self._inbox.put(Received(self, message))
+            try:
+                answer = checked(message, self.host.name)
+            except MachineError as error:
+                self._invalid_answer = error
+                break
+            if answer is not None:
+                self._inbox.put(Received(self, answer))
         self._inbox.put(Received(self, None))
 
 

@@ -92,7 +92,7 @@ def require_compatible_hosts(answers: Answers) -> None:
     """
     first = next(iter(answers.values()))
     compared = {
-        package: {host.name: answer["versions"][package] or "absent" for host, answer in answers.items()}
+        package: {host.name: answer["versions"].get(package) or "absent" for host, answer in answers.items()}
         for package in first["versions"]
     }
     remedies = dict.fromkeys(compared, "install the same versions on every node")

@@ -42,7 +42,8 @@ class Screen:
     def __init__(self, logs: Path, *, is_foreign: bool) -> None:
         self._logs = logs
         self._is_foreign = is_foreign
-        self._first_printed_by: dict[str, int] = {}
+        self._first_printed_by: dict[int, int] = {}
+        """Hash of a line -> rank: a line may have megabytes."""
         self._out, self._err = sys.stdout.fileno(), sys.stderr.fileno()
         self._log_queue = LogQueue[_HostLogSource](self._write)
 
@@ -53,7 +54,7 @@ class Screen:
         elif "err" in message:
             self._log_queue.put(_HostLogSource(host, 0), message["err"])
         elif "left_out" in message:
-            self._log_queue.put(_HostLogSource(host, 0), int(message["left_out"]))
+            self._log_queue.put(_HostLogSource(host, 0), message["left_out"])
         elif "complaint" in message:
             source = _HostLogSource(host, None)
             self._log_queue.put(source, f"[{source}] {message['complaint']}\n")
@@ -75,7 +76,7 @@ class Screen:
         always."""
         if self._is_foreign:
             return True
-        first = self._first_printed_by.setdefault(line, rank)
+        first = self._first_printed_by.setdefault(hash(line), rank)
         if len(self._first_printed_by) > _REMEMBERED_LINES:
             del self._first_printed_by[next(iter(self._first_printed_by))]
         return first == rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.backend.ssh import _Run
+from ascendtune.job.backend import ssh
 from ascendtune.job.nodes.connection import Received
 from ascendtune.job.result import LauncherExit
 
@@ -39,7 +40,7 @@ def ending_of(run: RunDir, messages: list[dict[str, Any]], told: set[str] | None
     spec: Any = SimpleNamespace(run_dir=run.path, launcher_log=lambda place: run.logs / f"log_{place.node_rank}")
     gathered: Any = SimpleNamespace(nodes=nodes)
     asked: Any = SimpleNamespace(first=None, signals=[])
-    watched = _Run(spec, gathered, inbox, asked, SimpleNamespace(), 60.0)  # type: ignore[arg-type]
+    watched = ssh._Run(spec, gathered, inbox, asked, SimpleNamespace(), 60.0)  # type: ignore[arg-type]
     watched._sent |= told or set()
     while not inbox.empty():
         watched._listen()
@@ -76,3 +77,20 @@ def test_first_cause_that_names_an_odd_rank_replaces_what_ranks_have_noted(
     assert ending.exit_code == 1
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["odd_ranks"]) == ("hang", order[0] or order[1])
+
+
+def test_host_that_is_told_to_kill_and_does_not_end_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "_KILLED_SECONDS", 0.5)
+    told: list[dict[str, Any]] = []
+    node = Node(host=SimpleNamespace(name="node0"), exit_code=None, is_gone=False)
+    node.is_over = lambda: node.is_gone
+    node.is_silent = lambda seconds: False
+    node.send = lambda **message: told.append(message)
+    spec: Any = SimpleNamespace(run_dir=tmp_path, launcher_log=lambda place: tmp_path / "log")
+    asked: Any = SimpleNamespace(first=signal.SIGINT, again=True)
+    gathered: Any = SimpleNamespace(nodes=[node])
+    ending = ssh._Run(spec, gathered, queue.SimpleQueue(), asked, SimpleNamespace(), 60.0).wait_for_exit()  # type: ignore[arg-type]
+    assert told == [{"kill": True}]
+    assert ending.exit_code and ending.lost and ending.lost.code == "processes-left"
