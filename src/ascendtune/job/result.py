@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from dataclasses import dataclass
@@ -17,14 +18,15 @@ from ascendtune.core.errors import (
     disk_fault,
 )
 from ascendtune.core.exit_cause import CauseKind, exit_cause
-from ascendtune.core.files import probe_disk
+from ascendtune.core.files import NotRegular, open_regular, probe_disk
 from ascendtune.core.rundir import RunDir, State
 
 _LOST_ANOTHER = MachineError.exit_code
 """Exit code of a rank without a recorded cause: it lost its connection to another rank (`train/torch_errors.py`)."""
+_LONGEST_OUTPUT = 64 << 20
+"""Bytes of torchrun's output that are read."""
 _FAILURE = re.compile(
-    r"time\s*: (?P<time>\S+)\s+host\s*: .*?\s+rank\s*: (?P<rank>\d+) \(local_rank.*?exitcode\s*: (?P<code>-?\d+)",
-    re.DOTALL,
+    r"\btime *: (?P<time>\S+) *\n *host *: .*\n *rank *: (?P<rank>\d+) \(local_rank.*\n *exitcode *: (?P<code>-?\d+)"
 )
 """A failed rank, as torchrun lists it (torch/distributed/elastic/multiprocessing/errors/__init__.py,
 ChildFailedError)."""
@@ -224,9 +226,14 @@ def _death(process: str, code: int, where: Path, *, rank: int | None = None, hos
 
 
 def _output_of(launcher_log: Path, log_size_before: int) -> str:
-    with launcher_log.open("rb") as file:
-        file.seek(log_size_before)
-        return file.read().decode(errors="replace")
+    try:
+        with open_regular(launcher_log) as file:
+            # torchrun lists the failures at the end.
+            file.seek(max(log_size_before, os.fstat(file.fileno()).st_size - _LONGEST_OUTPUT))
+            return file.read(_LONGEST_OUTPUT).decode(errors="replace")
+    except (OSError, NotRegular):
+        # Of another host, which may have ended before it wrote one.
+        return ""
 
 
 def close(run_dir: Path, state: State, cause: dict[str, Any] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -152,3 +153,13 @@ def _running(path: Path) -> RunDir:
     run.create("", {}, {})
     run.begin_attempt({})
     return run
+
+
+def test_launcher_log_that_is_missing_or_a_pipe_is_no_error_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "log/launcher.log"
+    log.parent.mkdir()
+    for _ in range(2):
+        ending = LauncherExit(1, log, host="node2")
+        assert job_result(tmp_path, None, ending, None).error.code == "workers-not-connected"  # type: ignore[union-attr]
+        if not log.exists():
+            os.mkfifo(log)

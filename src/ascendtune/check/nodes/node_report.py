@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascendtune.check.finding import Finding
+from ascendtune.check.finding import WORST_FIRST, Finding
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.foreign_json import is_text_list
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,25 @@ class NodeReport:
 
 
 def report_of_json(content: Mapping[str, Any]) -> NodeReport:
-    """The report in an answer; raises KeyError, TypeError or ValueError for that of another version."""
-    findings = [Finding(**{**each, "evidence": tuple(each["evidence"])}) for each in content["findings"]]
-    return NodeReport(
-        content["verdict"],
-        content["trains_on"],
-        tuple(findings),
-        tuple(content["not_applicable"]),
-        content["facts"],
-        Clock(**content["clock"]),
+    """The report in an answer; raises AttributeError, KeyError, TypeError or ValueError for that of another version."""
+    verdict, trains_on, not_applicable, facts = (
+        content[name] for name in ("verdict", "trains_on", "not_applicable", "facts")
     )
+    if not (is_text_list([verdict, trains_on, *facts.values()]) and is_text_list(not_applicable)):
+        raise ValueError("a text is of another type")
+    findings = tuple(map(_finding, content["findings"]))
+    return NodeReport(verdict, trains_on, findings, tuple(not_applicable), facts, Clock(**content["clock"]))
+
+
+def _finding(content: Mapping[str, Any]) -> Finding:
+    lists = {name: content.get(name, []) for name in ("evidence", "repair")}
+    texts = {name: value for name, value in content.items() if name not in lists}
+    given = [value for value in texts.values() if value is not None]
+    if not (is_text_list(given) and all(map(is_text_list, lists.values()))) or texts["status"] not in WORST_FIRST:
+        raise ValueError("a field of a finding is of another type")
+    if texts["code"] is None or texts["measured"] is None:
+        raise ValueError("a finding says nothing")
+    return Finding(**texts, evidence=tuple(lists["evidence"]), repair=tuple(lists["repair"]))
 
 
 @dataclass(frozen=True)

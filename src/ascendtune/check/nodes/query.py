@@ -11,8 +11,9 @@ from typing import Any
 
 from ascendtune.check.nodes.node_report import NodeReport, NodeReports, report_of_json
 from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.core.foreign_json import is_number
 from ascendtune.core.threads import run_in_daemon_thread
-from ascendtune.job.nodes.answers import invalid_answer
+from ascendtune.job.nodes.answers import LAST_SECOND, invalid_answer
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.connection import HostConnection
 
@@ -87,14 +88,14 @@ class _HostExam:
             do(self)
         except AscendtuneError as error:
             self._why_not = error
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             self._why_not = invalid_answer(self.host.name)
 
     def result(self, limit_seconds: float) -> NodeReport | AscendtuneError:
         if self.reply:
             try:
                 return report_of_json(self.reply)
-            except (KeyError, TypeError, ValueError):
+            except (AttributeError, KeyError, TypeError, ValueError):
                 return invalid_answer(self.host.name)
         return self._why_not or MachineError(
             f"{self.host.name} does not answer within {limit_seconds:.0f} s",
@@ -108,7 +109,9 @@ class _HostExam:
         tried = []
         for _ in range(_CLOCK_QUESTIONS):
             sent, began = time.time(), time.monotonic()
-            remote_time = float(self._question(clock=True)["time"])
+            remote_time = self._question(clock=True)["time"]
+            if not is_number(remote_time, 0, LAST_SECOND):
+                raise invalid_answer(self.host.name)
             half = (time.monotonic() - began) / 2
             tried.append((half, remote_time - (sent + half)))
         within, ahead = min(tried)

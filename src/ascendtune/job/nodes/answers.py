@@ -16,7 +16,7 @@ _MOST_DEVICES = 1024
 _LONGEST_TEXT = 1 << 16
 """Characters of a text that is shown as a whole: a reason, a version."""
 _LONGEST_LIST = 1 << 16
-_LAST_SECOND = 1e11
+LAST_SECOND = 1e11
 """Upper bound of seconds since the epoch."""
 _ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:%_-]{0,254}|::[0-9A-Fa-f:.]{0,40}")
 """A host name or an IP address; not an option of a program, which begins with a dash."""
@@ -63,7 +63,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
             "kind": lambda value: value in get_args(Kind),
             "devices": _is_whole(1, _MOST_DEVICES),
             "note": _or_null(_is_text),
-            "time": lambda value: is_number(value, 0, _LAST_SECOND),
+            "time": lambda value: is_number(value, 0, LAST_SECOND),
             "versions": _are_versions,
         }
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.nodes.compare import compare_nodes
+from ascendtune.check.nodes.node_report import NodeReports, report_of_json
 from ascendtune.check.nodes.query import AGENT, query_nodes
+from ascendtune.check.nodes.summary import as_json, as_text
 from ascendtune.job.nodes.cluster_spec import TargetHost
 
 HERE, ALSO_HERE = TargetHost("localhost"), TargetHost(socket.gethostname())
@@ -107,6 +111,7 @@ def test_a_clock_that_is_off(agent: Path) -> None:
         ("raise SystemExit('the disk is full')", "host-connection-ended"),
         ("print('not JSON', flush=True); print('{\"other\": 1}')", "host-of-other-version"),
         (_ANSWERING.replace("ANSWER", "{'findings': 7}"), "host-of-other-version"),
+        (_ANSWERING.replace("time.time() + 60", "1e308"), "host-of-other-version"),
     ],
 )
 def test_the_code_says_why_a_host_has_no_answer(agent: Path, program: str, code: str) -> None:
@@ -119,3 +124,33 @@ def test_the_code_says_why_a_host_has_no_answer(agent: Path, program: str, code:
 def test_host_without_ascendtune_is_named_with_a_remedy() -> None:
     error = query_nodes([HERE], LOOK, limit_seconds=10, agent="no_such_agent").silent["localhost"]
     assert "No module named no_such_agent" in error.what and "install ascendtune there" in error.remedy
+
+
+_FINDING = {"code": "disk", "status": "ok", "measured": "9 GiB", "expected": None, "remedy": None, "evidence": ["df"]}
+_REPORT = {
+    "verdict": "ok", "trains_on": "the CPU", "findings": [_FINDING], "not_applicable": ["npu"],
+    "facts": {"python": "3.11"}, "clock": {"ahead_seconds": 0.1, "within_seconds": 0.2}, "address": None,
+}  # fmt: skip
+_ODD = (7, 1e300, True, [], {}, [1], {"a": 1}, [None], "x")
+
+
+def test_report_with_an_odd_value_is_refused_or_can_be_compared() -> None:
+    refused = 0
+    for path in [(name,) for name in _REPORT] + [("findings", 0, name) for name in (*_FINDING, "repair", "other")]:
+        for odd in _ODD:
+            report = json.loads(json.dumps(_REPORT))
+            content = report
+            for name in path[:-1]:
+                content = content[name]
+            content[path[-1]] = odd
+            try:
+                other = report_of_json(report)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                refused += 1
+                continue
+            answers = {"a": report_of_json(_REPORT), "b": other}
+            nodes = NodeReports(answers, {})
+            compared = compare_nodes(answers)
+            as_text("", nodes, compared, (), columns=80, paint=lambda text, *_: text)
+            as_json("", 0, nodes, compared, ())
+    assert refused > 100
