@@ -211,3 +211,33 @@ def test_the_second_remedy_is_shown_before_more_causes(explained: Explained) -> 
 
     assert "2. `hostname` must differ" in text
     assert len(text.splitlines()) <= 12
+
+
+_REFUSED = (
+    "{0}pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedMoonConfig\n"
+    "{1}tide_bucket\n"
+    "{1}  Input should be a valid integer, got a number with a fractional part [type=int_from_float, "
+    "input_value=77.5, input_type=float]\n"
+)
+
+
+@pytest.mark.parametrize(
+    "prefixes",
+    [
+        ("with the third file it fails: ", "[rank3]: "),
+        ("#12 21.0 ", "#12 21.1 "),
+        ("2026-03-01 03:04:05,006 - moon - ERROR - ", "2026-03-01 03:04:05,007 - moon - ERROR - "),
+        ("2026-03-01T03:04:05.1Z stderr F ", "2026-03-01T03:04:05.2Z stderr F "),
+    ],
+)
+def test_lines_below_are_read_without_a_prefix_that_the_line_itself_lacks_or_has_otherwise(
+    explained: Explained, prefixes: tuple[str, str]
+) -> None:
+    assert entry_of(explained(_REFUSED.format(*prefixes))) == "deepspeed-config-fraction"
+
+
+def test_code_in_a_traceback_of_docker_build_keeps_its_indentation(explained: Explained) -> None:
+    rows = ["Traceback (most recent call last):", '  File "/x/moon.py", line 1, in rise', "    assert tide > 0"]
+    log = "".join(f"#12 7.{number} {row}\n" for number, row in enumerate([*rows, "AssertionError"]))
+
+    assert "tide > 0 does not hold" in explained(log).headline()

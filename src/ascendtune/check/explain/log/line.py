@@ -30,7 +30,8 @@ _PREFIX = re.compile(
     r"|E +(?=(?:\w+\.)+\w*(?:Error|Exception): |(?:Assertion failed|Value error), )"  # pytest, copied from a terminal
     r"|> (?= {0,2}File \"| {4}[a-z_]|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # quoted in a mail
     r"| {4}(?=CMake Error\b)| {6}(?=CMake Error\b|ERROR: |fatal: )"  # output of a build that pip shows
-    r"|(?:#\d{1,3} )?\d{1,4}\.\d{1,3} +(?=[A-Za-z×│╰+\[])"  # docker build
+    r"|#\d{1,3} \d{1,5}\.\d{1,3} (?=\s*\S)"  # docker build
+    r"|\d{1,5}\.\d{1,3} (?= *(?:[A-Za-z×│╰+\[]|/\w))"  # its summary
     r"|\[\w+\.py:\d+\] (?= *File \"| {4}\S|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # vllm, cut
     r"|(?P<stage>\[[A-Za-z][\w-]{0,24}\]) (?=(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d )"  # vllm-omni
     r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?: - | +)"

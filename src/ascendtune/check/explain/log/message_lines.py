@@ -31,7 +31,7 @@ _PLACE_OF_CHECK = re.compile(r"\s*(?:, )?func \w|\S+\.so\(|[#\[(]")
 _OF_VALIDATOR = re.compile(r"\s*(?:Value error|Assertion failed), ")
 _TYPE_OF_PYDANTIC = "[type="
 """After the message of a validator."""
-_OF_PYDANTIC = re.compile(r"\berror: .*\b\d+ validation errors? for \w+\s*$")
+_OF_PYDANTIC = re.compile(r"[Ee]rror: (?:.*\b)?\d+ validation errors? for \w+\s*$")
 _OF_FIELD = re.compile(r"\s+\S.*[\[(]type=\w+")
 NO_SOLUTION = "No solution found when resolving"
 """uv's line above a tree of reasons."""
@@ -143,7 +143,7 @@ def with_message(said: str, below: list[str]) -> str:
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
     if _OF_PYDANTIC.search(said) and len(below) > 1 and _OF_FIELD.match(below[1]):
-        # A command line refuses a value that pydantic checks: the field, then the reason.
+        # A command line, or a person's sentence, names the model: the field, then the reason.
         return f"{said.rstrip()}: {below[0].strip()}: {below[1].strip()}"
     if _CODED_CLAUSE.search(said):
         message = _coded_paragraph(below) or message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ascendtune.check.explain.log import level
-from ascendtune.check.explain.log.line import Line
+from ascendtune.check.explain.log.line import Line, read
 from ascendtune.check.explain.log.message_lines import text_of
 
 _FAILURES_ABOVE = 10
@@ -18,6 +18,8 @@ class Neighbours:
         said = line.said.encode()
         is_prefixed = line.speaker and lines[index].endswith(said)
         self._prefix = lines[index].removesuffix(said) if is_prefixed else b""
+        self._has_stamp = not is_prefixed and len(said) < len(lines[index].strip())
+        """Whether the line has a prefix that differs from line to line."""
         self._lines, self._index = lines, index
 
     def below(self, count: int) -> list[str]:
@@ -25,7 +27,11 @@ class Neighbours:
         first, prefix = self._index + 1, self._prefix
         far = self._lines[first : first + count * _SPEAKERS] if prefix else []
         own = [each.removeprefix(prefix) for each in far if each.startswith(prefix)]
-        return list(map(text_of, own[:count] or self._lines[first : first + count]))
+        if own:
+            return list(map(text_of, own[:count]))
+        rows = list(map(text_of, self._lines[first : first + count]))
+        # A person may have typed the line above the prefixed ones that go on with it.
+        return [read(row).said for row in rows] if self._has_stamp or (rows and read(rows[0]).speaker) else rows
 
     @property
     def above(self) -> str:
@@ -37,7 +43,8 @@ class Neighbours:
     def code_above(self) -> list[str]:
         """Last two non-empty lines above it, without the prefix."""
         said = [text_of(each.removeprefix(self._prefix)) for each in self._all_above]
-        return [each for each in said if each.strip()][-2:]
+        nearest = [each for each in said if each.strip()][-2:]
+        return [read(each).said for each in nearest] if self._has_stamp else nearest
 
     @property
     def failure_above(self) -> tuple[int, str]:
