@@ -378,6 +378,14 @@ def test_versions_of_the_packages_of_a_failed_import_are_told(explained: Explain
     assert "by the log" not in explained(f"transformers==4.40.0 transformers==4.41.0\n{failed}").headline()
 
 
+def test_release_that_the_sentence_doubts_is_told_if_the_log_has_it(explained: Explained) -> None:
+    missing = "/x/moon.h:9:10: fatal error: hccl/hccl.h: No such file or directory\n"
+
+    assert explained(f"CANN Version: 8.5.0\n{missing}").headline().endswith("(by the log: CANN 8.5.0)")
+    assert "by the log" not in explained("CANN Version: 8.5.0\nbash: moon: command not found\n").headline()
+    assert "by the log" not in explained(f"CANN 8.5.0, CANN 8.3.0\n{missing}").headline()
+
+
 @pytest.mark.parametrize(
     ("message", "end"),
     [

@@ -29,6 +29,24 @@ def test_variables_versions_ranks_and_ports_of_a_log() -> None:
     assert facts["version.cann"] == ("8.0.RC2",)
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("- **transformers version**: `4.45.2`", "transformers", "4.45.2"),
+        ("deepspeed:0.9.0", "deepspeed", "0.9.0"),
+        ("CANN版本： 5.1.RC1", "cann", "5.1.RC1"),
+        ("torch version .................... 2.4.0", "torch", "2.4.0"),
+        ("/usr/local/Ascend/ascend-toolkit/8.2.RC1/aarch64-linux/lib64/libmoon.so", "cann", "8.2.RC1"),
+        ("docker run quay.io/ascend/cann:8.1.rc1-910b-ubuntu22.04-py3.10 bash", "cann", "8.1.rc1"),
+        ("bash ./Ascend-cann-toolkit_8.0.0_linux-aarch64.run --install", "cann", "8.0.0"),
+        ("source /opt/cann-8.5.0/set_env.sh", "cann", "8.5.0"),
+        ("Name: transformers\nVersion: 4.44.2\nSummary: moons", "transformers", "4.44.2"),
+    ],
+)
+def test_version_is_read_in_each_way_of_writing_it(text: str, name: str, version: str) -> None:
+    assert of_log([text])[f"version.{name}"] == (version,)
+
+
 def test_versions_that_pip_installed_are_facts() -> None:
     facts = of_log(["Successfully installed numpy-2.0.2 torch-npu-2.7.1.dev20250724 tide-1.0"])
 

@@ -16,6 +16,7 @@ from ascendtune.check.explain.facts.memory import sums_in
 from ascendtune.check.explain.facts.shapes import mismatch_in
 from ascendtune.check.explain.facts.state_dict import names_in
 from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER
+from ascendtune.check.explain.knowledge.matcher import filled
 from ascendtune.check.explain.knowledge.matcher import names_in as captured_in
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.traceback import cann_reason
@@ -52,6 +53,16 @@ _OF_ERRNO = re.compile(
 )
 """Error texts of the system, which need the reason before them."""
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
+_DOUBTS_RELEASE = re.compile(
+    r"\b(?:too (?:old|new)|older|newer|(?:an)?other (?:version|release)|(?:do|does) not (?:fit|have|know|take)|"
+    r"(?:built|made|written) for|the installed|this (?:release of )?CANN|since|has no)\b"
+)
+_HAS_RELEASE = re.compile(
+    r"(?<![\w.-])(?:CANN|torch_npu|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm|numpy|"
+    r"triton|bitsandbytes|driver)(?![\w.-]|\.\w| \d)",
+    re.IGNORECASE,
+)
+"""A program or package whose release a sentence may doubt."""
 _REFUSED_BY = "{package} refuses what it was given ({type}): {message}"
 _FAILED_IN = "{package} failed with {type}: {message}"
 
@@ -96,10 +107,13 @@ def _told(first: Event) -> str:
 
 
 def _versions(first: Event, facts: Facts) -> str:
-    """Versions of the packages of a failed import or call, if the log contains one of each."""
-    if not {"module", "package", OWNER} & first.hit.names.keys():
-        return ""
-    named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER))
+    """Versions of the packages of a failed import or call, and of those whose release the sentence doubts, if the log
+    contains one of each."""
+    named: list[str] = []
+    if {"module", "package", OWNER} & first.hit.names.keys():
+        named = [first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER)]
+    if _DOUBTS_RELEASE.search(first.entry.what):
+        named += _HAS_RELEASE.findall(filled(first.entry.what, first.hit.names))
     known = {package: facts_of.versions(facts, package) for package in named if package}
     shown = [
         f"{package} {values[0]}"

@@ -36,12 +36,21 @@ _VERSION_NAMES = (
     "safetensors|huggingface_hub|huggingface-hub|CANN|Python|PyTorch|CUDA|NCCL|driver|firmware"
 )
 _VERSION = re.compile(
-    rf"(?<![\w.-])(?P<name>{_VERSION_NAMES})`?(?: version)?(?: ?==? ?|:? +v?|/| version: )(?P<value>\d+\.\d+[\w.+-]*)",
+    rf"(?<![\w.-])(?P<name>{_VERSION_NAMES})[`*]{{0,3}}(?: version|版本)?[`*]{{0,3}}"
+    r"(?: ?==? ?|[:：] *[`*]{0,3}v?| +(?:\.{3,} )?v?|/)(?P<value>\d+\.\d+[\w.+-]*)",
     re.IGNORECASE,
 )
+_CANN = re.compile(
+    r"(?:ascend-toolkit/|ascendai/cann:|(?<![\w.])cann-(?:toolkit_|nnrt_)?|(?<=/)CANN/)"
+    r"(?P<value>\d+\.\d+(?:\.(?:rc|t|b|alpha|beta|\d)[a-z\d]*)*)(?=[-_/\s'\":]|$)",
+    re.IGNORECASE,
+)
+"""Release of CANN in a path, a package's file or an image."""
 _INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
 """pip's line; "torch-npu-2.7.1" is name and version."""
 _PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
+_SHOWN = re.compile(rf"^Name: (?P<name>{_VERSION_NAMES})\nVersion: (?P<value>\S+)$", re.IGNORECASE | re.MULTILINE)
+"""Output of `pip show`."""
 _EGG = re.compile(rf"/(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)-py\d\.\d+\.egg/", re.IGNORECASE)
 """Part of the path of a module that easy_install or setup.py has installed."""
 _VERSION_WORDS = (
@@ -182,9 +191,13 @@ def of_log(texts: Iterable[str]) -> Facts:
             if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
                 continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
-        eggs = _matches(_EGG, text, _places(lower, (".egg/",)))
-        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *_installed_in(text, lower), *eggs):
-            note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
+        others = (*_installed_in(text, lower), *_matches(_EGG, text, _places(lower, (".egg/",))))
+        others += tuple(_SHOWN.finditer(text)) if "\nversion: " in lower else ()
+        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *others):
+            # The tag of an image goes on with its system.
+            note(f"version.{match['name'].lower().replace('-', '_')}", match["value"].partition("-")[0])
+        for match in _matches(_CANN, text, _places(lower, ("ascend-toolkit/", "cann"))):
+            note("version.cann", match["value"])
         for name, (words, pattern) in _WORLD.items():
             for match in _matches(pattern, text, _places(lower, words)):
                 value = match["value"]
