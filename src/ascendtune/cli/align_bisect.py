@@ -99,7 +99,7 @@ def _bisected(
             raise typer.Abort
         if trainer.agrees(()) is not False:
             raise NoVerdict(
-                f"trained again without a swap, the runs do not diverge: {trainer.trials[0].said}",
+                f"trained again without a swap, the runs do not diverge: {trainer.trials[0].outcome}",
                 code="not-reproduced",
                 remedy="use the same kind and number of devices as the candidate; a device that errs shows up in "
                 "`ascendtune doctor --deep`",

@@ -111,15 +111,15 @@ def adam_settings(recipe: Mapping[str, Any] | None, facts: Mapping[str, Any]) ->
     decay = None
     if recipe is not None:
         name, clip = recipe.get("optim.optimizer"), recipe.get("optim.max_grad_norm")
-        named = [recipe.get(f"optim.{key}") for key in ("beta1", "beta2", "epsilon")]
+        betas_and_epsilon = [recipe.get(f"optim.{key}") for key in ("beta1", "beta2", "epsilon")]
     else:
         name, clip = str(facts.get("optimizer")).lower(), facts.get("max_grad_norm")
         groups = facts.get("optimizer_groups")
         first = object_of(groups[0]) if isinstance(groups, list) and groups else {}
         betas = first.get("betas")
-        named = [*(betas if isinstance(betas, list) else ()), first.get("eps")]
+        betas_and_epsilon = [*(betas if isinstance(betas, list) else ()), first.get("eps")]
         decay = first.get("weight_decay")
-    numbers = [float(each) for each in named if is_number(each)]
+    numbers = [float(each) for each in betas_and_epsilon if is_number(each)]
     if name not in ("auto", "adamw", "adam") or len(numbers) != 3:
         return None
     beta1, beta2, epsilon = numbers
@@ -129,8 +129,8 @@ def adam_settings(recipe: Mapping[str, Any] | None, facts: Mapping[str, Any]) ->
 
 def other_settings(one: AdamSettings, other: AdamSettings) -> dict[str, tuple[float, float]]:
     """Settings that are known on both sides and differ; None is unknown, since code that was not traced may clip."""
-    named = ("beta1", "beta2", "epsilon", "max_grad_norm", "decay_in_gradient")
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in named}
+    fields = ("beta1", "beta2", "epsilon", "max_grad_norm", "decay_in_gradient")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in fields}
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
@@ -197,29 +197,29 @@ class _Updates:
     def of_steps(cls, dumps: Sequence[RankDump]) -> _Updates | None:
         """Samples of all parameters that have all their tensors; None if there is none."""
         phases = ("gradient", "parameter_before", "parameter_after")
-        found = [
+        tensors = [
             {phase: {key.name: each for key, each in dump.tensors.items() if key.phase == phase} for phase in phases}
             for dump in dumps
         ]
         names = [
             name
-            for name, first in found[0]["gradient"].items()
-            if all(name in of_phase for step in found for of_phase in step.values())
-            and all(len(of_phase[name].samples) == len(first.samples) for step in found for of_phase in step.values())
+            for name, first in tensors[0]["gradient"].items()
+            if all(name in of_phase for step in tensors for of_phase in step.values())
+            and all(len(of_phase[name].samples) == len(first.samples) for step in tensors for of_phase in step.values())
         ]
         if not names:
             return None
-        most = max(len(found[0]["gradient"][name].samples) for name in names)
+        most = max(len(tensors[0]["gradient"][name].samples) for name in names)
         steps = []
-        for step in found:
+        for step in tensors:
             padded = (
                 [[*step[phase][name].samples, *[math.nan] * (most - len(step[phase][name].samples))] for name in names]
                 for phase in phases
             )
             one, two, three = (np.array(each, dtype=np.float64) for each in padded)
             steps.append((one, two, three))
-        norms = [math.sqrt(sum(each.l2**2 for each in step["gradient"].values())) for step in found]
-        units = np.array([[unit_of(found[-1]["parameter_after"][name])] for name in names])
+        norms = [math.sqrt(sum(each.l2**2 for each in step["gradient"].values())) for step in tensors]
+        units = np.array([[unit_of(tensors[-1]["parameter_after"][name])] for name in names])
         return cls(names, steps, norms, units)
 
     def follows(self, settings: AdamSettings) -> bool:
@@ -286,16 +286,16 @@ def _compared(one: _Updates, other: _Updates, settings: AdamSettings) -> AdamChe
     usual = max(reference.left, candidate.floor)
     if candidate.left > _EXPLAINS * usual:
         setting, value, left = min(_explanations(other, settings), key=lambda each: each[2])
-        found = None
+        difference = None
         if left <= min(candidate.left / _EXPLAINS, _FOLLOWS):
-            found = OtherUpdate(setting, getattr(settings, setting), value, other.names)
-        return replace(same, other=found, is_same=found is None and candidate.left <= _ROUNDED)
+            difference = OtherUpdate(setting, getattr(settings, setting), value, other.names)
+        return replace(same, other=difference, is_same=difference is None and candidate.left <= _ROUNDED)
     at = {name: position for position, name in enumerate(one.names)}
     common = np.array([(at[name], position) for position, name in enumerate(other.names) if name in at], dtype=np.int64)
     first, second = common.reshape(-1, 2).T
-    found = _other_rate(reference, candidate, first, second, other.names)
-    found = found or _other_decay(reference, candidate, first, second, other.names)
-    return replace(same, other=found, is_same=found is None)
+    difference = _other_rate(reference, candidate, first, second, other.names)
+    difference = difference or _other_decay(reference, candidate, first, second, other.names)
+    return replace(same, other=difference, is_same=difference is None)
 
 
 def _other_rate(
@@ -305,12 +305,12 @@ def _other_rate(
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = other.rate[second] / one.rate[first]
         error = np.hypot(one.rate_error[first], other.rate_error[second])
-        is_apart = np.abs(ratio - 1) > np.maximum(_RATE, 2 * CERTAIN * error)
-    if not is_apart.any():
+        differs = np.abs(ratio - 1) > np.maximum(_RATE, 2 * CERTAIN * error)
+    if not differs.any():
         return None
-    factor = float(np.median(ratio[is_apart]))
-    named = tuple(names[at] for at in second[is_apart])
-    return OtherUpdate("learning_rate", 1.0, factor, named)
+    factor = float(np.median(ratio[differs]))
+    parameters = tuple(names[at] for at in second[differs])
+    return OtherUpdate("learning_rate", 1.0, factor, parameters)
 
 
 def _other_decay(
@@ -319,15 +319,15 @@ def _other_decay(
     decays = one.decay[first], other.decay[second]
     error = np.hypot(one.decay_error[first], other.decay_error[second])
     with np.errstate(invalid="ignore"):
-        apart = np.abs(decays[1] - decays[0])
-        is_apart = apart > np.maximum(_DECAY * np.maximum(*map(np.abs, decays)), 2 * CERTAIN * error)
-    if not is_apart.any():
+        difference = np.abs(decays[1] - decays[0])
+        differs = difference > np.maximum(_DECAY * np.maximum(*map(np.abs, decays)), 2 * CERTAIN * error)
+    if not differs.any():
         return None
-    # What is within the error of the fit is none.
-    fitted = ((float(np.median(each[is_apart])), CERTAIN * float(np.median(error[is_apart]))) for each in decays)
-    expected, found = (value if abs(value) > most else 0.0 for value, most in fitted)
-    named = tuple(names[at] for at in second[is_apart])
-    return OtherUpdate("weight_decay", expected, found, named)
+    # A decay within the error of the fit counts as 0.
+    fitted = ((float(np.median(each[differs])), CERTAIN * float(np.median(error[differs]))) for each in decays)
+    expected, actual = (value if abs(value) > most else 0.0 for value, most in fitted)
+    parameters = tuple(names[at] for at in second[differs])
+    return OtherUpdate("weight_decay", expected, actual, parameters)
 
 
 def _explanations(updates: _Updates, settings: AdamSettings) -> Iterator[tuple[str, Any, float]]:

@@ -41,13 +41,13 @@ class TrainedRecipe:
 
     Attributes:
         values: nested, with all defaults; `auto` is replaced by the resolved value if a recipe can contain that.
-        asked: the same with `auto`, as in recipe.yaml.
+        values_with_auto: the same with `auto`, as in recipe.yaml.
         kernels: part of the model -> description of the operator that computed it.
         ranks: number of processes; None if run.json does not contain it.
     """
 
     values: dict[str, Any]
-    asked: dict[str, Any]
+    values_with_auto: dict[str, Any]
     kernels: Mapping[str, Any]
     ranks: int | None
 
@@ -58,9 +58,9 @@ class TrainedRecipe:
         Raises:
             RecipeError: recipe.yaml cannot be read.
         """
-        asked = Recipe.load(RunDir(side.path).recipe).model_dump(mode="json")
-        # A run directory may come from a stranger.
-        values, resolved = deepcopy(asked), object_of(side.run.get("resolved"))
+        values_with_auto = Recipe.load(RunDir(side.path).recipe).model_dump(mode="json")
+        # A run directory may come from an untrusted source.
+        values, resolved = deepcopy(values_with_auto), object_of(side.run.get("resolved"))
         attention = value_at(resolved, "attention", "name")
         if values["model"]["attention"] == "auto" and attention in _ATTENTIONS:
             values["model"]["attention"] = attention
@@ -68,8 +68,8 @@ class TrainedRecipe:
             values["precision"] = side.precision
         if (is_padding_free := resolved.get("padding_free")) is not None:
             # A trial has the layout of the run: dropout draws for padding, too.
-            asked["align"]["pad"] = not is_padding_free
-        return cls(values, asked, object_of(resolved.get("kernel")), side.world_size)
+            values_with_auto["align"]["pad"] = not is_padding_free
+        return cls(values, values_with_auto, object_of(resolved.get("kernel")), side.world_size)
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ def trial_recipe(
     Raises:
         RecipeError: the combination of these ingredients is invalid.
     """
-    values = deepcopy(candidate.asked)
+    values = deepcopy(candidate.values_with_auto)
     for name in swapped:
         for key in INGREDIENTS[name]:
             _set(values, key, deepcopy(_value(reference.values, key)))
     values["run_dir"] = str(run_dir)
-    # The trial is only compared: no checkpoints and no evaluations.
+    # The comparison needs no checkpoints and no evaluations.
     values["checkpoint"] |= {"resume": "never", "every_steps": MOST, "best": False}
     values["eval"] = {"early_stop": None, "every_steps": MOST if _has_evaluation(values["data"]) else None}
     values["track"]["tensorboard"] = False
@@ -172,12 +172,12 @@ class SwapTrial:
     Attributes:
         swapped: the ingredients taken from the reference.
         agrees: whether it agrees with the reference up to the step; None if it could not be trained that far.
-        said: the verdict of the comparison, or the reason why there is none.
+        outcome: the verdict of the comparison, or the reason why there is none.
     """
 
     swapped: tuple[str, ...]
     agrees: bool | None
-    said: str
+    outcome: str
 
 
 def find_culprits(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool | None]) -> list[tuple[str, ...]]:
@@ -231,27 +231,27 @@ def findings_of(
     trials: Sequence[SwapTrial], swaps: Sequence[Swap], guilty: Collection[tuple[str, ...]]
 ) -> list[Finding]:
     """One finding for each trial, and one for each ingredient that was not swapped."""
-    named = {each.name: each for each in swaps}
-    found = []
+    by_name = {each.name: each for each in swaps}
+    findings = []
     for trial in trials:
         code = "+".join(trial.swapped)
-        swapped = [named[name] for name in trial.swapped]
+        swapped = [by_name[name] for name in trial.swapped]
         evidence = [each.text for each in swapped]
         if trial.agrees is None:
-            found.append(unknown(code, trial.said, evidence=evidence))
+            findings.append(unknown(code, trial.outcome, evidence=evidence))
         elif trial.swapped in guilty:
             keys = " ".join(each.overrides for each in swapped)
             remedy = say("train the candidate with {keys}", keys=keys)
-            agreed = say("swapped, the runs agree: {verdict}", verdict=trial.said)
-            found.append(failure(code, agreed, remedy=remedy, evidence=evidence))
+            agreed = say("swapped, the runs agree: {verdict}", verdict=trial.outcome)
+            findings.append(failure(code, agreed, remedy=remedy, evidence=evidence))
         else:
             outcome = say(
                 "swapped, the runs agree: {verdict}" if trial.agrees else "swapped, the runs still part: {verdict}",
-                verdict=trial.said,
+                verdict=trial.outcome,
             )
-            found.append(ok(code, outcome, evidence=evidence))
+            findings.append(ok(code, outcome, evidence=evidence))
     left_out = (each for each in swaps if each.obstacle)
-    return [*found, *(unknown(each.name, say("not swapped: {why}", why=each.obstacle)) for each in left_out)]
+    return [*findings, *(unknown(each.name, say("not swapped: {why}", why=each.obstacle)) for each in left_out)]
 
 
 def _word(value: Any) -> str:

@@ -102,7 +102,9 @@ class Curve:
         missing = np.full(len(unique), np.nan)
         values = {name: columns[name][last] if name in columns else missing for name in _COLUMNS}
         hashes = tuple(batch_hashes[each] for each in last.tolist())
-        of_record, seen = (columns[name][last[0]] if name in columns else np.nan for name in ("tokens", "tokens_seen"))
+        of_record, tokens_seen = (
+            columns[name][last[0]] if name in columns else np.nan for name in ("tokens", "tokens_seen")
+        )
         return cls(
             unique,
             values["loss"],
@@ -112,7 +114,7 @@ class Curve:
             values["groups"],
             hashes,
             resolution,
-            is_whole=bool(of_record == seen),
+            is_whole=bool(of_record == tokens_seen),
         )
 
     @classmethod

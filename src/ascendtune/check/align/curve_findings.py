@@ -34,12 +34,12 @@ def later(
     noise: LossNoise,
     exceeding: int | None,
     one_sided: OneSided | None,
-    to_ask_the_same: str | None,
+    recipe_remedy: str | None,
 ) -> Finding:
-    """7: do the curves stay together?
+    """7: whether the curves agree.
 
     Args:
-        to_ask_the_same: the remedy where the sides were not asked for the same; None where they were.
+        recipe_remedy: the remedy if the recipes differ; None if they are the same.
     """
     if lacking := sides_without_loss(reference, candidate):
         return unknown("later", say("{names} recorded no loss", names=names_of_sides(lacking)))
@@ -55,7 +55,7 @@ def later(
         return unknown("later", say("no step has a number on both sides"))
     mean, largest = float(np.nanmean(relative)), float(np.nanmax(relative))
     at = int(pair.steps[int(np.nanargmax(relative))])
-    said = say(
+    measured = say(
         "{count:,} losses differ by {mean} on average, at most {largest} at step {step}",
         count=len(pair.steps) - len(pair.without_numbers),
         mean=percent(mean),
@@ -81,19 +81,19 @@ def later(
         ),
     ]
     if exceeding is not None:
-        return _parted(pair, noise, exceeding, said, accepted, to_ask_the_same)
+        return _parted(pair, noise, exceeding, measured, accepted, recipe_remedy)
     if one_sided is not None:
         is_proof = {reference.kind, candidate.kind} <= {"ascendtune", "recorded"}
-        remedy = to_ask_the_same or dump_remedy()
-        return losses_lie_on_one_side(one_sided, said, remedy, tuple(accepted), is_proof=is_proof)
+        remedy = recipe_remedy or dump_remedy()
+        return losses_lie_on_one_side(one_sided, measured, remedy, tuple(accepted), is_proof=is_proof)
     if (pair.difference > noise.band(pair.steps)).any():
         return warning(
             "later",
             say(
                 "{measured}; the difference begins as rounding and grows with every step: this training amplifies it",
-                measured=said,
+                measured=measured,
             ),
-            remedy=to_ask_the_same
+            remedy=recipe_remedy
             or say("lower the learning rate, or give repeated reference runs with --noise-runs to measure the noise"),
             evidence=accepted,
         )
@@ -102,50 +102,52 @@ def later(
             "later",
             say(
                 "{measured}; rounding of {basis} may explain it, but verl accepts less",
-                measured=said,
+                measured=measured,
                 basis=noise.basis,
             ),
-            remedy=to_ask_the_same
+            remedy=recipe_remedy
             or say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
             evidence=accepted,
         )
     if noise.dtype != "fp32":
         has_dumps = reference.dump is not None and candidate.dump is not None
         accepted.append(hidden_by_rounding(noise, len(pair.steps), has_dumps=has_dumps))
-    return ok("later", said, evidence=accepted)
+    return ok("later", measured, evidence=accepted)
 
 
 def _parted(
     pair: PairedLosses,
     noise: LossNoise,
     exceeding: int,
-    said: str,
+    measured: str,
     accepted: Sequence[str],
-    to_ask_the_same: str | None,
+    recipe_remedy: str | None,
 ) -> Finding:
-    """The failure of `later`; `said` is what was measured."""
+    """The failure of `later`; `measured`: the numbers of both curves in words."""
     if np.isnan(pair.difference[pair.steps == exceeding]).any():
         return failure(
             "later",
-            say("{measured}; the loss of step {step} is NaN or infinite on one side", measured=said, step=exceeding),
+            say(
+                "{measured}; the loss of step {step} is NaN or infinite on one side", measured=measured, step=exceeding
+            ),
             expected=say("a number on both sides"),
             remedy=say("find the first module that makes it: ascendtune align nan RUN"),
             evidence=accepted,
         )
-    measure = to_ask_the_same or say(
+    measure = recipe_remedy or say(
         "repeat the reference twice and give both runs with --noise-runs: then the band is measured"
     )
     if not (pair.difference > noise.band(pair.steps)).any():
         return failure(
             "later",
-            said,
+            measured,
             expected=say("at most {limit:.0%} on average, whatever rounding may explain", limit=ASCEND_LIMIT),
             remedy=measure,
             evidence=accepted,
         )
     return failure(
         "later",
-        say("{measured}; beyond rounding from {which} on", measured=said, which=steps_of_record(pair, exceeding)),
+        say("{measured}; beyond rounding from {which} on", measured=measured, which=steps_of_record(pair, exceeding)),
         expected=say("within the noise of {basis}", basis=noise.basis),
         remedy=measure,
         evidence=accepted,

@@ -19,15 +19,15 @@ def depth_of_names(parameters: Iterable[str]) -> int | None:
     """Length of the longest list of modules that is not inside another one; None if no name contains a number."""
     members: dict[str, set[str]] = defaultdict(set)
     for name in parameters:
-        if found := _NUMBERED.match(name):
-            members[found[1]].add(found[2])
+        if match := _NUMBERED.match(name):
+            members[match[1]].add(match[2])
     return max(map(len, members.values()), default=None)
 
 
 def depth_of_config(model_directory: Any) -> int | None:
     """Number of layers in the model's config.json; None if the model is not on this machine."""
-    found = (section.get(key) for section in sections_of_config(model_directory) for key in LAYERS)
-    return next((each for each in found if type(each) is int and each > 0), None)
+    depths = (section.get(key) for section in sections_of_config(model_directory) for key in LAYERS)
+    return next((each for each in depths if type(each) is int and each > 0), None)
 
 
 def sections_of_config(model_directory: Any) -> tuple[dict[str, Any], ...]:

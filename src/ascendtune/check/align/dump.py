@@ -141,7 +141,7 @@ class Dump:
 def find_dump(directory: Path) -> Dump | None:
     """The dump in `directory/step-N/rank_R.jsonl`; None if there is none."""
     files: dict[int, dict[int, Path]] = {}
-    found = 0
+    count = 0
     for step_directory in sorted(directory.iterdir()) if directory.is_dir() else ():
         step = _STEP.fullmatch(step_directory.name)
         if step is None or not step_directory.is_dir():
@@ -149,8 +149,8 @@ def find_dump(directory: Path) -> Dump | None:
         for file in sorted(step_directory.iterdir()):
             if rank := _RANK.fullmatch(file.name):
                 files.setdefault(int(step[1]), {})[int(rank[1])] = file
-                found += 1
-                if found > _MOST_FILES:
+                count += 1
+                if count > _MOST_FILES:
                     raise damaged(directory, f"it holds more than {_MOST_FILES:,} files")
     return Dump(files, read_rank) if files else None
 
@@ -165,29 +165,29 @@ def read_rank(path: Path) -> RankDump:
     """
     lines = read_regular_file(path, _MOST_BYTES).split(b"\n")
     header = _parsed(lines[0], path, 1)
-    found_format = header.get("format")
-    if type(found_format) is int and found_format != FORMAT:
+    format_number = header.get("format")
+    if type(format_number) is int and format_number != FORMAT:
         raise DataError(
-            f"the dump has format {found_format}; this version of ascendtune reads format {FORMAT}",
+            f"the dump has format {format_number}; this version of ascendtune reads format {FORMAT}",
             code="dump-format-unsupported",
             remedy="dump both sides with the same version of ascendtune",
             where=f"{path}:1",
         )
-    if found_format != FORMAT:
+    if format_number != FORMAT:
         raise damaged(f"{path}:1", f"its format is not {FORMAT}")
     for name, pattern, part in (("step", _STEP, path.parent.name), ("rank", _RANK, path.name)):
-        named = pattern.fullmatch(part)
-        if named and header.get(name) != int(named[1]):
+        number_in_name = pattern.fullmatch(part)
+        if number_in_name and header.get(name) != int(number_in_name[1]):
             raise damaged(f"{path}:1", f"it is of another {name} than its path says")
     tensors: dict[TensorKey, TensorStatistics] = {}
-    seen: Counter[TensorKey] = Counter()
-    for number, found in enumerate(_rows(lines[1:], path), 2):
-        if found is not None:
+    counts: Counter[TensorKey] = Counter()
+    for number, row in enumerate(_rows(lines[1:], path), 2):
+        if row is not None:
             try:
-                key, tensor = _tensor(found)
+                key, tensor = _tensor(row)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise damaged(f"{path}:{number}", "a field is missing, or of another kind") from error
-            add_tensor(tensors, seen, key, tensor)
+            add_tensor(tensors, counts, key, tensor)
     world_size = header.get("world_size")
     values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
     hashes = _row_hashes(header.get("row_hashes", []), path)
@@ -207,16 +207,16 @@ def _row_hashes(value: Any, path: Path) -> tuple[str, ...]:
 
 
 def add_tensor(
-    tensors: dict[TensorKey, TensorStatistics], seen: Counter[TensorKey], key: TensorKey, tensor: TensorStatistics
+    tensors: dict[TensorKey, TensorStatistics], counts: Counter[TensorKey], key: TensorKey, tensor: TensorStatistics
 ) -> None:
     """Add a tensor of any shape under the first free `nth`.
 
     Args:
         key: with `nth` 0.
-        seen: key with `nth` 0 -> number of tensors added under it; updated here.
+        counts: key with `nth` 0 -> number of tensors added under it; updated here.
     """
-    tensors[key._replace(nth=seen[key]) if seen[key] else key] = tensor
-    seen[key] += 1
+    tensors[key._replace(nth=counts[key]) if counts[key] else key] = tensor
+    counts[key] += 1
 
 
 def read_values(dump: RankDump, tensor: TensorStatistics) -> Floats | None:
@@ -237,11 +237,11 @@ def read_values(dump: RankDump, tensor: TensorStatistics) -> Floats | None:
         return None
     with open_foreign(dump.values) as file:
         file.seek(stored.begin)
-        found = np.frombuffer(file.read(stored.size), _UNSIGNED[stored.dtype])
+        bits = np.frombuffer(file.read(stored.size), _UNSIGNED[stored.dtype])
     if stored.dtype == "BF16":
         # A bfloat16 is the upper half of a float32.
-        return (found.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return found.astype(np.float64)
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return bits.astype(np.float64)
 
 
 def _rows(lines: list[bytes], path: Path) -> list[dict[str, Any] | None]:
@@ -260,40 +260,40 @@ def _rows(lines: list[bytes], path: Path) -> list[dict[str, Any] | None]:
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise damaged(f"{path}:{number}", "the line is not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         raise damaged(f"{path}:{number}", "the line is not an object")
-    return found
+    return row
 
 
-def _tensor(found: Mapping[str, Any]) -> tuple[TensorKey, TensorStatistics]:
-    phase, micro_batch = found["phase"], found["micro_batch"]
+def _tensor(row: Mapping[str, Any]) -> tuple[TensorKey, TensorStatistics]:
+    phase, micro_batch = row["phase"], row["micro_batch"]
     if phase not in PHASES:
         raise ValueError(phase)
     key = TensorKey(
         phase,
         None if micro_batch is None else checked_size(micro_batch),
-        checked_text(found["name"]),
-        checked_text(found["slot"]),
+        checked_text(row["name"]),
+        checked_text(row["slot"]),
         0,
     )
-    samples = found["samples"]
+    samples = row["samples"]
     if type(samples) is not list or len(samples) > _MOST_SAMPLES:
         raise ValueError(samples)
     return key, TensorStatistics(
-        checked_size(found["order"]),
-        checked_text(found["kind"]),
-        checked_shape(found["shape"]),
-        checked_text(found["dtype"]),
-        number_or_nan(found["min"]),
-        number_or_nan(found["max"]),
-        number_or_nan(found["mean"]),
-        number_or_nan(found["l2"]),
-        checked_size(found["nan"]),
-        checked_size(found["inf"]),
-        checked_text(found["hash"]),
+        checked_size(row["order"]),
+        checked_text(row["kind"]),
+        checked_shape(row["shape"]),
+        checked_text(row["dtype"]),
+        number_or_nan(row["min"]),
+        number_or_nan(row["max"]),
+        number_or_nan(row["mean"]),
+        number_or_nan(row["l2"]),
+        checked_size(row["nan"]),
+        checked_size(row["inf"]),
+        checked_text(row["hash"]),
         _samples(samples),
     )
 

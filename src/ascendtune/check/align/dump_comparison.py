@@ -139,18 +139,19 @@ def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpCo
     so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
     weights = LastWeights()
     for number, step in enumerate(steps, 1):
-        found = _compare_step(step, reference, candidate, weights, extra)
+        comparison = _compare_step(step, reference, candidate, weights, extra)
         so_far = replace(
-            found,
+            comparison,
             steps=tuple(steps[:number]),
-            without_effect=so_far.without_effect or found.without_effect,
-            agreeing=(so_far.agreeing | found.agreeing) - {row.stage for row in found.rows if row.exceeds_limit},
-            obstacle=so_far.obstacle or found.obstacle,
-            other_rows=so_far.other_rows or found.other_rows,
-            replicas=so_far.replicas + found.replicas,
-            compared=so_far.compared + found.compared,
+            without_effect=so_far.without_effect or comparison.without_effect,
+            agreeing=(so_far.agreeing | comparison.agreeing)
+            - {row.stage for row in comparison.rows if row.exceeds_limit},
+            obstacle=so_far.obstacle or comparison.obstacle,
+            other_rows=so_far.other_rows or comparison.other_rows,
+            replicas=so_far.replicas + comparison.replicas,
+            compared=so_far.compared + comparison.compared,
         )
-        if found.place is not None:
+        if comparison.place is not None:
             break
     return so_far
 
@@ -171,13 +172,13 @@ def _compare_step(
         rank: make_tensor_rows(step, rank, one[rank], other[rank], extra, with_modules=not obstacle) for rank in ranks
     }
     every = [row for of_rank in rows.values() for row in of_rank]
-    apart = [_apart(step, side) for side in sides]
+    unequal_replicas = [_unequal_replicas(step, side) for side in sides]
     has_gap = not weights.covers_all_before(step)
     changed = weights.changed(step, sides)
     weights.remember(step, sides)
-    place, without_effect = _first(step, rows, obstacle, apart)
+    place, without_effect = _first(step, rows, obstacle, unequal_replicas)
     if changed is not None and (place is None or place.stage != "ranks"):
-        # Before anything that the step has computed.
+        # Weights that changed between two steps come before everything that the step computes.
         place, without_effect = FirstDifference(step, changed.stage, changed, (changed.rank,)), None
         rows.setdefault(changed.rank, []).insert(0, changed)
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
@@ -203,10 +204,10 @@ def _weight_difference(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[
     one, other = ([side[rank].tensors for rank in ranks] for side in sides)
     return largest_of_matrices(
         [
-            (tensor, theirs[key])
-            for ours, theirs in zip(one, other, strict=True)
-            for key, tensor in ours.items()
-            if key.phase == "parameter_before" and key in theirs
+            (tensor, second[key])
+            for first, second in zip(one, other, strict=True)
+            for key, tensor in first.items()
+            if key.phase == "parameter_before" and key in second
         ]
     )
 
@@ -250,14 +251,14 @@ def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks:
         if all(batches) and len(batches[0]) != len(batches[1]):
             return Sentence("batches", "a step has {one} and {other} micro-batches", _numbers(list(map(len, batches))))
         for key, tensor in one[rank].tensors.items():
-            if key.phase == "forward" and (found := other[rank].tensors.get(key)):
-                if found.shape != tensor.shape:
-                    one_shape, other_shape = ("×".join(map(str, each.shape)) for each in (tensor, found))
+            if key.phase == "forward" and (counterpart := other[rank].tensors.get(key)):
+                if counterpart.shape != tensor.shape:
+                    one_shape, other_shape = ("×".join(map(str, each.shape)) for each in (tensor, counterpart))
                     where = {"slot": key.slot, "one": one_shape, "other": other_shape}
                     if not key.name:
                         return Sentence("shapes", "the model ({slot}) has the shapes {one} and {other}", where)
-                    named = {"name": key.name, **where}
-                    return Sentence("shapes", "{name} ({slot}) has the shapes {one} and {other}", named)
+                    names = {"name": key.name, **where}
+                    return Sentence("shapes", "{name} ({slot}) has the shapes {one} and {other}", names)
                 break
     return None
 
@@ -270,13 +271,13 @@ def _first(
     step: int,
     rows: Mapping[int, Sequence[TensorRow]],
     obstacle: Sentence | None,
-    apart: Sequence[Mapping[str, TensorRow]],
+    unequal_replicas: Sequence[Mapping[str, TensorRow]],
 ) -> tuple[FirstDifference | None, TensorRow | None]:
     """The place at which the step differs, and a forward tensor that differs without effect."""
     every = [row for of_rank in rows.values() for row in of_rank]
     outcomes = [row for row in every if row.key.phase in _OUTCOMES]
     has_effect = not outcomes or any(row.exceeds_limit for row in outcomes)
-    replicas = apart[1] or apart[0]
+    replicas = unequal_replicas[1] or unequal_replicas[0]
     if row := replicas.get("parameter_before"):
         return FirstDifference(step, "ranks", row, (row.rank,)), None
     trained = {rank: trained_rows(of_rank) for rank, of_rank in rows.items()}
@@ -309,8 +310,8 @@ def _passes_on(rows: Sequence[TensorRow]) -> bool:
     If not, they are at positions that are not trained on, such as padding: a gradient or an update of a parameter that
     differs in the same step has another cause.
     """
-    found = [row.exceeds_limit for row in rows if row.key.phase in ("loss", "backward")]
-    return any(found) or not found
+    exceed = [row.exceeds_limit for row in rows if row.key.phase in ("loss", "backward")]
+    return any(exceed) or not exceed
 
 
 def _first_row(rows: Sequence[TensorRow], stage: str) -> TensorRow | None:
@@ -326,7 +327,7 @@ def _first_row(rows: Sequence[TensorRow], stage: str) -> TensorRow | None:
     before = [row for row in different if row.key.phase != "gradient"]
     if not before:
         return max(different, key=module_of)
-    # One side has no gradients of a module whose output it detaches: what differs is the gradient of what is before it.
+    # A side that detaches the output of a module has no gradients of it; the gradients of earlier modules then differ.
     cut = max((row for row in different if row.is_of_one_side), key=module_of, default=None)
     return cut if cut is not None and module_of(cut) > position.get(before[0].key.name, -1) else before[0]
 
@@ -351,14 +352,14 @@ def _ratio(rows: Iterable[TensorRow], phase: str) -> float | None:
     return middle if is_same and abs(middle - 1) > _SAME_RATIO else None
 
 
-def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
+def _unequal_replicas(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
     """By phase, the first replica that differs between ranks of one side, with the rank that is in the minority.
 
     Ranks have the same parameters and, after the reduction, the same gradients; only rank 0 writes sharded ones.
     """
-    found: dict[str, TensorRow] = {}
+    rows: dict[str, TensorRow] = {}
     if len(side) < 2:
-        return found
+        return rows
     usual = side[min(side)]
     for phase in _REPLICATED:
         keys = [key for key in usual.tensors if key.phase == phase]
@@ -372,6 +373,6 @@ def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
             odd = {rank: each for rank, each in holders.items() if each is not common and each.digest != most}
             row = next((each for each in replica_rows(step, key, common, odd) if each.exceeds_limit), None)
             if row is not None:
-                found[phase] = row
+                rows[phase] = row
                 break
-    return found
+    return rows

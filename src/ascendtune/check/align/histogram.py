@@ -49,7 +49,7 @@ def histograms_of(
         return {}
     one, other = reference.read(files[0]), candidate.read(files[1])
     first = None if dumps.place is None or dumps.place.stage == "ranks" else dumps.place.row.key
-    found: dict[TensorKey, Histogram] = {}
+    of_tensors: dict[TensorKey, Histogram] = {}
     left = _MOST_VALUES
     for row in sorted(dumps.rows, key=lambda row: (row.key != first, -row.excess))[:_MOST]:
         size = row.reference.numel + row.candidate.numel
@@ -57,8 +57,8 @@ def histograms_of(
             continue
         left -= size
         if (histogram := _histogram(row, one, other)) is not None:
-            found[row.key] = histogram
-    return found
+            of_tensors[row.key] = histogram
+    return of_tensors
 
 
 def _histogram(row: TensorRow, one: RankDump, other: RankDump) -> Histogram | None:
@@ -74,6 +74,6 @@ def _histogram(row: TensorRow, one: RankDump, other: RankDump) -> Histogram | No
 def _edges(values: Floats) -> Floats:
     """(bins + 1,) float64, from the smallest to the largest of (values,), in strictly ascending order."""
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    # Bins that are narrower than the spacing of floats at this size cannot be told apart.
+    # Bins narrower than the spacing of floats of this size would have equal edges.
     margin = max(0.5 if low == high else 0.0, 1e-12 * max(abs(low), abs(high)))
     return np.linspace(low - margin, high + margin, _BINS + 1)

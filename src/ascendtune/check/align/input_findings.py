@@ -13,12 +13,12 @@ _SHOWN = 5
 
 
 def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
-    """2: did both see the same rows, step by step?"""
+    """2: whether both trained on the same rows, step by step."""
     by_step = dict(zip(candidate.curve.steps.tolist(), candidate.curve.batch_hashes, strict=True))
     common = [
-        (step, ours, by_step[step])
-        for step, ours in zip(reference.curve.steps.tolist(), reference.curve.batch_hashes, strict=True)
-        if ours and by_step.get(step)
+        (step, one, by_step[step])
+        for step, one in zip(reference.curve.steps.tolist(), reference.curve.batch_hashes, strict=True)
+        if one and by_step.get(step)
     ]
     if common:
         different = [each for each in common if each[1] != each[2]]
@@ -31,8 +31,8 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
                 "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
             ),
             evidence=tuple(
-                say("step {step}: {one} and {other}", step=step, one=ours, other=other)
-                for step, ours, other in different[:_SHOWN]
+                say("step {step}: {one} and {other}", step=step, one=one, other=other)
+                for step, one, other in different[:_SHOWN]
             ),
         )
     hashes = [side.run.get("data_hash") for side in (reference, candidate)]
@@ -47,7 +47,7 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
 
 
 def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
-    """3: did both start from the same weights?"""
+    """3: whether both started from the same weights."""
     hashes = [_hashes(side) for side in (reference, candidate)]
     if all(hashes):
         common = [name for name in hashes[0] if name in hashes[1]]
@@ -56,8 +56,8 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             return unknown("start", say("the weights of the sides have no name in common"))
         alone = (*_only_in(reference.name, *hashes), *_only_in(candidate.name, *reversed(hashes)))
         if not other:
-            said = say("both started from the same weights: {count:,} parameters", count=len(common))
-            return ok("start", said, evidence=alone)
+            measured = say("both started from the same weights: {count:,} parameters", count=len(common))
+            return ok("start", measured, evidence=alone)
         counts = {"count": len(other), "total": len(common), "first": other[0]}
         shown = (
             say("{key}: {one} and {other}", key=name, one=hashes[0][name], other=hashes[1][name])
@@ -65,7 +65,7 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
         )
         evidence = (*shown, *alone)
         if _are_held_in_other_types(reference, candidate):
-            said = say(
+            measured = say(
                 "{count:,} of {total:,} parameters differ before the first step ({first}), as rounding to the types of "
                 "the sides ({one}, {other}) makes them",
                 one=reference.precision,
@@ -76,7 +76,7 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
                 "train both sides in one precision, or dump step 1 of both: dumped weights tell rounding from other "
                 "weights"
             )
-            return warning("start", said, remedy=remedy, evidence=evidence)
+            return warning("start", measured, remedy=remedy, evidence=evidence)
         return failure(
             "start",
             say("{count:,} of {total:,} parameters differ before the first step: {first}", **counts),
@@ -96,8 +96,8 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             remedy=say("give both the same adapters in start_from"),
         )
     if lacking := [side for side in (reference, candidate) if not _hashes(side) and not side.run.get("weights_hash")]:
-        said = say("{names} recorded no weights", names=names_of_sides(lacking))
-        return unknown("start", said, remedy=to_record(lacking))
+        measured = say("{names} recorded no weights", names=names_of_sides(lacking))
+        return unknown("start", measured, remedy=to_record(lacking))
     return unknown(
         "start", say("the files of weights have other names, sizes or times, and their content was not recorded")
     )
@@ -114,11 +114,11 @@ def _are_held_in_other_types(*sides: TrainingRecord) -> bool:
 
 def _only_in(name: str, parameters: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
     """The parameters, of any shape, that the side `name` alone has, in a sentence; empty if there are none."""
-    found = [each for each in parameters if each not in others]
-    listed = ", ".join(found[:_SHOWN])
-    return (say("only in {name} ({count:,}): {first}", name=name, count=len(found), first=listed),) if found else ()
+    alone = [each for each in parameters if each not in others]
+    listed = ", ".join(alone[:_SHOWN])
+    return (say("only in {name} ({count:,}): {first}", name=name, count=len(alone), first=listed),) if alone else ()
 
 
 def _hashes(side: TrainingRecord) -> dict[str, str]:
-    found = side.start_weights.get("parameters")
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    hashes = side.start_weights.get("parameters")
+    return {str(name): str(value) for name, value in hashes.items()} if isinstance(hashes, dict) else {}

@@ -96,9 +96,9 @@ class LossNoise:
             return expected
         steps_measured, largest = self.measured
         at = np.searchsorted(steps_measured, steps, side="right") - 1
-        # Three times as wide, because repeated runs are few.
-        found = np.where(at < 0, self.loss, np.maximum(3 * largest[at], self.loss))
-        return np.where(steps > steps_measured[-1], np.maximum(found, expected), found)
+        # Three times the measured difference, because there are few repeated runs.
+        limits = np.where(at < 0, self.loss, np.maximum(3 * largest[at], self.loss))
+        return np.where(steps > steps_measured[-1], np.maximum(limits, expected), limits)
 
 
 def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> LossNoise:
@@ -132,7 +132,7 @@ def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> Loss
     grad_norm = CERTAIN * of_gradients * math.sqrt(4 * layers)
     if extra.after_update > 1:
         grad_norm *= _NORM_OF_DELTA_RULE
-        # Who reads "aligned" must know how little that says here.
+        # With these limits "aligned" excludes only large differences, which the reader must know.
         wider = "{basis}; wider limits after the first update: layers with the delta rule amplify rounding"
         basis = Sentence("expected", wider, {"basis": basis})
     return LossNoise(
@@ -171,8 +171,8 @@ def _has_delta_rule(side: TrainingRecord) -> bool:
 
 def _weights(side: TrainingRecord) -> set[str]:
     """Names of the parameters at the start; empty if they were not recorded."""
-    found = side.start_weights.get("parameters")
-    return set(map(str, found)) if isinstance(found, dict) else set()
+    parameters = side.start_weights.get("parameters")
+    return set(map(str, parameters)) if isinstance(parameters, dict) else set()
 
 
 def _uses_muon(side: TrainingRecord) -> bool:
@@ -183,12 +183,12 @@ def _uses_muon(side: TrainingRecord) -> bool:
 
 def _error_of_loss(sides: Sequence[TrainingRecord], tokens: float) -> tuple[float, int | None]:
     """The error of the loss in units of sigma, and the number of groups in its mean; None for a mean over tokens."""
-    ours = next((side for side in sides if side.recipe is not None), None)
-    recipe = ours.recipe or {} if ours is not None else {}
-    stage, groups = recipe.get("method.stage"), ours.run.get("global_batch") if ours is not None else None
-    if ours is not None and np.isfinite(ours.curve.groups[:1]).any():
-        # Of the record that has the labelled tokens; a packed sequence may hold several, and a record several steps.
-        groups = int(ours.curve.groups[0])
+    with_recipe = next((side for side in sides if side.recipe is not None), None)
+    recipe = with_recipe.recipe or {} if with_recipe is not None else {}
+    stage, groups = recipe.get("method.stage"), with_recipe.run.get("global_batch") if with_recipe is not None else None
+    if with_recipe is not None and np.isfinite(with_recipe.curve.groups[:1]).any():
+        # Counted in the record of the labelled tokens: packed sequences have several groups, a record several steps.
+        groups = int(with_recipe.curve.groups[0])
     loss, beta = (recipe.get(f"method.preference.{key}") for key in ("loss", "beta"))
     if stage in ("reward", "preference") and type(groups) is int and groups > 0:
         if stage == "reward":
@@ -219,8 +219,8 @@ def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord],
     steps = np.concatenate([pair.steps for pair in pairs])
     differences = np.nan_to_num(np.concatenate([pair.difference for pair in pairs]))
     if not differences.any():
-        said = "{basis}; the repeated runs are equal to the last digit, so they measure nothing"
-        return replace(expected, basis=Sentence("expected", said, {"basis": expected.basis}))
+        text = "{basis}; the repeated runs are equal to the last digit, so they measure nothing"
+        return replace(expected, basis=Sentence("expected", text, {"basis": expected.basis}))
     order = np.argsort(steps, kind="stable")
     measured = steps[order], np.maximum.accumulate(differences[order])
     basis = Sentence(
@@ -230,5 +230,5 @@ def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord],
 
 
 def _first_number(curves: Sequence[Curve]) -> float:
-    found = [float(each) for curve in curves for each in curve.labelled_tokens[:1] if np.isfinite(each)]
-    return max(1.0, min(found, default=_TOKENS))
+    counts = [float(each) for curve in curves for each in curve.labelled_tokens[:1] if np.isfinite(each)]
+    return max(1.0, min(counts, default=_TOKENS))

@@ -46,7 +46,7 @@ def find_msprobe(path: Path) -> Dump | None:
         return Dump({1: {0: path / _NAME}}, read_msprobe)
     if not path.is_dir():
         return None
-    steps = {int(found[1]) + 1: each for each in path.iterdir() if (found := _STEP.fullmatch(each.name))}
+    steps = {int(match[1]) + 1: each for each in path.iterdir() if (match := _STEP.fullmatch(each.name))}
     files = {step: ranks for step, each in (steps or {1: path}).items() if (ranks := _ranks(each))}
     return Dump(files, read_msprobe) if files else None
 
@@ -54,12 +54,14 @@ def find_msprobe(path: Path) -> Dump | None:
 def _ranks(directory: Path) -> dict[int, Path]:
     if not directory.is_dir():
         return {}
-    found = {int(each[1]): directory / each[0] / _NAME for each in map(_RANK.fullmatch, _names(directory)) if each}
-    if not found:
+    directories = {
+        int(each[1]): directory / each[0] / _NAME for each in map(_RANK.fullmatch, _names(directory)) if each
+    }
+    if not directories:
         # Without a process group msprobe names the directory after the process, or `rank`.
         alone = [name for name in _names(directory) if name == "rank" or re.fullmatch(r"proc[0-9]+", name)]
-        found = {rank: directory / name / _NAME for rank, name in enumerate(alone)}
-    return {rank: path for rank, path in sorted(found.items()) if path.is_file()}
+        directories = {rank: directory / name / _NAME for rank, name in enumerate(alone)}
+    return {rank: path for rank, path in sorted(directories.items()) if path.is_file()}
 
 
 def _names(directory: Path) -> list[str]:
@@ -79,11 +81,11 @@ def read_msprobe(path: Path) -> RankDump:
         raise damaged(path, "it has no object `data`")
     parents = _parents(path.with_name("construct.json"))
     tensors: dict[TensorKey, TensorStatistics] = {}
-    seen: Counter[TensorKey] = Counter()
+    counts: Counter[TensorKey] = Counter()
     for call, content in data.items():
         try:
-            for key, kind, found in _of_call(call, content, parents):
-                add_tensor(tensors, seen, key, _tensor(found, kind, order=len(tensors)))
+            for key, kind, statistics in _of_call(call, content, parents):
+                add_tensor(tensors, counts, key, _tensor(statistics, kind, order=len(tensors)))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise damaged(path, f"a statistic of {call[:200]} is missing, or of another kind") from error
     return RankDump(path, max(1, len(_ranks(path.parent.parent))), tensors)
@@ -98,16 +100,16 @@ def _of_call(call: str, content: Any, parents: Mapping[str, str]) -> Iterator[tu
         api = _API.fullmatch(call)
         if api is None:
             return
-    found = (module or api).groupdict()  # type: ignore[union-attr]
-    micro_batch = int(found["nth"]) if module else 0
-    name = checked_text(found["path"] if module else f"{parents.get(call, '')}/{found['path']}.{found['nth']}")
-    kind = found.get("kind", found["path"])
-    if found["call"] == "parameters_grad":
+    parts = (module or api).groupdict()  # type: ignore[union-attr]
+    micro_batch = int(parts["nth"]) if module else 0
+    name = checked_text(parts["path"] if module else f"{parents.get(call, '')}/{parts['path']}.{parts['nth']}")
+    kind = parts.get("kind", parts["path"])
+    if parts["call"] == "parameters_grad":
         for parameter, values in content.items():
             for each in values:
                 yield TensorKey("gradient", None, f"{name}.{checked_text(parameter)}", "gradient", 0), "", each
         return
-    if found["call"] == "backward":
+    if parts["call"] == "backward":
         yield from _slots("backward", micro_batch, name, "output", kind, content.get("input"))
         return
     if module and not micro_batch:
@@ -132,27 +134,27 @@ def _slots(
             yield TensorKey(phase, micro_batch, name, slot if len(tensors) == 1 else f"{slot}.{number}", 0), kind, each
 
 
-def _is_tensor(found: Any) -> bool:
-    return isinstance(found, dict) and found.get("type") == "torch.Tensor"
+def _is_tensor(record: Any) -> bool:
+    return isinstance(record, dict) and record.get("type") == "torch.Tensor"
 
 
-def _tensor(found: Any, kind: str, order: int) -> TensorStatistics:
-    numbers = [_number(found.get(name)) for name in ("Min", "Max", "Mean", "Norm")]
+def _tensor(record: Any, kind: str, order: int) -> TensorStatistics:
+    numbers = [_number(record.get(name)) for name in ("Min", "Max", "Mean", "Norm")]
     lowest, highest, mean, l2 = (each if math.isfinite(each) else math.nan for each in numbers)
-    # msprobe does not count what is not finite: its statistics are over all elements, null where there are none.
-    is_empty = found.get("Max") is None
+    # msprobe does not count NaN and infinity; its statistics cover all elements and are null for an empty tensor.
+    is_empty = record.get("Max") is None
     return TensorStatistics(
         order,
         checked_text(kind),
-        checked_shape(found["shape"]),
-        checked_text(found["dtype"]).removeprefix("torch."),
+        checked_shape(record["shape"]),
+        checked_text(record["dtype"]).removeprefix("torch."),
         lowest,
         highest,
         mean,
         l2,
         nan=0 if is_empty else int(math.isnan(numbers[1])),
         inf=int(any(map(math.isinf, numbers))),
-        digest=checked_text(found.get("md5")),
+        digest=checked_text(record.get("md5")),
         samples=(),
     )
 
@@ -171,5 +173,5 @@ def _parents(path: Path) -> dict[str, str]:
     """Path of the module in which an API was called, by the name of the call."""
     if not path.is_file():
         return {}
-    found = ((call, _MODULE.fullmatch(str(parent))) for call, parent in read_json_object(path, _MOST_BYTES).items())
-    return {call: parent["path"] for call, parent in found if parent}
+    matches = ((call, _MODULE.fullmatch(str(parent))) for call, parent in read_json_object(path, _MOST_BYTES).items())
+    return {call: parent["path"] for call, parent in matches if parent}

@@ -72,9 +72,9 @@ def first_non_finite(run: RunDir) -> FirstNonFinite | None:
     """
     steps = sorted(run.dumps.glob("step-*"), reverse=True)
     for step in steps:
-        found = [bad for file in sorted(step.glob("rank_*.jsonl")) if (bad := _of_rank(file)) is not None]
-        if found:
-            return min(found, key=lambda bad: _number(bad.row.get("order")))
+        of_ranks = [bad for file in sorted(step.glob("rank_*.jsonl")) if (bad := _of_rank(file)) is not None]
+        if of_ranks:
+            return min(of_ranks, key=lambda bad: _number(bad.row.get("order")))
     return None
 
 

@@ -77,10 +77,10 @@ def _one_sided(values: Floats, limit: float, bias: float) -> OneSided | None:
         limit: for one record; `bias` is the part of it that a mean does not reduce.
     """
     half = len(values) // 2
-    found = _in(values, limit, bias)
-    if found is None and (found := _in(values[half:], limit, bias)) is not None:
-        return OneSided(found.mean, found.limit, found.blocks, found.first + half)
-    return found
+    one_sided = _in(values, limit, bias)
+    if one_sided is None and (one_sided := _in(values[half:], limit, bias)) is not None:
+        return OneSided(one_sided.mean, one_sided.limit, one_sided.blocks, one_sided.first + half)
+    return one_sided
 
 
 def _in(values: Floats, limit: float, bias: float) -> OneSided | None:
@@ -99,7 +99,7 @@ def _in(values: Floats, limit: float, bias: float) -> OneSided | None:
 
 
 def losses_lie_on_one_side(
-    found: OneSided, measured: str, remedy: str, evidence: tuple[str, ...], *, is_proof: bool
+    difference: OneSided, measured: str, remedy: str, evidence: tuple[str, ...], *, is_proof: bool
 ) -> Finding:
     """Finding 7 if each loss is within rounding and their mean is not.
 
@@ -111,50 +111,54 @@ def losses_lie_on_one_side(
         "later",
         say(
             "{measured}; each is within rounding, but those of the candidate are {mean} higher on average"
-            if found.mean > 0
+            if difference.mean > 0
             else "{measured}; each is within rounding, but those of the candidate are {mean} lower on average",
             measured=measured,
-            mean=percent(abs(found.mean)),
+            mean=percent(abs(difference.mean)),
         ),
-        expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(found.limit)),
+        expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(difference.limit)),
         remedy=remedy,
         evidence=(
-            say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
+            say(
+                "in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=difference.blocks
+            ),
             *evidence,
         ),
     )
 
 
-def norms_lie_on_one_side(found: OneSided) -> Finding:
+def norms_lie_on_one_side(difference: OneSided) -> Finding:
     """Finding 5 if the gradient norms of many steps differ in the same direction."""
     return warning(
         "backward",
         say(
             "each gradient norm is within rounding, but those of the candidate are {mean} larger on average"
-            if found.mean > 0
+            if difference.mean > 0
             else "each gradient norm is within rounding, but those of the candidate are {mean} smaller on average",
-            mean=percent(abs(found.mean)),
+            mean=percent(abs(difference.mean)),
         ),
-        expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(found.limit)),
+        expected=say("at most {limit} on average: rounding errors have no sign", limit=percent(difference.limit)),
         remedy=dump_remedy(),
         evidence=(
-            say("in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=found.blocks),
+            say(
+                "in {blocks} of 8 blocks of steps the mean is beyond chance, on the same side", blocks=difference.blocks
+            ),
         ),
     )
 
 
 def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> str:
     """A sentence on the differences that a comparison without findings cannot exclude."""
-    told = say("dump the first steps with precision=fp32") if has_dumps else dump_remedy()
+    remedy = say("dump the first steps with precision=fp32") if has_dumps else dump_remedy()
     if noise.dtype in REDUCED:
-        told = without_reduced_products()
+        remedy = without_reduced_products()
     return say(
         "{dtype} rounding hides what changes single losses by less than {loss} and their mean by less than "
-        "{mean}; to tell more: {told}",
+        "{mean}; to tell more: {remedy}",
         dtype=noise.dtype,
         loss=percent(noise.loss),
         mean=percent(noise.bias + (noise.loss - noise.bias) / math.sqrt(records)),
-        told=told,
+        remedy=remedy,
     )
 
 

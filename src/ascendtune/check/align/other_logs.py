@@ -21,8 +21,8 @@ MOST_BYTES = 512 << 20
 _TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}
 # LlamaFactory, src/llamafactory/train/callbacks.py (LogCallback).
 _LLAMAFACTORY = {"step": "current_steps", "loss": "loss", "learning_rate": "lr"}
-# Names of columns and TensorBoard tags, the likeliest first; compared in lower case, and behind the last " - " of
-# a wandb export.
+# Names of columns and TensorBoard tags, the likeliest first; compared in lower case, in exports of wandb only the part
+# after the last " - ".
 _NAMES = {
     "step": ("step", "global_step", "train/global_step", "iteration", "iter", "current_steps"),
     "loss": ("loss", "train/loss", "train_loss", "training_loss", "lm loss", "value"),
@@ -102,7 +102,7 @@ def read_table(path: Path) -> Log:
             where=path,
         ) from error
     names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
-    # Where semicolons part the columns, a comma may part the decimal places; between commas such a cell is quoted.
+    # If semicolons separate the columns, a comma may be the decimal separator; in CSV such a cell is quoted.
     has_comma = any(_DECIMAL_COMMA.fullmatch(row.get(key) or "") for row in rows for key in names.values())
     decimal = "," if dialect.delimiter == ";" or has_comma else "."
     cells = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
@@ -132,15 +132,15 @@ def _names_of(columns: list[str], path: Path) -> dict[str, str]:
     by_name: dict[str, str] = {}
     for column in columns:
         by_name.setdefault(column.rpartition(" - ")[2].strip().lower(), column)
-    found = {name: by_name[each] for name, known in _NAMES.items() for each in reversed(known) if each in by_name}
-    if missing := [name for name in ("step", "loss") if name not in found]:
+    names = {name: by_name[each] for name, known in _NAMES.items() for each in reversed(known) if each in by_name}
+    if missing := [name for name in ("step", "loss") if name not in names]:
         raise DataError(
             f"no column holds the {missing[0]}: the columns are {', '.join(columns[:10])}",
             code="unknown-columns",
             remedy="name the columns `step` and `loss`",
             where=path,
         )
-    return found
+    return names
 
 
 def read_tensorboard(path: Path) -> Log:

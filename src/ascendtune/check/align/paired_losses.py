@@ -94,15 +94,15 @@ def pair_losses(reference: Curve, candidate: Curve) -> PairedLosses:
     best is used: under a wrong reading the curves differ far more than by rounding.
     """
     one, other = (curve.readings if curve.is_sparse() else (None,) for curve in (reference, candidate))
-    found = [_paired(reference, candidate, *each) for each in product(one, other) if None in each or each[0] == each[1]]
-    # Else the readings exclude each other.
-    found = found or [_paired(reference, candidate, one[0], other[0])]
-    return min(found, key=_misfit)
+    pairs = [_paired(reference, candidate, *each) for each in product(one, other) if None in each or each[0] == each[1]]
+    # If no reading fits both curves, the first of each is used.
+    pairs = pairs or [_paired(reference, candidate, one[0], other[0])]
+    return min(pairs, key=_misfit)
 
 
 def _misfit(pair: PairedLosses) -> tuple[bool, bool, float]:
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        # Of no number.
+        # nanmedian warns if all values are NaN.
         difference = float(np.nanmedian(pair.difference)) if len(pair.steps) else np.nan
     return not len(pair.steps), not pair.is_certain, difference if np.isfinite(difference) else np.inf
 
@@ -138,7 +138,7 @@ class _Windows:
         total = self._totals[end] - self._totals[first]
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = (self._sums[end] - self._sums[first]) / total
-        # The loss of one record keeps its last digit, and may be NaN.
+        # The loss of a single record is taken unchanged, even NaN: the quotient of sums would lose its last digit.
         losses = np.where(is_one, self.losses[np.minimum(first, len(self.losses) - 1)], mean)
         return losses, is_whole & (is_one | ((count == end - first) & (total > 0)))
 
@@ -178,7 +178,7 @@ def _is_certain(
 ) -> bool:
     """Whether identical trainings have identical numbers under these readings."""
     if one is None or other is None:
-        # Single steps make any mean, by tokens if these are known.
+        # Any mean can be computed from single steps; one over tokens requires their numbers.
         single = 0 if one is None else 1
         return "tokens" not in (one, other) or has_tokens[single]
     if reference.readings != candidate.readings:

@@ -12,12 +12,12 @@ from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.core.foreign_json import is_number
 
-# Keys that decide where things go and how they are computed, not what is computed.
+# Keys of paths, of reporting and of how results are computed, not of what is trained.
 _FREE = (
     *("name", "run_dir", "track.", "checkpoint.", "eval.", "memory.", "parallel.", "kernel", "align.", "on_nan"),
     *("on_hang", "deterministic", "batch.", "precision", "model.attention", "model.path", "data.processes"),
 )
-# Decided by hashes where both sides have them: the same files may lie elsewhere.
+# The stage `data` compares these by hashes, since the same files may have other paths.
 _DATA = ("data.train", "data.eval")
 _SHOWN = 5
 _NAMED = 3
@@ -36,8 +36,8 @@ def question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """1: whether both recipes request the same training."""
     if reference.recipe is None or candidate.recipe is None:
         one, other = (adam_settings(side.recipe, side.run) for side in (reference, candidate))
-        if one is not None and other is not None and (found := other_settings(one, other)):
-            listed = [f"{name}: {ours:g}, {theirs:g}" for name, (ours, theirs) in found.items()]
+        if one is not None and other is not None and (settings := other_settings(one, other)):
+            listed = [f"{name}: {one_value:g}, {other_value:g}" for name, (one_value, other_value) in settings.items()]
             return Finding(
                 "question",
                 "failure",
@@ -116,7 +116,7 @@ def _unlike_draws(reference: TrainingRecord, candidate: TrainingRecord) -> list[
     """Reasons why the random generators of the sides give different numbers; empty if none is known."""
     resolved = [found if isinstance(found := side.run.get("resolved"), dict) else {} for side in (reference, candidate)]
     devices = [found if isinstance(found := each.get("device"), dict) else {} for each in resolved]
-    # Every host's generator gives the same; on accelerators the chip decides in which order numbers are drawn.
+    # CPU generators of all hosts draw the same numbers; on accelerators the order of the draws depends on the chip.
     chips = [each.get("kind") if each.get("kind") == "cpu" else each.get("name") for each in devices]
     facts = (
         ("devices: {one} and {other}", chips),
@@ -125,7 +125,7 @@ def _unlike_draws(reference: TrainingRecord, candidate: TrainingRecord) -> list[
         ("rows without padding: {one} and {other}", [each.get("padding_free") for each in resolved]),
     )
     return [
-        say(said, one=one, other=other)
-        for said, (one, other) in facts
+        say(sentence, one=one, other=other)
+        for sentence, (one, other) in facts
         if one is not None and other is not None and one != other
     ]

@@ -20,14 +20,14 @@ _READINGS = {
 
 def kinds_of_records(pair: PairedLosses, reference: TrainingRecord, candidate: TrainingRecord) -> tuple[str, ...]:
     """For each side whose records cover several steps, a sentence on how they are interpreted."""
-    said = tuple(
+    sentences = tuple(
         say(_READINGS[reading], name=side.name)
         for side, reading in zip((reference, candidate), pair.readings, strict=True)
         if reading is not None
     )
-    is_assumed = len(said) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
+    is_assumed = len(sentences) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
     assumed = say("neither log says so: if one holds means and the other losses of single steps, they differ")
-    return (*said, assumed) if is_assumed else said
+    return (*sentences, assumed) if is_assumed else sentences
 
 
 def names_of_sides(sides: Sequence[TrainingRecord]) -> str:

@@ -49,13 +49,13 @@ def write_report(
         DataError, RecipeError: a file of dumped tensors is damaged.
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
-    # Tensors are not compared again: only the words are new.
+    # Tensors are not compared again: only the language of the findings changes.
     compared = language.in_each_language(
         lambda: compare_trainings(reference, candidate, comparison.noise, comparison.dumps)
     )
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
-    # As the pair measures differences: below a loss of 1 they are absolute.
+    # The band has the unit of PairedLosses.difference: absolute below a loss of 1, relative above.
     scale = np.maximum(np.abs(pair.reference), 1.0)
     page = template.substitute(
         title=html.escape(f"align: {candidate.name}, {reference.name}"),
@@ -187,7 +187,7 @@ def _scaled(values: Floats, low: float, high: float) -> Floats:
 
 
 def _on_axis(values: Floats, log: bool) -> Floats:
-    # Below fp32's last digit all differences are the same: none.
+    # Differences below fp32's last digit are drawn as equal.
     return np.log10(np.maximum(values, 1e-8)) if log else values
 
 

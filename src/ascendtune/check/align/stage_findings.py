@@ -24,8 +24,8 @@ def forward(
 ) -> Finding:
     """4: whether the same model gives the same loss before any update."""
     if lacking := sides_without_loss(reference, candidate):
-        said = say("{names} recorded no loss", names=names_of_sides(lacking))
-        return unknown("forward", said, remedy=to_record(lacking))
+        measured = say("{names} recorded no loss", names=names_of_sides(lacking))
+        return unknown("forward", measured, remedy=to_record(lacking))
     if not len(pair.steps) or pair.steps[0] != 1:
         return unknown(
             "forward",
@@ -37,14 +37,14 @@ def forward(
     if np.isnan(pair.reference[0]) and np.isnan(pair.candidate[0]):
         return unknown("forward", say("the loss of step 1 is not a number on either side"))
     difference, limit = float(pair.difference[0]), noise.loss
-    said = say("loss of step 1: {one:.9g} and {other:.9g}", one=pair.reference[0], other=pair.candidate[0])
+    measured = say("loss of step 1: {one:.9g} and {other:.9g}", one=pair.reference[0], other=pair.candidate[0])
     if np.isfinite(difference):
-        said = say("{measured}, {difference:.2g} apart", measured=said, difference=difference)
+        measured = say("{measured}, {difference:.2g} apart", measured=measured, difference=difference)
     if exceeding != 1:
-        return ok("forward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
+        return ok("forward", say("{measured} (limit {limit:.2g})", measured=measured, limit=limit))
     return failure(
         "forward",
-        said,
+        measured,
         expected=say("at most {limit:.2g} from rounding ({basis})", limit=limit, basis=noise.basis),
         remedy=say(
             "weights or forward pass differ: compare the models' files (sha256), dtype, attention, template, and "
@@ -63,10 +63,10 @@ def backward(
     sides = reference, candidate
     norms = [float(each.curve.grad_norms[0]) if 1 in each.curve.steps[:1] else np.nan for each in sides]
     if lacking := [side for side, norm in zip(sides, norms, strict=True) if not np.isfinite(norm)]:
-        said = say("{names} recorded no gradient norm of step 1", names=names_of_sides(lacking))
-        return unknown("backward", said, remedy=to_record(lacking))
+        measured = say("{names} recorded no gradient norm of step 1", names=names_of_sides(lacking))
+        return unknown("backward", measured, remedy=to_record(lacking))
     difference = abs(norms[1] - norms[0]) / max(abs(norms[0]), 1e-12)
-    said = say(
+    measured = say(
         "gradient norm of step 1: {one:.9g} and {other:.9g}, {difference:.2g} apart",
         one=norms[0],
         other=norms[1],
@@ -76,10 +76,10 @@ def backward(
     if difference <= limit and one_sided is not None:
         return norms_lie_on_one_side(one_sided)
     if difference <= limit:
-        return ok("backward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
+        return ok("backward", say("{measured} (limit {limit:.2g})", measured=measured, limit=limit))
     return failure(
         "backward",
-        said,
+        measured,
         expected=say("at most {limit:.2g} from rounding ({basis})", limit=limit, basis=noise.basis),
         remedy=say(
             "the backward pass, or the mean over ranks and accumulation, differs: compare with one device and "
@@ -139,8 +139,8 @@ def ranks(reference: TrainingRecord, candidate: TrainingRecord, exceeding: int |
             )
     sizes = [side.world_size for side in (reference, candidate)]
     if lacking := [side for side in (reference, candidate) if side.world_size is None]:
-        said = say("{names} recorded no number of ranks", names=names_of_sides(lacking))
-        return unknown("ranks", said, remedy=to_record(lacking))
+        measured = say("{names} recorded no number of ranks", names=names_of_sides(lacking))
+        return unknown("ranks", measured, remedy=to_record(lacking))
     if sizes[0] == sizes[1]:
         return ok("ranks", say("both with 1 rank" if sizes[0] == 1 else "both with {count} ranks", count=sizes[0]))
     both: dict[str, object] = {"one": sizes[0], "other": sizes[1]}

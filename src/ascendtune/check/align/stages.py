@@ -99,17 +99,17 @@ def compare_trainings(
     place = dumps.place
     if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
         dumps, place = _as_consequence(dumps, place), None
-    asked = question(reference, candidate)
+    requested = question(reference, candidate)
     # Repetitions of the reference do not explain what another recipe does.
-    to_ask_the_same = asked.remedy if asked.status == "failure" else None
+    recipe_remedy = requested.remedy if requested.status == "failure" else None
     from_records: tuple[Finding, ...] = (
-        asked,
+        requested,
         input_findings.data(reference, candidate),
         input_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
         stage_findings.backward(reference, candidate, noise, norms),
         stage_findings.update(reference, candidate, other_rate, dumps.adam, pair, exceeding),
-        curve_findings.later(reference, candidate, pair, noise, exceeding, one_sided, to_ask_the_same),
+        curve_findings.later(reference, candidate, pair, noise, exceeding, one_sided, recipe_remedy),
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = with_dump_evidence(from_records, dumps, suspected_products(reference, candidate))
@@ -118,21 +118,23 @@ def compare_trainings(
         replace(each, evidence=(*products, *each.evidence)) if each.code == "forward" else each for each in findings
     )
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
-        # A different question whose answer is the same does not part two trainings.
+        # Different recipes or data without an effect on the results are warnings.
         hints = tuple(each for each in findings if _HINTS.get(each.code) == each.status)
         return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
     divergence = next(each for each in findings if each.status == "failure")
     if place is not None and divergence.code not in _CAUSES:
         # The dump knows which stage differs first; later ones follow from it.
         divergence = next(each for each in findings if each.code == place.stage)
-    seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
+    steps_apart = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
     if dumps.adam is not None and dumps.adam.other is not None:
-        seen.append(dumps.adam.steps)
+        steps_apart.append(dumps.adam.steps)
     if one_sided is not None:
-        seen.append(int(pair.steps[one_sided.first]))
-    step, decisive_step = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
+        steps_apart.append(int(pair.steps[one_sided.first]))
+    step, decisive_step = (
+        (min(steps_apart, default=1), max(steps_apart, default=1)) if place is None else (place.step, place.step)
+    )
     if divergence.code == "backward" and place is None:
-        # Known of the first step's gradient norm, whenever the losses show it.
+        # The gradient norm of step 1 differs, even if the losses differ only later.
         step = 1
     is_one_sided = divergence.code == "later" and exceeding is None and one_sided is not None
     if is_one_sided:
@@ -148,9 +150,9 @@ def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRec
     """
     for repeat in repeats:
         for stage in (question, input_findings.data):
-            if (found := stage(reference, repeat)).status == "failure":
+            if (finding := stage(reference, repeat)).status == "failure":
                 raise NoVerdict(
-                    f"this run does not repeat the reference: {found.measured}",
+                    f"this run does not repeat the reference: {finding.measured}",
                     code="not-a-repetition",
                     remedy="train the reference's recipe.yaml again, on the same data, for --noise-runs",
                     where=repeat.path,
@@ -172,9 +174,9 @@ def _with_adam(dumps: DumpComparison, adam: AdamCheck | None) -> DumpComparison:
 
 def _as_consequence(dumps: DumpComparison, place: FirstDifference) -> DumpComparison:
     """`dumps` with a `place` after the step at which the losses differ: it may be an effect of differing weights."""
-    aside = dumps.without_effect
-    is_of_step = aside is not None and aside.step == place.step
-    return replace(dumps, place=None, consequence=place, without_effect=None if is_of_step else aside)
+    harmless = dumps.without_effect
+    is_of_step = harmless is not None and harmless.step == place.step
+    return replace(dumps, place=None, consequence=place, without_effect=None if is_of_step else harmless)
 
 
 def _as_warning(finding: Finding) -> Finding:
@@ -239,15 +241,15 @@ def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> t
     """
     if reference.kind != candidate.kind or reference.kind not in ("ascendtune", "recorded"):
         return None
-    same = 1e-9 if reference.kind == "ascendtune" else 1e-6  # Other loops may keep it in fp32.
+    same = 1e-9 if reference.kind == "ascendtune" else 1e-6  # Other loops may keep rates in fp32.
     rates = [side.curve.learning_rates for side in (reference, candidate)]
     steps, first, second = np.intersect1d(
         reference.curve.steps, candidate.curve.steps, assume_unique=True, return_indices=True
     )
     one, other = rates[0][first], rates[1][second]
     known = np.isfinite(one) & np.isfinite(other)
-    apart = np.flatnonzero(known & (np.abs(one - other) > same * np.maximum(np.abs(one), 1e-30)))
-    return (int(steps[apart[0]]), float(one[apart[0]]), float(other[apart[0]])) if len(apart) else None
+    differing = np.flatnonzero(known & (np.abs(one - other) > same * np.maximum(np.abs(one), 1e-30)))
+    return (int(steps[differing[0]]), float(one[differing[0]]), float(other[differing[0]])) if len(differing) else None
 
 
 def exit_code(comparison: TrainingComparison) -> int:

@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 30
 _MOST_ITEMS = 1 << 53
 _LEVEL = 0.05
 _RESULTS = re.compile(r"results_(?P<when>.+)\.json")
-# lm-eval's names, the likeliest first: what decides a leaderboard's row.
+# Metrics of lm-eval in the order in which they are chosen: those of leaderboards first.
 _METRICS = ("exact_match", "acc_norm", "acc", "pass@1", "f1", "mc2", "score", "correct")
 
 
@@ -106,14 +106,14 @@ def compare_tasks(
         metrics = [name for name in _ordered(reference[task]) if name in candidate.get(task, {})]
         pairs += [(task, reference[task][name], candidate[task][name]) for name in metrics[:1]]
     level = _LEVEL / max(1, len(pairs))
-    found = [_compared(task, one, other, level) for task, one, other in pairs]
-    if not any(math.isfinite(each.low) for each in found):
+    comparisons = [_compared(task, one, other, level) for task, one, other in pairs]
+    if not any(math.isfinite(each.low) for each in comparisons):
         raise NoVerdict(
             "no task was scored on both sides with a number of items or a standard error",
             code="no-common-tasks",
             remedy="give results of the same tasks; lm_eval --log_samples writes the items that a paired test needs",
         )
-    return found
+    return comparisons
 
 
 def _ordered(scores: Mapping[str, Scores]) -> list[str]:
@@ -127,10 +127,10 @@ def _ordered(scores: Mapping[str, Scores]) -> list[str]:
 def _compared(task: str, one: Scores, other: Scores, level: float) -> TaskComparison:
     common = [item for item in one.items if item in other.items]
     if common:
-        ours, others = (np.array([side.items[item] for item in common]) for side in (one, other))
-        low, high = paired_interval(ours, others, level)
+        scores, other_scores = (np.array([side.items[item] for item in common]) for side in (one, other))
+        low, high = paired_interval(scores, other_scores, level)
         unpaired = len(one.items) + len(other.items) - 2 * len(common)
-        means = float(ours.mean()), float(others.mean())
+        means = float(scores.mean()), float(other_scores.mean())
         return TaskComparison(task, one.metric, *means, low, high, len(common), unpaired)
     low = high = math.nan
     errors = one.standard_error(), other.standard_error()
@@ -151,20 +151,20 @@ def read_scores(path: Path) -> dict[str, dict[str, Scores]]:
         MachineError: it cannot be read.
     """
     if path.suffix == ".jsonl":
-        found = {_task_of(path): _samples(path)}
+        by_task = {_task_of(path): _samples(path)}
     else:
         content = read_json_object(path, _MOST_BYTES)
         results = content.get("results")
-        found = _aggregates(content, results, path) if isinstance(results, dict) else _lists(content)
-    found = {task: scores for task, scores in found.items() if scores}
-    if not found:
+        by_task = _aggregates(content, results, path) if isinstance(results, dict) else _lists(content)
+    by_task = {task: scores for task, scores in by_task.items() if scores}
+    if not by_task:
         raise DataError(
             "no scores were found",
             code="no-scores",
             remedy='give results_*.json or samples_*.jsonl of lm-eval, or {"task": [1, 0, …]} with a score per item',
             where=path,
         )
-    return found
+    return by_task
 
 
 def _task_of(path: Path) -> str:
@@ -173,21 +173,21 @@ def _task_of(path: Path) -> str:
 
 def _aggregates(content: Mapping[str, Any], results: Mapping[str, Any], path: Path) -> dict[str, dict[str, Scores]]:
     when = _RESULTS.fullmatch(path.name)
-    found: dict[str, dict[str, Scores]] = {}
+    by_task: dict[str, dict[str, Scores]] = {}
     for task, scores in results.items():
         if not isinstance(scores, dict):
             continue
         count = value_at(content, "n-samples", task, "effective")
-        found[task] = {
+        by_task[task] = {
             name: Scores(name, float(value), count if _is_count(count) else None, _error_of(scores, name))
             for name, value in scores.items()
             if _is_score(value) and "_stderr" not in name
         }
         samples = path.with_name(f"samples_{Path(task).name}_{when['when']}.jsonl") if when else None
         if samples is not None and samples.is_file():
-            # Items say more than totals.
-            found[task] |= _samples(samples)
-    return found
+            # Scores of items replace totals, because they can be paired.
+            by_task[task] |= _samples(samples)
+    return by_task
 
 
 def _error_of(scores: Mapping[str, Any], name: str) -> float | None:
@@ -215,12 +215,12 @@ def _samples(path: Path) -> dict[str, Scores]:
 
 def _lists(content: Mapping[str, Any]) -> dict[str, dict[str, Scores]]:
     """Scores from `{"task": [1, 0, …]}` or `{"task": {"item": 1, …}}`."""
-    found = {}
+    by_task = {}
     for task, values in content.items():
-        named = dict(enumerate(values)) if isinstance(values, list) else values
-        if isinstance(named, dict) and named and all(map(_is_score, named.values())):
-            found[task] = {"score": _of_items("score", {str(key): float(each) for key, each in named.items()})}
-    return found
+        by_item = dict(enumerate(values)) if isinstance(values, list) else values
+        if isinstance(by_item, dict) and by_item and all(map(_is_score, by_item.values())):
+            by_task[task] = {"score": _of_items("score", {str(key): float(each) for key, each in by_item.items()})}
+    return by_task
 
 
 def _of_items(name: str, items: Mapping[str, float]) -> Scores:
@@ -231,7 +231,7 @@ def _is_score(value: Any) -> bool:
     try:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:
-        # A whole number that no float holds.
+        # An integer beyond the range of floats.
         return False
 
 
@@ -247,15 +247,15 @@ def findings_of(
     Args:
         reference, candidate: the tasks of each side; those that were not compared are `unknown`.
     """
-    named = {each.task for each in compared}
-    found = [_finding(each) for each in compared]
+    compared_tasks = {each.task for each in compared}
+    findings = [_finding(each) for each in compared]
     for task in dict.fromkeys((*reference, *candidate)):
-        if task in reference and task in candidate and task not in named:
-            found.append(unknown(task, say("the two sides have different scores of this task")))
-        elif task not in named:
+        if task in reference and task in candidate and task not in compared_tasks:
+            findings.append(unknown(task, say("the two sides have different scores of this task")))
+        elif task not in compared_tasks:
             only = say("only the reference has this task" if task in reference else "only the candidate has this task")
-            found.append(unknown(task, only))
-    return found
+            findings.append(unknown(task, only))
+    return findings
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -272,31 +272,37 @@ def verdict(findings: Sequence[Finding]) -> str:
     )
 
 
-def _finding(found: TaskComparison) -> Finding:
-    how = say("paired by {count:,} items" if found.paired else "from totals alone, not paired", count=found.paired)
-    if found.unpaired:
-        how = say("{how}; {count:,} without a counterpart", how=how, count=found.unpaired)
-    scores: dict[str, object] = {"metric": found.metric, "one": found.reference, "other": found.candidate}
-    if not math.isfinite(found.low):
+def _finding(comparison: TaskComparison) -> Finding:
+    how = say(
+        "paired by {count:,} items" if comparison.paired else "from totals alone, not paired", count=comparison.paired
+    )
+    if comparison.unpaired:
+        how = say("{how}; {count:,} without a counterpart", how=how, count=comparison.unpaired)
+    scores: dict[str, object] = {
+        "metric": comparison.metric,
+        "one": comparison.reference,
+        "other": comparison.candidate,
+    }
+    if not math.isfinite(comparison.low):
         return Finding(
-            found.task,
+            comparison.task,
             "unknown",
             say("{metric}: {one:.4f} and {other:.4f}; neither items nor errors are known", **scores),
             remedy=say("score with lm_eval --log_samples"),
         )
-    said = say(
+    measured = say(
         "{metric}: {one:.4f} and {other:.4f}, difference {difference:+.4f} ({low:+.4f} to {high:+.4f}, {how})",
-        difference=found.difference,
-        low=found.low,
-        high=found.high,
+        difference=comparison.difference,
+        low=comparison.low,
+        high=comparison.high,
         how=how,
         **scores,
     )
-    if found.is_equal:
-        return ok(found.task, said)
+    if comparison.is_equal:
+        return ok(comparison.task, measured)
     return failure(
-        found.task,
-        said,
+        comparison.task,
+        measured,
         expected=say("an interval that contains 0"),
         remedy=say("compare the trainings with `ascendtune align`, and how both were scored: prompts, shots, template"),
     )

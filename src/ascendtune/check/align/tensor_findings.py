@@ -66,25 +66,25 @@ def with_dump_evidence(
 def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[str, ...]) -> Finding:
     stage = finding.code
     if dumps.place is not None and dumps.place.stage == stage:
-        found = _of_place(dumps.place, suspected_products)
+        from_dumps = _of_place(dumps.place, suspected_products)
         before = (finding.measured,) if finding.status != "unknown" else ()
-        aside = _set_aside(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
-        return replace(found, evidence=(*aside, *found.evidence, *before))
+        harmless = _without_gradient(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
+        return replace(from_dumps, evidence=(*harmless, *from_dumps.evidence, *before))
     if dumps.without_effect is not None and dumps.without_effect.stage == stage:
         if finding.status != "failure":
             return _harmless(dumps.without_effect)
         if stage == "start":
-            # Hashes tell the same weights apart, and not by how much.
+            # Hashes show that weights differ, but not by how much.
             return replace(_harmless(dumps.without_effect), evidence=(finding.measured, *finding.evidence))
     if stage == "data" and dumps.other_rows is not None and finding.status != "failure":
         step, batch = dumps.other_rows
         counts = {"common": batch.common, "rows": batch.rows}
         rows = say("{common:,} of {rows:,} rows of the batch are in both", **counts)
-        # No failure: packed rows may hold the same sequences in another composition.
+        # A warning, because packed rows may contain the same sequences in another composition.
         return warning(stage, say("step {step}: {what}", step=step, what=rows), remedy=say(_DATA))
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
     if stage == "data" and moved and (finding.status != "failure" or moved.code == "order"):
-        # Hashes of batches tell the order, too.
+        # Hashes of batches depend on the order of the rows, too.
         evidence = finding.evidence if finding.status == "failure" else ()
         return warning(stage, str(moved), remedy=_remedy_of_rows(moved.code), evidence=evidence)
     if stage == "later" and dumps.consequence is not None:
@@ -95,7 +95,7 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
         )
     if stage in dumps.agreeing and finding.status in ("ok", "unknown"):
         is_one = len(dumps.steps) == 1
-        said = say(
+        measured = say(
             "dumped tensors of step {first} agree"
             if is_one
             else "dumped tensors of {count} steps ({first} to {last}) agree",
@@ -104,8 +104,8 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
             last=dumps.steps[-1],
         )
         if finding.status == "ok":
-            said = say("{measured}; {further}", measured=finding.measured, further=said)
-        return ok(stage, said, evidence=finding.evidence)
+            measured = say("{measured}; {further}", measured=finding.measured, further=measured)
+        return ok(stage, measured, evidence=finding.evidence)
     if stage == "forward" and dumps.obstacle:
         return replace(
             finding, evidence=(*finding.evidence, say("modules were not compared: {why}", why=dumps.obstacle))
@@ -158,8 +158,10 @@ def difference_as_json(place: FirstDifference) -> dict[str, Any]:
 def tensor_as_json(tensor: TensorStatistics) -> dict[str, Any]:
     """Statistics of a tensor of any shape, with null for NaN."""
     fields = tensor._asdict()
-    named = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()}
-    return {**named, "samples": [None if math.isnan(each) else each for each in tensor.samples]}
+    without_nan = {
+        name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()
+    }
+    return {**without_nan, "samples": [None if math.isnan(each) else each for each in tensor.samples]}
 
 
 def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Finding:
@@ -222,7 +224,7 @@ def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:
     )
 
 
-def _set_aside(row: TensorRow | None) -> tuple[str, ...]:
+def _without_gradient(row: TensorRow | None) -> tuple[str, ...]:
     """A sentence on a module that differs at samples without gradient, beside a loss that differs."""
     if row is None or row.key.phase != "forward":
         return ()

@@ -117,10 +117,10 @@ def differences(pairs: Pairs) -> Floats:
     sides = [_columns([pair[side] for pair in pairs], most) for side in (0, 1)]
     one, other = sides
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        apart = one["samples"] - other["samples"]
-        known = np.isfinite(apart)
+        errors = one["samples"] - other["samples"]
+        known = np.isfinite(errors)
         count = np.maximum(known.sum(axis=1), 1)
-        sampled = np.sqrt(np.where(known, apart**2, 0).sum(axis=1) / count)
+        sampled = np.sqrt(np.where(known, errors**2, 0).sum(axis=1) / count)
         size = np.fmax(one["rms"], other["rms"])
         for each in sides:
             size = np.fmax(size, np.sqrt(np.where(known, each["samples"] ** 2, 0).sum(axis=1) / count))
@@ -131,20 +131,22 @@ def differences(pairs: Pairs) -> Floats:
             np.where(size > 0, np.abs(one["rms"] - other["rms"]) / size, 0.0),
             *(np.where(largest > 0, np.abs(one[name] - other[name]) / largest, 0.0) for name in ("lowest", "highest")),
         ]
-    # Without a finite number on either side there is nothing to tell apart.
-    found = np.nan_to_num(np.fmax.reduce(parts), nan=0.0, posinf=np.inf)
-    # Not every writer counts them.
-    found[((one["nan"] > 0) != (other["nan"] > 0)) | ((one["inf"] > 0) != (other["inf"] > 0))] = np.inf
+    # Tensors without a finite number on either side count as equal.
+    relative = np.nan_to_num(np.fmax.reduce(parts), nan=0.0, posinf=np.inf)
+    # Counts are compared as zero or not, because some writers record only whether there are any.
+    relative[((one["nan"] > 0) != (other["nan"] > 0)) | ((one["inf"] > 0) != (other["inf"] > 0))] = np.inf
     for index, (reference, candidate) in enumerate(pairs):
         if reference.digest and reference.digest == candidate.digest:
-            found[index] = 0.0
+            relative[index] = 0.0
         elif reference.shape != candidate.shape:
-            found[index] = np.nan
-    return np.asarray(found)
+            relative[index] = np.nan
+    return np.asarray(relative)
 
 
-def with_norms(pairs: Pairs, apart: Floats, most: Floats, unit: float, *, of_gradients: bool) -> tuple[Floats, Floats]:
-    """Differences `apart` and their limits `most`, (pairs,) float64; those of the norms if only these differ.
+def with_norms(
+    pairs: Pairs, relative: Floats, most: Floats, unit: float, *, of_gradients: bool
+) -> tuple[Floats, Floats]:
+    """Differences `relative` and their limits `most`, (pairs,) float64; those of the norms if only these differ.
 
     Args:
         unit: the largest rounding unit of the step.
@@ -160,8 +162,8 @@ def with_norms(pairs: Pairs, apart: Floats, most: Floats, unit: float, *, of_gra
     coarsest = np.maximum(unit, [max(map(unit_of, pair)) for pair in pairs]) if len(pairs) else share
     # A scalar that one side rounds, such as a scale, changes all elements alike; noise adds its own energy.
     limit = np.minimum(share * most + coarsest + (most / CERTAIN) ** 2, most)
-    alone = (apart <= most) & (of_norms > limit)
-    return np.where(alone, of_norms, apart), np.where(alone, limit, most)
+    alone = (relative <= most) & (of_norms > limit)
+    return np.where(alone, of_norms, relative), np.where(alone, limit, most)
 
 
 def _share_of_norm(tensor: TensorStatistics) -> float:

@@ -62,7 +62,7 @@ class TensorRow:
         parameters.
         """
         if self.key.phase == "parameter_before" and self.step > 1:
-            # The updates before it are what made it.
+            # A difference before the first step was loaded; a later one was made by updates.
             return "update"
         if self.key.phase == "forward" and (not is_float(self.reference) or self.reference.kind in EMBEDDINGS):
             return "data"

@@ -64,11 +64,11 @@ def make_tensor_rows(
     for key, tensor in reference.tensors.items():
         if (other := candidate.tensors.get(key)) is not None and not _is_of_its_input(key, tensor):
             groups.setdefault((key.phase, key.micro_batch), {})[key] = tensor, other
-    # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
+    # Only rank 0 writes sharded parameters, on both sides.
     if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
     growth = (1 + _GROWTH * (step - 1)) * extra.after_update ** min(step - 1, _AMPLIFYING_UPDATES)
-    forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
+    forward = {batch: [*tensors.values()] for (phase, batch), tensors in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
     unit = max(unit, extra.product_unit)
@@ -83,20 +83,20 @@ def make_tensor_rows(
         unit = max(unit, _UNIT_OF_BF16)
     if extra.has_muon and (updates := groups.get(("parameter_after", None))):
         groups["parameter_after", None] = {key: pair for key, pair in updates.items() if len(pair[0].shape) != 2}
-    for (phase, _), found in groups.items():
-        pairs = [*found.values()]
+    for (phase, _), tensors in groups.items():
+        pairs = [*tensors.values()]
         sent = max(unit, _UNIT_OF_BF16) if extra.sends_bf16 else unit
         of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=sent)
         if phase == "parameter_after":
-            rows += update_rows(step, rank, reference, candidate, found, of_gradients)
+            rows += update_rows(step, rank, reference, candidate, tensors, of_gradients)
             continue
         if phase == "parameter_before":
             if step > 1:
                 continue  # Compared as updates.
             most = np.array([_storage_limit(*pair) for pair in pairs])
         elif phase == "forward":
-            # After the first step the weights have learnt from gradients of the coarsest dtype.
-            units = unit if step > 1 else np.where(_is_of_trained(found, groups), unit, extra.product_unit)
+            # After the first step all weights were updated with gradients of the coarsest dtype.
+            units = unit if step > 1 else np.where(_is_of_trained(tensors, groups), unit, extra.product_unit)
             most = growth * limits(pairs, unit=units)
         elif phase in ("loss", "backward"):
             most = growth * limits(pairs, operations_before=operations, unit=unit)
@@ -104,12 +104,12 @@ def make_tensor_rows(
             most = of_gradients
         if with_modules or phase in ("gradient", "parameter_before"):
             most = np.hypot(most, drift)
-            apart = _measured(reference, candidate, pairs)
+            relative = _measured(reference, candidate, pairs)
             if phase in ("forward", "backward") and usual:
-                _forgive_order(apart, pairs, most, usual[0][0])
+                _ignore_order(relative, pairs, most, usual[0][0])
             if phase in ("forward", "backward", "gradient") and not is_routed and extra.after_update == 1:
-                apart, most = with_norms(pairs, apart, most, unit, of_gradients=phase == "gradient")
-            rows += _rows(step, rank, [*found], pairs, apart, most)
+                relative, most = with_norms(pairs, relative, most, unit, of_gradients=phase == "gradient")
+            rows += _rows(step, rank, [*tensors], pairs, relative, most)
     return rows
 
 
@@ -135,18 +135,18 @@ def _gradients_of_one_side(
     compared = sides[0] & sides[1]
     if (sides[0] < sides[1] or sides[1] < sides[0]) and all(sides):
         compared = sides[0] | sides[1]
-    found = {}
+    gradients = {}
     for side, other in ((reference, candidate), (candidate, reference)):
         for key, tensor in side.tensors.items():
             if key.phase == "gradient" and key.name in compared and key not in other.tensors:
                 zero = (0.0,) * len(tensor.samples)
                 none = TensorStatistics(tensor.order, "", tensor.shape, "", 0.0, 0.0, 0.0, 0.0, 0, 0, "", zero)
-                found[key] = (tensor, none) if side is reference else (none, tensor)
-    return found
+                gradients[key] = (tensor, none) if side is reference else (none, tensor)
+    return gradients
 
 
 def _is_of_trained(
-    found: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
+    pairs: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
     groups: Mapping[tuple[str, int | None], Mapping[TensorKey, Any]],
 ) -> NDArray[np.bool_]:
     """(found,) whether a tensor is the output of a module with trained weights of its own, other than an embedding.
@@ -157,23 +157,23 @@ def _is_of_trained(
     return np.array(
         [
             key.slot.startswith("output") and key.name in trained and one.kind not in EMBEDDINGS
-            for key, (one, _) in found.items()
+            for key, (one, _) in pairs.items()
         ],
         dtype=bool,
     )
 
 
-def _forgive_order(apart: Floats, pairs: Pairs, most: Floats, usual: int) -> None:
-    """Replace entries of `apart`, (pairs,), for tensors that contain the same values in another order.
+def _ignore_order(relative: Floats, pairs: Pairs, most: Floats, usual: int) -> None:
+    """Replace entries of `relative`, (pairs,), for tensors that contain the same values in another order.
 
     Only for tensors whose number of vectors differs from the number of tokens of the batch, `usual`: experts get the
     tokens in an order that depends on all of them.
     """
     for at, (one, other) in enumerate(pairs):
-        if apart[at] > most[at] and one.vectors != usual and is_float(one) and len(one.shape) > 1:
+        if relative[at] > most[at] and one.vectors != usual and is_float(one) and len(one.shape) > 1:
             in_any_order = float(differences_in_any_order([(one, other)])[0])
             if in_any_order <= most[at]:
-                apart[at] = in_any_order
+                relative[at] = in_any_order
 
 
 def _drift(
@@ -190,8 +190,8 @@ def _drift(
 
 def largest_of_matrices(pairs: Pairs) -> float:
     """The largest relative difference of a matrix among tensors of any shape; 0 if there is none."""
-    found = differences([pair for pair in pairs if len(pair[0].shape) > 1])
-    return float(found[np.isfinite(found)].max(initial=0.0))
+    relative = differences([pair for pair in pairs if len(pair[0].shape) > 1])
+    return float(relative[np.isfinite(relative)].max(initial=0.0))
 
 
 def rows_of_pair(
@@ -208,20 +208,20 @@ def replica_rows(
     """Rows of one tensor, of any shape, for several ranks, compared with the value that most ranks have."""
     pairs = [(common, each) for each in odd.values()]
     most = limits(pairs, operations_before=_REPLICA_OPERATIONS)
-    found = differences(pairs)
+    relative = differences(pairs)
     return [
         row
         for at, rank in enumerate(odd)
-        for row in _rows(step, rank, [key], pairs[at : at + 1], found[at:], most[at:])
+        for row in _rows(step, rank, [key], pairs[at : at + 1], relative[at:], most[at:])
     ]
 
 
 def _rows(
-    step: int, rank: int, keys: Sequence[TensorKey], pairs: Pairs, found: Floats, most: Floats
+    step: int, rank: int, keys: Sequence[TensorKey], pairs: Pairs, relative: Floats, most: Floats
 ) -> list[TensorRow]:
     return [
         TensorRow(step, rank, key, *pair, float(difference), float(limit), _scale(*pair))
-        for key, pair, difference, limit in zip(keys, pairs, found, most, strict=False)
+        for key, pair, difference, limit in zip(keys, pairs, relative, most, strict=False)
     ]
 
 
@@ -244,16 +244,16 @@ def _storage_limit(reference: TensorStatistics, candidate: TensorStatistics) -> 
 
 def _measured(reference: RankDump, candidate: RankDump, pairs: Pairs) -> Floats:
     """(pairs,) float64: differences, from the whole tensors if both sides wrote them."""
-    found = differences(pairs)
+    relative = differences(pairs)
     if reference.values is None or candidate.values is None:
-        return found
+        return relative
     for index, (one, other) in enumerate(pairs):
-        if found[index] == 0 or not math.isfinite(found[index]):
+        if relative[index] == 0 or not math.isfinite(relative[index]):
             continue
         values = read_values(reference, one), read_values(candidate, other)
         if values[0] is not None and values[1] is not None and len(values[0]) == len(values[1]):
-            apart = (values[1] - values[0])[np.isfinite(values[0]) & np.isfinite(values[1])]
+            errors = (values[1] - values[0])[np.isfinite(values[0]) & np.isfinite(values[1])]
             size = max(one.rms, other.rms)
-            exact = math.sqrt(float(np.mean(apart**2))) / size if len(apart) and size else 0.0
-            found[index] = max(found[index], exact)
-    return found
+            exact = math.sqrt(float(np.mean(errors**2))) / size if len(errors) and size else 0.0
+            relative[index] = max(relative[index], exact)
+    return relative

@@ -40,8 +40,8 @@ def both(english: str, chinese: str) -> str:
 
 def in_both_languages(sentence: Callable[[], object]) -> str:
     """HTML of a sentence in both languages; `sentence` returns it in the current language."""
-    found = language.in_each_language(lambda: html.escape(str(sentence())))
-    return both(found["en"], found["zh"])
+    texts = language.in_each_language(lambda: html.escape(str(sentence())))
+    return both(texts["en"], texts["zh"])
 
 
 def tensors_as_html(dumps: DumpComparison, histograms: Mapping[TensorKey, Histogram]) -> str:
@@ -59,7 +59,7 @@ def tensors_as_html(dumps: DumpComparison, histograms: Mapping[TensorKey, Histog
     )
     parts = [f"<h2>{heading}</h2>"]
     if dumps.place is not None:
-        # Replicas on two ranks of one side are not what the histogram of this key compares.
+        # The histogram compares two sides; the place `ranks` is a difference between two ranks of one side.
         is_between_sides = dumps.place.stage != "ranks"
         parts.append(_first(dumps.place, histograms.get(dumps.place.row.key) if is_between_sides else None))
     if dumps.obstacle:

@@ -22,7 +22,7 @@ def update_rows(
     rank: int,
     reference: RankDump,
     candidate: RankDump,
-    found: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
+    pairs: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
     gradient_limits: Floats,
 ) -> list[TensorRow]:
     """Rows of the updates: the values that the optimizer added to each parameter.
@@ -36,7 +36,7 @@ def update_rows(
     is changed by weight decay only, which has no noise.
 
     Args:
-        gradient_limits: (tensors,), for those in `found`: how much the gradients may differ, relative.
+        gradient_limits: (tensors,), for those in `pairs`: how much the gradients may differ, relative.
     """
     rows = []
     changes: list[tuple[TensorKey, tuple[TensorStatistics, TensorStatistics], list[Floats], list[Floats], float]] = []
@@ -47,7 +47,7 @@ def update_rows(
         ]
         for phase in ("parameter_before", "gradient")
     )
-    for (key, pair), limit in zip(found.items(), gradient_limits, strict=True):
+    for (key, pair), limit in zip(pairs.items(), gradient_limits, strict=True):
         before, gradients = ([side.get(key.name) for side in sides] for sides in (befores, slopes_of))
         if None in before or None in gradients or pair[0].shape != pair[1].shape:
             continue
@@ -65,16 +65,16 @@ def update_rows(
             slope = np.minimum(*map(np.abs, slopes))
             noise = noise_of_gradient / slope
             if step > 1:
-                # Of the larger update: one side alone may not have moved the parameter at all.
+                # Relative to the larger update: one side may not have updated the parameter at all.
                 noise *= np.maximum(usual(slope) / np.maximum(*map(np.abs, update)), 1.0)
-            # A decay is in proportion to the weight, which one side may have rounded before.
+            # Decay is proportional to the weight, which one side may have rounded before.
             noise = np.where(by_decay, 2 * np.abs(starts[1] - starts[0]) / np.minimum(*map(np.abs, starts)), noise)
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
-        # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named. A decay alone
-        # would be below the last digit of the coarser one.
+        # The unit of the finer dtype, so that parameters which one side keeps in a coarser dtype are reported; for
+        # decay alone that of the coarser dtype, whose last digit may be larger than the decay.
         units = np.where(by_decay, max(map(unit_of, pair)), min(map(unit_of, pair)))
         rounding = 2 * CERTAIN * units * np.abs(values[0])
-        # Apart: the noise of the others would hide what decay alone moves.
+        # Compared separately: the noise of the other elements would hide an update by decay alone.
         parts = (known & ~by_decay, known & by_decay)
         found_in = [each for chosen in parts if (each := _difference_of(update, noise, rounding, chosen)) is not None]
         if found_in:

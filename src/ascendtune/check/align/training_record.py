@@ -151,12 +151,12 @@ def _read_directory(path: Path) -> TrainingRecord:
         if (path / name).is_file():
             return _within(path, path / name)
     if checkpoints := sorted(path.glob("checkpoint-*/trainer_state.json"), key=_step_of_checkpoint):
-        # Each holds the records of all steps before it.
+        # The state of the last checkpoint contains the records of all earlier steps.
         return _within(path, checkpoints[-1])
     runs = [each.parent for name in ("run.json", _RECORDED) for each in path.glob(f"*/{name}")]
     events = _events_below(path)
     places = {each.parent for each in events}
-    # A writer of hyperparameters makes directories below that of its training.
+    # Writers of hyperparameters create subdirectories in the directory of their training.
     trainings = sorted({*runs, *(each for each in places if places.isdisjoint(each.parents))})
     if len(trainings) > 1:
         listed = ", ".join(str(each.relative_to(path)) for each in trainings[:_SHOWN])
@@ -180,9 +180,9 @@ def _read_directory(path: Path) -> TrainingRecord:
     )
 
 
-def _within(directory: Path, found: Path) -> TrainingRecord:
+def _within(directory: Path, record: Path) -> TrainingRecord:
     """The record that was found in `directory`, with its relative path as its name."""
-    return replace(read_training_record(found), name=str(Path(directory.name) / found.relative_to(directory)))
+    return replace(read_training_record(record), name=str(Path(directory.name) / record.relative_to(directory)))
 
 
 def _step_of_checkpoint(state: Path) -> int:
@@ -196,7 +196,7 @@ def _events_below(path: Path) -> list[Path]:
     Raises:
         InputError: there are too many directories to search.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for number, (directory, _, names) in enumerate(walk(path), 1):
         if number > _MOST_DIRECTORIES:
             raise InputError(
@@ -205,8 +205,8 @@ def _events_below(path: Path) -> list[Path]:
                 remedy="give the directory of one training, or the file itself",
                 where=path,
             )
-        found += [directory / name for name in names if name.startswith(EVENTS)]
-    return sorted(each for each in found if each.is_file())
+        files += [directory / name for name in names if name.startswith(EVENTS)]
+    return sorted(each for each in files if each.is_file())
 
 
 def _read_run(run: RunDir) -> TrainingRecord:
@@ -233,7 +233,7 @@ def _read_run(run: RunDir) -> TrainingRecord:
         recipe=recipe,
         run=record,
         precision=precision if isinstance(precision, str) else None,
-        # The recipe may have added blocks to those that config.json has.
+        # The recipe may add blocks, so the parameters' names count before config.json.
         layers=depth_of_names(object_of(weights.get("parameters"))) or depth_of_config(record.get("model_directory")),
         dump=dump,
         start_weights=weights,
@@ -267,8 +267,8 @@ def _computed_in(dump: Dump) -> str | None:
     """The coarsest dtype of module outputs in the first dumped step; under autocast it differs from the weights'."""
     ranks = dump.files[min(dump.files)]
     tensors = dump.read(ranks[min(ranks)]).tensors
-    found = {each.dtype for key, each in tensors.items() if key.phase == "forward" and key.slot.startswith("output")}
-    return next((name for dtype, name in _COARSEST_FIRST.items() if dtype in found), None)
+    dtypes = {each.dtype for key, each in tensors.items() if key.phase == "forward" and key.slot.startswith("output")}
+    return next((name for dtype, name in _COARSEST_FIRST.items() if dtype in dtypes), None)
 
 
 def _metrics(path: Path) -> Curve:
@@ -285,13 +285,13 @@ def _metrics(path: Path) -> Curve:
     fields = [(name, pa.string() if name == "batch_hash" else pa.float64()) for name in _OURS]
     options = arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
     try:
-        # Arrow ends the process where the first value is null (26.0.1): it gets objects only.
+        # Arrow 26.0.1 crashes the process if the first value is null, so it gets objects only.
         if not whole.startswith(b"{") or whole.count(b"\n{") != whole.count(b"\n") - 1:
             raise pa.ArrowInvalid("a line is not an object")
         table = arrow_json.read_json(pa.BufferReader(whole), parse_options=options)
         hashes = table["batch_hash"].to_pylist()
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        # The reader of single lines says which one is damaged, or copes with it.
+        # The reader of single lines names the damaged line, or reads what Arrow cannot.
         return Curve.of_records(RunDir(path.parent).read_metrics(), _OURS, rounded=False, source=str(path))
     columns = {name: _floats(table[name]) for name in _OURS if name != "batch_hash"}
     return Curve.of_columns(columns, hashes, resolution=0.0, source=str(path))

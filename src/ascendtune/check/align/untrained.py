@@ -33,7 +33,7 @@ def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow 
     kept: list[TensorRow] = []
     first: TensorRow | None = None
     for row in rows:
-        # After a difference at such positions every norm differs, too.
+        # After a difference at untrained positions all later norms differ, too.
         is_of_all = row.is_of_norm and first is None and not _is_attention(row)
         if row.key.phase != "forward" or not row.exceeds_limit or is_of_all:
             kept.append(row)
@@ -51,16 +51,16 @@ def _untrained_positions(rows: Sequence[TensorRow]) -> Mapping[_Batch, NDArray[n
 
     A sample is at the same relative position of each tensor, so in the same one of its vectors, whatever their width.
     """
-    found: dict[_Batch, NDArray[np.bool_]] = {}
+    untrained: dict[_Batch, NDArray[np.bool_]] = {}
     for row in rows:
         one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
-        # Tensors of experts have two dimensions, and an order of their own.
+        # Tensors of experts have two dimensions and their own order of tokens.
         if row.key.phase == "backward" and len(row.reference.shape) > _OF_EXPERTS and len(one) == len(other):
             batch = _batch_of(row)
             are_zero = (one == 0) & (other == 0)
-            before = found.get(batch, are_zero)
-            found[batch] = before & are_zero if len(before) == len(are_zero) else np.zeros_like(before)
-    return found
+            before = untrained.get(batch, are_zero)
+            untrained[batch] = before & are_zero if len(before) == len(are_zero) else np.zeros_like(before)
+    return untrained
 
 
 def _agrees_elsewhere(row: TensorRow, positions: NDArray[np.bool_], is_later: bool) -> bool:
@@ -73,11 +73,11 @@ def _agrees_elsewhere(row: TensorRow, positions: NDArray[np.bool_], is_later: bo
     if not len(one) == len(other) == len(positions) or positions.all() or math.isinf(row.difference):
         return False
     with np.errstate(invalid="ignore"):
-        # Both have a number that is not finite there: their difference is none that was measured.
-        apart = np.nan_to_num(np.abs(other - one), nan=0.0, posinf=0.0)
+        # Elements that are not finite on both sides have no difference.
+        errors = np.nan_to_num(np.abs(other - one), nan=0.0, posinf=0.0)
     size = max(row.reference.rms, row.candidate.rms)
-    is_possible = is_later or _is_attention(row) or bool(apart[positions].any())
-    return is_possible and bool(np.sqrt(np.mean(apart[~positions] ** 2)) <= row.limit * size)
+    is_possible = is_later or _is_attention(row) or bool(errors[positions].any())
+    return is_possible and bool(np.sqrt(np.mean(errors[~positions] ** 2)) <= row.limit * size)
 
 
 def _is_attention(row: TensorRow) -> bool:

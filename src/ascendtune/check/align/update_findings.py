@@ -48,12 +48,12 @@ def same_updates(check: AdamCheck | None) -> tuple[str, ...]:
     """A sentence on optimizers that are the same; empty if the check has no result."""
     if check is None:
         return ()
-    said = say(
+    sentence = say(
         "both optimizers make of their gradients what Adam makes of them ({settings}), in {count} steps",
         settings=_settings(check.settings),
         count=check.steps,
     )
-    return (said,)
+    return (sentence,)
 
 
 def _settings(settings: AdamSettings) -> str:
@@ -64,14 +64,14 @@ def _settings(settings: AdamSettings) -> str:
 
 def _difference(other: OtherUpdate) -> str:
     first = ", ".join(other.parameters[:_NAMED])
-    named = {"count": len(other.parameters), "first": first, "one": other.expected, "other": other.found}
+    fields = {"count": len(other.parameters), "first": first, "one": other.expected, "other": other.found}
     match other.setting:
         case "learning_rate":
-            return say("updates are {other:.6g} times the reference's ({count:,} parameters: {first})", **named)
+            return say("updates are {other:.6g} times the reference's ({count:,} parameters: {first})", **fields)
         case "weight_decay":
-            return say("weight decay {one:.3g} and {other:.3g} ({count:,} parameters: {first})", **named)
+            return say("weight decay {one:.3g} and {other:.3g} ({count:,} parameters: {first})", **fields)
         case "decay_in_gradient":
-            return say("weight decay of {other:g} is added to the gradient (Adam), not to the weight (AdamW)", **named)
+            return say("weight decay of {other:g} is added to the gradient (Adam), not to the weight (AdamW)", **fields)
         case "corrects_bias":
             return say("the candidate's optimizer does not correct the bias of its means, the reference's does")
         case "has_epsilon_in_root":

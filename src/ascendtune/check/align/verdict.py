@@ -17,20 +17,20 @@ from ascendtune.check.align.training_record import TrainingRecord
 
 def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate: TrainingRecord) -> str:
     """One sentence; if the trainings are aligned, it includes the records that were not compared."""
-    said = _verdict(comparison, reference, candidate)
+    sentence = _verdict(comparison, reference, candidate)
     pair = comparison.pair
     if comparison.divergence is not None or not len(pair.steps):
-        return said
+        return sentence
     for products in reduced_products(reference, candidate):
-        said = say("{measured}; {further}", measured=said, further=products)
+        sentence = say("{measured}; {further}", measured=sentence, further=products)
     for hint in comparison.hints:
-        said = say("{measured}; {further}", measured=said, further=hint.measured)
+        sentence = say("{measured}; {further}", measured=sentence, further=hint.measured)
     for side, steps in ((reference, pair.reference_alone), (candidate, pair.candidate_alone)):
         if len(steps):
-            said = say("{measured}; {further}", measured=said, further=records_alone(side, steps))
+            sentence = say("{measured}; {further}", measured=sentence, further=records_alone(side, steps))
     if len(steps := pair.without_numbers):
-        said = say("{measured}; {further}", measured=said, further=records_without_numbers(steps))
-    return said
+        sentence = say("{measured}; {further}", measured=sentence, further=records_without_numbers(steps))
+    return sentence
 
 
 def _which(comparison: TrainingComparison) -> str:

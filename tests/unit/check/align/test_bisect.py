@@ -129,7 +129,7 @@ def test_trial_has_the_swapped_ingredients_and_nothing_else_of_the_reference(tmp
         reference, candidate, ("kernels", "optimizer"), last_step=3, dump_steps=[1, 3], run_dir=tmp_path / "x"
     )
     assert (recipe.seed, recipe.precision, recipe.kernel, recipe.on_nan) == (2, "auto", "off", "stop")
-    assert recipe.optim.model_dump() == reference.asked["optim"]
+    assert recipe.optim.model_dump() == reference.values_with_auto["optim"]
     assert recipe.run_directory() == tmp_path / "x" and recipe.checkpoint.resume == "never"
     assert recipe.eval.early_stop is None and not recipe.checkpoint.best
     assert (recipe.align.stop_after, recipe.align.dump_steps, recipe.align.level) == (3, "1,3", "op")
