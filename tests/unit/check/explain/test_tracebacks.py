@@ -252,7 +252,7 @@ def test_prefix_before_a_progress_bar_names_the_rank_of_what_follows_it(again: s
     bar = "Training:  38%|###8      | 3/8 [00:02<00:03,  1.28it/s]"
 
     assert line.read(f"[rank3]: {bar}{again}OddError: the moon") == line.read("[rank3]: OddError: the moon")
-    assert line.read(f"[rank3]: {bar}").said == bar
+    assert line.read(f"[rank3]: {bar}").message == bar
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_prefix_before_a_progress_bar_names_the_rank_of_what_follows_it(again: s
 )
 def test_rank_behind_a_time_is_read(explained: Explained, prefix: str) -> None:
     assert line.read(f"{prefix}OddError: the moon") == line.read("[rank6]: OddError: the moon")
-    assert line.read("2026-07-07 07:07:07 the moon").said == "2026-07-07 07:07:07 the moon"
+    assert line.read("2026-07-07 07:07:07 the moon").message == "2026-07-07 07:07:07 the moon"
     assert explained("\n".join(prefix + each for each in _TRACEBACK)).verdict.rank == 6
 
 
@@ -277,22 +277,22 @@ def test_prefix_of_kubectl_and_of_journalctl_is_no_part_of_a_line_without_its_tr
 ) -> None:
     cut = "\n".join(prefix + line for line in _TRACEBACK[1:])
 
-    assert line.read(f"{prefix}[rank3]: odd.OddError: the moon").said == "odd.OddError: the moon"
+    assert line.read(f"{prefix}[rank3]: odd.OddError: the moon").message == "odd.OddError: the moon"
     assert line.read(f"{prefix}the moon").speaker == speaker
     assert explained(cut).headline() == "Python failed with odd.OddError: the moon is full"
 
 
 def test_time_of_kubectl_leaves_the_indentation_of_a_line() -> None:
     for prefix in ("2026-11-28T19:00:02.123456789Z ", "2026-11-28T19:00:02.1+08:00 stderr F "):
-        assert line.read(f'{prefix}  File "/home/me/train.py", line 12, in step').said.startswith("  File ")
+        assert line.read(f'{prefix}  File "/home/me/train.py", line 12, in step').message.startswith("  File ")
 
 
 def test_name_that_grep_puts_before_a_line_is_no_part_of_the_message(explained: Explained) -> None:
     found = line.read("/moon/plog/plog-7_2025.log:12:[ERROR] TIDE(7,):the moon is full")
 
-    assert found.said == "[ERROR] TIDE(7,):the moon is full"
+    assert found.message == "[ERROR] TIDE(7,):the moon is full"
     assert line.read("x/rank_3.log:7:OddError: the moon").rank == 3
-    assert line.read("moon.log: 7 tides").said == "moon.log: 7 tides"
+    assert line.read("moon.log: 7 tides").message == "moon.log: 7 tides"
     assert "plog" not in explained("/moon/plog/plog-7_2025.log:12:[ERROR] the moon failed at tide 7\n").headline()
 
 

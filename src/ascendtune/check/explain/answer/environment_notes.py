@@ -45,7 +45,7 @@ def _lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:
     """Whether only one of several ranks lacks a module."""
     if found.first is None or found.rank is None or _NO_MODULE not in found.first.text:
         return False
-    said = [(rank, event.text) for event in found.echoes for rank in event.said_by]
-    others = {rank for rank, _ in said} | {scan.rank for scan in scans if not scan.is_empty}
-    lack = {rank for rank, text in said if _NO_MODULE in text}
+    texts_of_ranks = [(rank, event.text) for event in found.echoes for rank in event.text_by_rank]
+    others = {rank for rank, _ in texts_of_ranks} | {scan.rank for scan in scans if not scan.is_empty}
+    lack = {rank for rank, text in texts_of_ranks if _NO_MODULE in text}
     return bool(others - {found.rank, None}) and lack <= {found.rank}

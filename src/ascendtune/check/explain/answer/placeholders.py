@@ -102,12 +102,12 @@ def _with_named(remedy: str, event: Event, texts: Sequence[str]) -> str:
     for place, value in _NAMED:
         if place.search(remedy) is None:
             continue
-        said = {match["value"] for match in value.finditer(event.text)}
-        if not said and place not in _OF_MESSAGE:
+        values = {match["value"] for match in value.finditer(event.text)}
+        if not values and place not in _OF_MESSAGE:
             # A log names processes and hosts of many kinds; only job and node are searched in it.
-            said = {match["value"] for text in texts for match in value.finditer(text)}
-        if len(said) == 1:
-            remedy = place.sub(said.pop(), remedy)
+            values = {match["value"] for text in texts for match in value.finditer(text)}
+        if len(values) == 1:
+            remedy = place.sub(values.pop(), remedy)
     return remedy
 
 

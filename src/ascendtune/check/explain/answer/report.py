@@ -174,8 +174,8 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     if missing is not None:
         if missing.last_line:
             yield _Block("where", missing.where, _KEPT)
-            said = _short(missing.last_line, short)
-            last = say("last line of rank {rank}: {line}", rank=missing.first_rank, line=said)
+            line = _short(missing.last_line, short)
+            last = say("last line of rank {rank}: {line}", rank=missing.first_rank, line=line)
             yield _Block(_SEEN, last, _KEPT)
         for other in missing.last_lines:
             if other.rank != missing.first_rank:
@@ -207,8 +207,8 @@ def _last_line(other: LastLine, short: int) -> str:
     if not other.text:
         return say("no line of rank {rank} is known", rank=other.rank)
     phase = say(" (while {phase})", phase=say(other.phase)) if other.phase else ""
-    said = say("last line of rank {rank}: {line}", rank=other.rank, line=_short(other.text, short))
-    return f"{said}{phase} ({other.where})"
+    line = say("last line of rank {rank}: {line}", rank=other.rank, line=_short(other.text, short))
+    return f"{line}{phase} ({other.where})"
 
 
 def _frame(trace: Trace, place: tuple[str, int, str]) -> str:

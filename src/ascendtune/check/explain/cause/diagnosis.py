@@ -128,9 +128,9 @@ def _named_place(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str |
         for launcher in filter(None, (scan.launcher for scan in own)):
             return launcher.rank, launcher.host
     host = names.get("host") or first.host
-    said = names.get("guilty_rank") or names.get("rank")
-    if said is not None and said.isdecimal():
-        return int(said), host
+    rank = names.get("guilty_rank") or names.get("rank")
+    if rank is not None and rank.isdecimal():
+        return int(rank), host
     if first.rank is not None:
         return first.rank, host
     for scan in scans:

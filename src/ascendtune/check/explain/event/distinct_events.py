@@ -42,7 +42,7 @@ class DistinctEvents:
 
     def add(self, event: Event) -> None:
         if event.rank is not None:
-            event.said_by[event.rank] = event.text[:_WORDS_KEPT]
+            event.text_by_rank[event.rank] = event.text[:_WORDS_KEPT]
         if len(self.events) == _EVENTS_KEPT:
             self._drop_one()
         key = event.speaker, _kind_of(event)
@@ -107,8 +107,8 @@ def _count(first: Event, event: Event) -> None:
     first.last = number
     if len(first.again) < _AGAIN_KEPT:
         first.again.add(number)
-    if event.rank is not None and len(first.said_by) < _RANKS_KEPT:
-        first.said_by.setdefault(event.rank, event.text[:_WORDS_KEPT])
+    if event.rank is not None and len(first.text_by_rank) < _RANKS_KEPT:
+        first.text_by_rank.setdefault(event.rank, event.text[:_WORDS_KEPT])
     if number - first.number <= _BLOCK:
         # Lines of one message: each captures some of the names.
         for name, value in event.hit.names.items():

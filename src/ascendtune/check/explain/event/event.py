@@ -115,7 +115,7 @@ class Event:
     """File and its line, if `source` consists of several files."""
     beside: str = ""
     """Lines elsewhere in the log with names for the entry's sentences; empty if there are none."""
-    said_by: dict[int, str] = field(default_factory=dict)
+    text_by_rank: dict[int, str] = field(default_factory=dict)
     """Ranks with this event, each with the beginning of its first line."""
 
     def is_of_process_of(self, other: Event) -> bool:
@@ -235,8 +235,8 @@ class Event:
         """Whether its own message is short and contains no number, name or value."""
         if self.entry.kind not in ("unknown", "detail"):
             return False
-        said = self.trace.message if self.trace else self.text
-        return bool(said) and _SPECIFIC.search(said) is None and len(said.split()) <= _FEW_WORDS
+        message = self.trace.message if self.trace else self.text
+        return bool(message) and _SPECIFIC.search(message) is None and len(message.split()) <= _FEW_WORDS
 
     @property
     def weight(self) -> int:

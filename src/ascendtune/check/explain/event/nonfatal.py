@@ -89,7 +89,7 @@ class _GoneOn:
             for found in _PROGRESS.finditer(row)
         ]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
-        last = "\n".join(lines_of.read(row).said.strip() for _, row in numbered[-_LAST:])
+        last = "\n".join(lines_of.read(row).message.strip() for _, row in numbered[-_LAST:])
         passed = (numbered[-1][0] - last.count("\n", found.end()) for found in _PASSED.finditer(last))
         self._passed = max(passed, default=0)
         answers = ((number, _ANSWER.search(row)) for number, row in numbered if "HTTP/" in row)

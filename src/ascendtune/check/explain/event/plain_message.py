@@ -49,15 +49,15 @@ _NESTED = re.compile(r":\s+(?!(?<=`: )-?\d)")
 """Separator of the reasons in a message. A value after a quoted name (`name`: 7) is not a reason."""
 
 
-def program_and_message(said: str) -> tuple[str, str]:
+def program_and_message(text: str) -> tuple[str, str]:
     """Program of a line, empty if it does not name one; and the message without its prefixes."""
-    said = said.strip()
-    if (match := _PROGRAM.match(said) or _CMAKE.match(said)) is not None and len(match["message"].split()) > 1:
+    text = text.strip()
+    if (match := _PROGRAM.match(text) or _CMAKE.match(text)) is not None and len(match["message"].split()) > 1:
         return match["program"], match["message"]
-    if (fields := _LOGFMT.search(said)) is not None:
-        reason = _REASON_OF_LOGFMT.search(said)
+    if (fields := _LOGFMT.search(text)) is not None:
+        reason = _REASON_OF_LOGFMT.search(text)
         return "", f"{fields['message']}: {reason['message']}" if reason else fields["message"]
-    message = without_logger(said)
+    message = without_logger(text)
     while (before := _BEFORE_MESSAGE.match(message)) is not None:
         rest = message[before.end() :].strip()
         if len(rest.split()) < _LEAST_LEFT:

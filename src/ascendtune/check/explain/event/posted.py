@@ -110,12 +110,12 @@ def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
     return None
 
 
-def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
+def refusal(texts: list[str], messages: list[str], last_lines: int) -> tuple[int, str]:
     """Refusal of a program (`message_lines.refusal`), else the reason that a person announces, else the worst line of a
     post; as (index, text)."""
-    found = message_lines.refusal(texts, said, last_lines)
-    found = found if found[1] else _announced_reason(texts, said)
-    return found if found[1] else _worst_line(texts, said)
+    found = message_lines.refusal(texts, messages, last_lines)
+    found = found if found[1] else _announced_reason(texts, messages)
+    return found if found[1] else _worst_line(texts, messages)
 
 
 def is_post(texts: Sequence[str]) -> bool:
@@ -133,16 +133,16 @@ def went_on_after(texts: Sequence[str]) -> bool:
     return any(_SOLVED.search(each) or (_PERSON.search(each) is None and _went_on([each])) for each in texts)
 
 
-def _worst_line(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
+def _worst_line(texts: Sequence[str], messages: Sequence[str]) -> tuple[int, str]:
     """Worst line of a program in a post without later progress, as (index, text); (0, "") if there is none.
 
     Args:
         texts: last lines of a log.
-        said: the same without their prefixes.
+        messages: the same without their prefixes.
     """
     if not is_post(texts):
         return 0, ""
-    words = [each.strip().strip("`").strip() for each in said]
+    words = [each.strip().strip("`").strip() for each in messages]
     of_program = [index for index, text in enumerate(texts) if _is_message_of_program(text, words[index])]
     plain = [index for index in of_program if not (level.is_overcome(texts[index]) or _goes_on(texts[index]))]
     found = [index for index in plain if _EXCEPTION.match(words[index]) or level.is_error(words[index], words[index])]
@@ -166,12 +166,12 @@ def _sounds_bad(words: str) -> bool:
     return level.sounds_bad(words) and len(words.split()) >= _LEAST_WORDS
 
 
-def _announced_reason(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
+def _announced_reason(texts: Sequence[str], messages: Sequence[str]) -> tuple[int, str]:
     """A reason without a level, directly below the line in which a person announces errors.
 
     Args:
         texts: the last lines of a log.
-        said: the same without their prefixes.
+        messages: the same without their prefixes.
 
     Returns:
         Index of its line, and its text; (0, "") if there is none.
@@ -184,7 +184,7 @@ def _announced_reason(texts: Sequence[str], said: Sequence[str]) -> tuple[int, s
         follows = next((at for at in range(index + 1, len(texts)) if texts[at].strip()), None)
         if follows is None or _went_on(texts[follows:]) or _goes_on(texts[follows]):
             continue
-        words = said[follows].strip()
+        words = messages[follows].strip()
         is_bad = level.sounds_bad(words) or _DEMANDS.search(words) is not None
         if is_bad and len(words.split()) >= _LEAST_WORDS and frame_of(words) is None:
             return follows, words

@@ -40,21 +40,23 @@ _GENERAL = "general_"
 """Prefix of the families of messages that belong to no single package."""
 
 
-def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
+def hits_of(matcher: Matcher, message: str, trace: Trace) -> list[Hit]:
     """All entries that match an exception, the best first.
 
     Args:
         matcher: of the entries for all lines.
-        said: the exception's type and message.
+        message: the exception's type and message.
     """
-    said = with_class(said, trace.code)
-    hits = _passed(matcher.hits(said), said, trace)
+    message = with_class(message, trace.code)
+    hits = _passed(matcher.hits(message), message, trace)
     if trace.frames and trace.is_composed and any(hit.entry.kind == "notice" for hit in hits):
         # The harmless part may be in the line below the exception, which may not belong to its message.
-        said = trace.lines[0]
-        hits = _passed(matcher.hits(said), said, trace)
+        message = trace.lines[0]
+        hits = _passed(matcher.hits(message), message, trace)
     if not any(hit.entry.kind == "notice" for hit in hits):
-        of_packages = [hit for hit in _passed(_matcher().hits(said), said, trace) if _may_raise(hit, said, trace)]
+        of_packages = [
+            hit for hit in _passed(_matcher().hits(message), message, trace) if _may_raise(hit, message, trace)
+        ]
         hits = sorted([*hits, *of_packages], key=rank)
     # Frames of a launcher show that the exception is its report of a child, with any message.
     reported = [hit for hit in hits if hit.entry.is_report]
@@ -79,10 +81,10 @@ def name_caller_and_library(hit: Hit, trace: Trace) -> None:
             hit.names.setdefault(name, value)
 
 
-def known_exception(matcher: Matcher, said: str, number: int) -> Trace | None:
+def known_exception(matcher: Matcher, message: str, number: int) -> Trace | None:
     """Exception with any class name in a line, if an entry matches it."""
-    trace = Traces.of_any_name(said, number)
-    hits = hits_of(matcher, said, trace) if trace is not None else []
+    trace = Traces.of_any_name(message, number)
+    hits = hits_of(matcher, message, trace) if trace is not None else []
     return trace if any(hit.entry.kind not in ("unknown", "notice") for hit in hits) else None
 
 
@@ -94,22 +96,22 @@ def look_up_unmatched(events: Iterable[Event]) -> None:
             event.hit = min(event.hit, found, key=rank)
 
 
-def _hit_of_line(said: str) -> Hit | None:
+def _hit_of_line(message: str) -> Hit | None:
     """Entry for an error that was logged without its exception; anchors below 25 letters do not count."""
-    hits = (hit for hit in _matcher().hits(said) if hit.length >= _UNMISTAKABLE and hit.entry.kind != "notice")
+    hits = (hit for hit in _matcher().hits(message) if hit.length >= _UNMISTAKABLE and hit.entry.kind != "notice")
     of_any = (hit for hit in hits if not hit.entry.frame and not hit.entry.origin)
     return next((hit for hit in of_any if not hit.entry.is_conditional), None)
 
 
-def _passed(hits: list[Hit], said: str, trace: Trace) -> list[Hit]:
+def _passed(hits: list[Hit], message: str, trace: Trace) -> list[Hit]:
     """Hits whose required frames and origin the traceback has, with the names of the origin added."""
     found = []
     for hit in hits:
-        names = names_of(hit.entry.origin, said, trace)
+        names = names_of(hit.entry.origin, message, trace)
         if hit.entry.what.startswith(f"{{{IMPORTER}}}") and trace.asks_for_attribute and not trace.importer_of(""):
             # A package only passed on the request of the user's code.
             continue
-        if hit.entry.is_of_api and not hit.entry.origin and is_read_by_itself(said, trace):
+        if hit.entry.is_of_api and not hit.entry.origin and is_read_by_itself(message, trace):
             # The library is not older than itself.
             continue
         if names is not None and (not hit.entry.frame or trace.passed(hit.entry.frame)):
@@ -118,7 +120,7 @@ def _passed(hits: list[Hit], said: str, trace: Trace) -> list[Hit]:
     return found
 
 
-def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
+def _may_raise(hit: Hit, message: str, trace: Trace) -> bool:
     """Whether the package of the entry may have raised the exception.
 
     A short anchor may be in a message of any program: it counts only if the traceback contains the package, or
@@ -128,7 +130,7 @@ def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
     least = _OF_NATIVE if family in _NATIVE else _UNMISTAKABLE
     if hit.length >= least or hit.entry.frame or family.startswith(_GENERAL) or not trace.frames:
         return True
-    passed = (said, *trace.files)
+    passed = (message, *trace.files)
     return any(family in each.lower().replace("-", "_") for each in passed)
 
 

@@ -170,40 +170,40 @@ class Scan:
             self.speaks_of_ascend, self._line_filter.always = True, frozenset()
         line = lines_of.read(text)
         if number <= _HEAD:
-            self._inner.learn(prefix_of_frame(line.said))
-        said = self._inner.without(line.said)
-        is_frame = number <= _HEAD and frame_of(said) is not None
+            self._inner.learn(prefix_of_frame(line.message))
+        message = self._inner.without(line.message)
+        is_frame = number <= _HEAD and frame_of(message) is not None
         if not self._traces.are_open:
-            said = self._with_broken_off(said, lines, index)
+            message = self._with_broken_off(message, lines, index)
             boxed = message_lines.boxed_error(lines, index)
-            said = boxed or said
-            if not is_frame and not boxed and not level.may_matter(text) and not self._matcher.hits(said):
+            message = boxed or message
+            if not is_frame and not boxed and not level.may_matter(text) and not self._matcher.hits(message):
                 return
         if is_frame:
             self._traces.begin_headless(line.speaker, number)
-        if HEADER in said:
-            self._begin_trace(line, text, said, lines, index)
+        if HEADER in message:
+            self._begin_trace(line, text, message, lines, index)
             return
-        if torchrun_summary.begins(said):
+        if torchrun_summary.begins(message):
             self._read_launcher(line, lines, index)
             return
-        if any(link in said for link in LINKS):
+        if any(link in message for link in LINKS):
             self._traces.link(line.speaker)
             return
-        inside, trace = self._traces.feed(line.speaker, said, number)
+        inside, trace = self._traces.feed(line.speaker, message, number)
         if inside and trace is None:
             return
         self._noted.time = self._times.time_of(lines, index)
         neighbours, above = Neighbours(lines, index, line), text_of(lines[index - 1]) if index else ""
-        if (trace := trace or Traces.bare(said, number)) is not None:
+        if (trace := trace or Traces.bare(message, number)) is not None:
             below = neighbours.below(_BELOW_BLOCK)
             trace.read_below(below, above)
             trace.read_above(neighbours.code_above)
-            self._noted.note_exception(line, said, trace, below)
-        elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
-            warned = message_lines.begins_warning(above) and not level.is_error(text, said)
-            count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else BELOW
-            self._noted.note_line(line, text, said, number, neighbours.below(count), warned=warned)
+            self._noted.note_exception(line, message, trace, below)
+        elif not level.is_aside(message) and (not level.goes_on_without(above) or level.is_error(text, message)):
+            warned = message_lines.begins_warning(above) and not level.is_error(text, message)
+            count = _BELOW_BLOCK if cann_reason.is_call(message) or message_lines.goes_far(message) else BELOW
+            self._noted.note_line(line, text, message, number, neighbours.below(count), warned=warned)
 
     def _read_in_one_line(self, lines: list[bytes], index: int) -> bool:
         """Read a traceback within one line; False if there is none, or it contains no failure."""
@@ -222,23 +222,23 @@ class Scan:
             self._noted.distinct.add(event)
         return bool(inner.events)
 
-    def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
-        """Join `said` with the next line if an entry matches only both together: the line was broken there."""
-        if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._matcher.known_length(said):
-            return said
-        rest = self._inner.without(lines_of.read(text_of(lines[index + 1])).said)
-        if not message_lines.may_go_on(said, rest) or level.is_error(rest, rest):
-            return said
-        whole = self._matcher.known_together(said, rest)
+    def _with_broken_off(self, message: str, lines: list[bytes], index: int) -> str:
+        """Join `message` with the next line if an entry matches only both together: the line was broken there."""
+        if index + 1 == len(lines) or not message_lines.may_be_broken(message) or self._matcher.known_length(message):
+            return message
+        rest = self._inner.without(lines_of.read(text_of(lines[index + 1])).message)
+        if not message_lines.may_go_on(message, rest) or level.is_error(rest, rest):
+            return message
+        whole = self._matcher.known_together(message, rest)
         if whole is None:
-            return said
+            return message
         self._passed = self.lines + index + 2
         return whole
 
-    def _begin_trace(self, line: Line, text: str, said: str, lines: list[bytes], index: int) -> None:
+    def _begin_trace(self, line: Line, text: str, message: str, lines: list[bytes], index: int) -> None:
         number, neighbours = self.lines + index + 1, Neighbours(lines, index, line)
         above, (up, words) = neighbours.above, neighbours.failure_above
-        heading = said[: said.index(HEADER)]
+        heading = message[: message.index(HEADER)]
         named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
             # Printed to another stream than the traceback, without a line end.
@@ -255,7 +255,7 @@ class Scan:
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
         trace.failure_above = number - up, words
         trace.ignored = level.is_ignored_below(above)
-        trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
+        trace.is_logged = level.is_error(text, message) or level.announces_caught(above, lines_of.read(above).message)
         self._traces.begin(line.speaker, trace)
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
@@ -286,14 +286,14 @@ class Scan:
         self._traces.close(line.speaker)
         rows = lines[index : index + torchrun_summary.LONGEST]
         found = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
-        self._noted.note_line(line, line.said, line.said, self.lines + index + 1, [])
+        self._noted.note_line(line, line.message, line.message, self.lines + index + 1, [])
         if found is None:
             return
         self.launcher = found.root_cause
         self._passed = self.lines + index + 1 + found.last
-        said = found.text.strip()
-        for hit in best(self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)):
-            self._noted.note_words(line, said, self.lines + index + 1 + found.index, hit)
+        message = found.text.strip()
+        for hit in best(self._matcher.hits(message) or self._matcher.hits(torchrun_summary.HEADER)):
+            self._noted.note_words(line, message, self.lines + index + 1 + found.index, hit)
 
     def _note_last_words(self) -> None:
         """Note words of failure at the end of a log without errors: it is not a log of success."""
@@ -305,18 +305,18 @@ class Scan:
                 return
         line = lines_of.read(text_of(last))
         first, lines = self.last_lines[0][0], [each[:LONGEST_TEXT] for _, each in self.last_lines]
-        said = [lines_of.read(each).said for each in lines]
-        index, words = failed_test(said, _LAST_WORDS)
+        messages = [lines_of.read(each).message for each in lines]
+        index, words = failed_test(messages, _LAST_WORDS)
         if words:
             self._noted.note_words(line, words, first + index, unknown_test(words))
-        elif (raised := Traces.raised_in_code(line.said, number)) is not None:
+        elif (raised := Traces.raised_in_code(line.message, number)) is not None:
             self._noted.note_exception(line, raised.text, raised)
-        elif (named := known_exception(self._matcher, line.said, number)) is not None:
-            self._noted.note_exception(line, line.said, named)
+        elif (named := known_exception(self._matcher, line.message, number)) is not None:
+            self._noted.note_exception(line, line.message, named)
         elif (titled := posted.exception_in_title(lines, first)) is not None:
             self._noted.note_exception(Line("", titled.text), titled.text, titled)
         elif not self._note_last_line():
-            index, words = posted.refusal(lines, said, _LAST_WORDS)
+            index, words = posted.refusal(lines, messages, _LAST_WORDS)
             if words:
                 self._noted.note_words(lines_of.read(lines[index]), words, first + index, unknown_line(words))
 
@@ -324,9 +324,9 @@ class Scan:
         """Note the last line if it has words of failure: the events before it may not have ended the job."""
         number, last = self._last
         line = lines_of.read(text := text_of(last))
-        is_new = level.are_last_words(text, line.said) and all(event.last != number for event in self.events)
+        is_new = level.are_last_words(text, line.message) and all(event.last != number for event in self.events)
         if is_new:
-            self._noted.note_words(line, line.said, number, unknown_line(line.said), text)
+            self._noted.note_words(line, line.message, number, unknown_line(line.message), text)
         return is_new
 
 

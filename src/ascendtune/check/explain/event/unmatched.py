@@ -75,9 +75,9 @@ def _cut_off(trace: Trace) -> Hit:
     return Hit(_CUT_OFF_CALL, 0, names)
 
 
-def unknown_line(said: str) -> Hit:
+def unknown_line(text: str) -> Hit:
     """Hit for a line that is logged as an error."""
-    program, message = program_and_message(said)
+    program, message = program_and_message(text)
     names = {"message": _shortened(message, _LONGEST_MESSAGE)}
     return Hit(_LINE_OF_PROGRAM, 0, {**names, "program": program}) if program else Hit(_LINE, 0, names)
 

@@ -18,7 +18,7 @@ _ROW = re.compile(
 )
 _APART_ROW = re.compile(
     r"[├└][─ ]+(?P<spec>(?P<name>[A-Za-z_][\w.-]*)(?: [^\n]{0,80}?)?) *,? *"
-    r"(?P<said>is (?:requested|fixed|pinned) and can be installed|is (?:un|not )installable\b|"
+    r"(?P<statement>is (?:requested|fixed|pinned) and can be installed|is (?:un|not )installable\b|"
     r"is installable (?:and it requires|with the potential options)|would require|"
     r"which conflicts with any installable|which can be installed)"
 )
@@ -36,7 +36,7 @@ _OUTPUT = re.compile(
     r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|│].*)?\n)+)"
 )
 _OF_CMAKE = re.compile(
-    r"^[ \t>|│]*CMake Error at [^\s()]+ \(\w+\):[ \t]*\n(?:[ \t]*\n)?[ \t]+(?P<said>\S.*)", re.MULTILINE
+    r"^[ \t>|│]*CMake Error at [^\s()]+ \(\w+\):[ \t]*\n(?:[ \t]*\n)?[ \t]+(?P<message>\S.*)", re.MULTILINE
 )
 _DOCKER_BUILD = re.compile(
     r"^[ \t]*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
@@ -102,7 +102,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
                 yield "build_said", last
     elif "cmake error at " in lower and (refused := _OF_CMAKE.search(text)):
         # The log lacks pip's frame around the output.
-        yield "build_said", f"CMake Error: {refused['said'].strip()}"
+        yield "build_said", f"CMake Error: {refused['message'].strip()}"
     if "onnection broken by" in text:
         for broken in _BROKEN.finditer(text):
             reason = _REASON.search(broken["rest"])
@@ -196,15 +196,15 @@ def _requirements_apart(text: str) -> str:
     conflicts: dict[tuple[str, str], list[str]] = {}
     holder = holder_of_others = ""
     for row in _APART_ROW.finditer(text):
-        name, spec, said = row["name"], _OF_BUILD.sub("", " ".join(row["spec"].split())), row["said"]
-        if "and can be installed" in said:
+        name, spec, statement = row["name"], _OF_BUILD.sub("", " ".join(row["spec"].split())), row["statement"]
+        if "and can be installed" in statement:
             asked.setdefault(name, f"{spec} is asked for")
-        elif "installable" in said and not said.startswith("which"):
-            is_refused = not said.startswith("is installable")
+        elif "installable" in statement and not statement.startswith("which"):
+            is_refused = not statement.startswith("is installable")
             holder, holder_of_others = (spec, "") if is_refused else ("", spec)
-        elif said == "which can be installed" and holder_of_others:
+        elif statement == "which can be installed" and holder_of_others:
             asked.setdefault(name, f"{holder_of_others} requires {spec}")
-        elif said.startswith("which conflicts") and holder:
+        elif statement.startswith("which conflicts") and holder:
             wanted = conflicts.setdefault((holder, name), [])
             if spec not in wanted:
                 wanted.append(spec)

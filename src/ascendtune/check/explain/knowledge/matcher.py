@@ -67,8 +67,8 @@ class Hit:
         if not words or index is None:
             return None if words else self
         rest = takewhile(lambda each: each.startswith(" " * len(words)), below[index + 1 :])
-        said = [below[index].partition(words)[2], *rest]
-        return replace(self, names={**self.names, BELOW: " ".join(map(str.strip, said))})
+        message_lines = [below[index].partition(words)[2], *rest]
+        return replace(self, names={**self.names, BELOW: " ".join(map(str.strip, message_lines))})
 
 
 class Matcher:

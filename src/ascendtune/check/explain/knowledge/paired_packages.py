@@ -148,15 +148,19 @@ def with_pairs(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *,
         return remedies if library is None or names_twin else (_together(library), *remedies)
     if names_twin:
         return remedies
-    said = list(texts)
-    if library == _TRITON and any(map(_FOR_MANY_CHIPS.search, said)):
+    sentences = list(texts)
+    if library == _TRITON and any(map(_FOR_MANY_CHIPS.search, sentences)):
         rest = (_CHANGE.search(remedy) for remedy in remedies)
         unless = (
             say("none of them is there: {remedy}", remedy=remedy) if change else remedy
             for remedy, change in zip(remedies, rest, strict=True)
         )
         return (say(_WHICH_TRITON), *unless)
-    if library not in _OF_ASCEND_ALSO or "nvidia" in facts.get("accelerator", ()) or any(map(_OF_CUDA.search, said)):
+    if (
+        library not in _OF_ASCEND_ALSO
+        or "nvidia" in facts.get("accelerator", ())
+        or any(map(_OF_CUDA.search, sentences))
+    ):
         return remedies
     return (*remedies, _together(library))
 

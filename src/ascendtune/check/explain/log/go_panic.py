@@ -17,21 +17,21 @@ _FORGES = ("github.com", "gitlab.com", "gitee.com", "gitcode.com", "bitbucket.or
 """Hosts in whose module paths an owner and a name follow; after other hosts only a name follows."""
 
 
-def is_panic(said: str) -> bool:
+def is_panic(message: str) -> bool:
     """Whether a line reports a panic of a Go program."""
-    return _PANIC.search(said) is not None
+    return _PANIC.search(message) is not None
 
 
-def frame_in(said: str, below: list[str]) -> str:
+def frame_in(message: str, below: list[str]) -> str:
     """Place of the panic, as "in FUNCTION (FILE:LINE) of MODULE", without the module if it is "main".
 
     Empty if the lines name no frame.
 
     Args:
-        said: the line of the panic; in JSON logs it contains the stack.
+        message: the line of the panic; in JSON logs it contains the stack.
         below: the lines below it.
     """
-    rows = [*said.replace("\\t", "\t").split("\\n")[1:], *below]
+    rows = [*message.replace("\\t", "\t").split("\\n")[1:], *below]
     reraised = [index for index, row in enumerate(rows) if _RERAISED.match(row)]
     rows = rows[reraised[-1] + 1 :] if reraised else rows
     for index, row in enumerate(rows[:-1]):

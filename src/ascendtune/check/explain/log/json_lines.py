@@ -35,7 +35,7 @@ def unwrapped_lines(block: bytes) -> bytes:
         block = _OF_DOCKER.sub(rb"\1", block)
     if not block.startswith(_BEGIN) and b"\n" + _BEGIN not in block:
         return block
-    return b"\n".join(_said(line) if line.startswith(_BEGIN) else line for line in block.split(b"\n"))
+    return b"\n".join(_message_of(line) if line.startswith(_BEGIN) else line for line in block.split(b"\n"))
 
 
 def _is_utf_8(block: bytes) -> bool:
@@ -46,25 +46,25 @@ def _is_utf_8(block: bytes) -> bool:
     return True
 
 
-def _said(line: bytes) -> bytes:
+def _message_of(line: bytes) -> bytes:
     try:
         text = line.decode(errors="surrogatepass")
         fields, end = _decoded(text)
     except (ValueError, RecursionError):
         return line
-    if text[end:].strip(" \t\r") or (said := _text_of(fields)) is None:
+    if text[end:].strip(" \t\r") or (message := _text_of(fields)) is None:
         return line
     # A progress bar is in the same object as the text after it.
-    return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
+    return message.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
 
 
 def _text_of(fields: dict[str, object]) -> str | None:
     for name in _OF_STREAM:
-        if isinstance(said := fields.get(name), str):
-            return said
+        if isinstance(text := fields.get(name), str):
+            return text
     is_record = not _OF_RECORD.isdisjoint(fields)
     for name in _OF_LOGGER:
         # A program that logs the captured output of another one writes its traceback line by line.
-        if isinstance(said := fields.get(name), str) and (not is_record or _OF_TRACEBACK.match(said)):
-            return said if "\n" not in said.strip() else None
+        if isinstance(text := fields.get(name), str) and (not is_record or _OF_TRACEBACK.match(text)):
+            return text if "\n" not in text.strip() else None
     return None

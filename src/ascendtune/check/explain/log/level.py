@@ -225,15 +225,15 @@ def has_sign(line: bytes) -> bool:
     return _SIGNS_AS_BYTES.search(line) is not None
 
 
-def is_error(text: str, said: str) -> bool:
+def is_error(text: str, message: str) -> bool:
     """Whether a line is logged as an error; an indented one belongs to another line."""
-    is_called_so = (_ERROR.search(text) or _ERROR.match(said)) is not None
-    return is_called_so and bool(said) and not said[0].isspace() and _SUCCEEDED.search(said) is None
+    is_called_so = (_ERROR.search(text) or _ERROR.match(message)) is not None
+    return is_called_so and bool(message) and not message[0].isspace() and _SUCCEEDED.search(message) is None
 
 
-def announces_caught(text: str, said: str) -> bool:
+def announces_caught(text: str, message: str) -> bool:
     """Whether the exception below a line was logged, or ended a thread or a task: the program continues."""
-    return is_error(text, said) or _OF_THREAD.match(said) is not None
+    return is_error(text, message) or _OF_THREAD.match(message) is not None
 
 
 def is_ignored_below(text: str) -> bool:
@@ -241,14 +241,14 @@ def is_ignored_below(text: str) -> bool:
     return any(map(text.__contains__, _IGNORED_BELOW))
 
 
-def is_warning_or_news(text: str, said: str = "") -> bool:
+def is_warning_or_news(text: str, message: str = "") -> bool:
     """Whether the level of a line is below error, and its message has no level of its own.
 
     Args:
-        said: the line without its prefixes, if they are known.
+        message: the line without its prefixes, if they are known.
     """
     is_below = _INFO.search(text) is not None or is_warning(text)
-    return is_below and (len(said) >= len(text) or _OWN_ERROR.match(said) is None)
+    return is_below and (len(message) >= len(text) or _OWN_ERROR.match(message) is None)
 
 
 def is_warning(text: str) -> bool:
@@ -260,21 +260,21 @@ def goes_on_without(text: str) -> bool:
     return _GOES_ON_WITHOUT.search(text) is not None
 
 
-def is_aside(said: str) -> bool:
+def is_aside(message: str) -> bool:
     """Whether a line is advice, a frame of native code, or code: it adds nothing about the failure."""
-    return _ASIDE.match(said) is not None
+    return _ASIDE.match(message) is not None
 
 
-def are_last_words(text: str, said: str) -> bool:
+def are_last_words(text: str, message: str) -> bool:
     """Whether the last line of a log reports a failure of the job; metrics may have such names as well.
 
     Args:
-        said: the line without its prefixes.
+        message: the line without its prefixes.
     """
     text = _REDIRECTED.sub("", text)
     if is_warning_or_news(text) or _DENIED.search(text):
         return False
-    return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(said) or _WHOLE.match(said.strip()))
+    return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(message) or _WHOLE.match(message.strip()))
 
 
 def is_refusal(text: str) -> bool:
@@ -282,22 +282,22 @@ def is_refusal(text: str) -> bool:
     return _REFUSES.search(text) is not None and not is_warning_or_news(text) and not _GOES_ON.search(text)
 
 
-def program_refuses(text: str, said: str) -> bool:
+def program_refuses(text: str, message: str) -> bool:
     """Whether a line is the error of a program that did not do its job: "PROGRAM: failed to …"."""
-    if _PROGRAM_REFUSES.match(said) is None or is_warning_or_news(text):
+    if _PROGRAM_REFUSES.match(message) is None or is_warning_or_news(text):
         return False
     return not is_overcome(text)
 
 
-def is_last_refusal(text: str, said: str) -> bool:
+def is_last_refusal(text: str, message: str) -> bool:
     """Whether the last line of an excerpt reports that something was not done."""
     is_denied = is_warning_or_news(text) or _DENIED.search(text) or _GOES_ON.search(text)
-    return (_LAST_REFUSAL.match(said) or _TOOL_REFUSES.match(said)) is not None and not is_denied
+    return (_LAST_REFUSAL.match(message) or _TOOL_REFUSES.match(message)) is not None and not is_denied
 
 
-def is_hint(said: str) -> bool:
+def is_hint(message: str) -> bool:
     """Whether a line only refers to more information, below a refusal."""
-    return _HINT.match(said) is not None
+    return _HINT.match(message) is not None
 
 
 def went_on(text: str) -> bool:

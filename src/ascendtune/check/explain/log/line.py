@@ -82,7 +82,8 @@ class Line:
 
     speaker: str
     """Identifies the speaker: rank, process and host of the prefixes, without times and levels."""
-    said: str
+    message: str
+    """The text after the prefixes."""
     rank: int | None = None
     """Rank (or local rank) in a prefix."""
     host: str | None = None
@@ -208,8 +209,8 @@ class InnerPrefixes:
         if prefix and not known and not _EXCEPTION_NAME.match(prefix):
             self._shapes.append(shape)
 
-    def without(self, said: str) -> str:
+    def without(self, message: str) -> str:
         for shape in self._shapes:
-            if _ANY_DIGIT.sub("0", said[: len(shape)]) == shape:
-                return said[len(shape) :]
-        return said
+            if _ANY_DIGIT.sub("0", message[: len(shape)]) == shape:
+                return message[len(shape) :]
+        return message

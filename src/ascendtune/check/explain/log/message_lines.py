@@ -61,62 +61,62 @@ def boxed_error(lines: list[bytes], index: int) -> str:
     return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
 
 
-def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
+def refusal(texts: list[str], messages: list[str], last_lines: int) -> tuple[int, str]:
     """Find a refusal in a log without errors: Open MPI's help at its end, or a program's refusal in an excerpt.
 
     Args:
         texts: the last lines of a log.
-        said: the same without their prefixes.
+        messages: the same without their prefixes.
         last_lines: most lines after Open MPI's help.
 
     Returns:
         Index of its first line, and its text; (0, "") if there is none.
     """
-    index, words = _help_text(said, last_lines)
+    index, words = _help_text(messages, last_lines)
     if words or len(texts) > _EXCERPT:
         return index, words
-    for index, each in enumerate(said):
-        if level.program_refuses(texts[index], each) and not any(map(level.went_on, said[index + 1 :])):
+    for index, each in enumerate(messages):
+        if level.program_refuses(texts[index], each) and not any(map(level.went_on, messages[index + 1 :])):
             return index, each
-    last = next((index for index in range(len(said) - 1, -1, -1) if said[index].strip()), 0)
-    while last and (level.is_hint(said[last]) or not said[last].strip()):
+    last = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].strip()), 0)
+    while last and (level.is_hint(messages[last]) or not messages[last].strip()):
         last -= 1
-    if said and (level.is_last_refusal(texts[last], said[last]) or _is_above_hint(texts, said, last)):
-        return last, said[last]
+    if messages and (level.is_last_refusal(texts[last], messages[last]) or _is_above_hint(texts, messages, last)):
+        return last, messages[last]
     return 0, ""
 
 
-def _is_above_hint(texts: list[str], said: list[str], index: int) -> bool:
+def _is_above_hint(texts: list[str], messages: list[str], index: int) -> bool:
     """Whether a line with words of failure is followed only by hints."""
-    return index + 1 < len(said) and level.are_last_words(texts[index], said[index])
+    return index + 1 < len(messages) and level.are_last_words(texts[index], messages[index])
 
 
-def _help_text(said: list[str], last_lines: int) -> tuple[int, str]:
+def _help_text(messages: list[str], last_lines: int) -> tuple[int, str]:
     """Open MPI's last help text between two lines of dashes, if it is a refusal; it is not marked as an error.
 
     Args:
-        last_lines: most lines of `said` after it.
+        last_lines: most lines of `messages` after it.
 
     Returns:
         Index of its first line, and its text; empty if there is none.
     """
-    rules = [index for index, each in enumerate(said) if each.rstrip() == _RULE_OF_MPI]
-    if len(rules) < 2 or len(said) - rules[-1] > last_lines:
+    rules = [index for index, each in enumerate(messages) if each.rstrip() == _RULE_OF_MPI]
+    if len(rules) < 2 or len(messages) - rules[-1] > last_lines:
         return 0, ""
     first, last = rules[-2:]
-    words = " ".join(filter(None, map(str.strip, said[first + 1 : last])))
+    words = " ".join(filter(None, map(str.strip, messages[first + 1 : last])))
     return first + 1, words if level.is_refusal(words) else ""
 
 
-def may_be_broken(said: str) -> bool:
+def may_be_broken(message: str) -> bool:
     """Whether a line is long enough to have been broken, and does not end a sentence or a clause."""
-    return len(said) >= _LEAST_BROKEN and _IS_WHOLE.search(said) is None
+    return len(message) >= _LEAST_BROKEN and _IS_WHOLE.search(message) is None
 
 
-def may_go_on(said: str, rest: str) -> bool:
+def may_go_on(message: str, rest: str) -> bool:
     """Whether `rest` may be the second piece of a broken line: a terminal starts it at the margin; uv, which wraps the
     output of a build at words, starts it below the first piece."""
-    margin = said[: len(said) - len(said.lstrip(" │|"))]
+    margin = message[: len(message) - len(message.lstrip(" │|"))]
     return _GOES_ON.match(rest.removeprefix(margin)) is not None
 
 
@@ -125,51 +125,51 @@ def begins_warning(text: str) -> bool:
     return text.rstrip().endswith(":") and level.is_warning(text)
 
 
-def goes_far(said: str) -> bool:
+def goes_far(message: str) -> bool:
     """Whether the message of a line is many lines further down: reasons of uv and CANN, frames of Go."""
     return (
-        NO_SOLUTION in said
-        or _OF_VALIDATOR.match(said) is not None
-        or go_panic.is_panic(said)
-        or _CODED_CLAUSE.search(said) is not None
+        NO_SOLUTION in message
+        or _OF_VALIDATOR.match(message) is not None
+        or go_panic.is_panic(message)
+        or _CODED_CLAUSE.search(message) is not None
     )
 
 
-def with_message(said: str, below: list[str]) -> str:
+def with_message(line: str, below: list[str]) -> str:
     """An error line that contains only the place, joined with the message in the lines below it."""
     message = next(filter(None, map(str.strip, below)), "")
-    if said.startswith(_CMAKE):
+    if line.startswith(_CMAKE):
         # Its message is an indented paragraph; a name may follow a blank line.
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
-    if _OF_PYDANTIC.search(said) and len(below) > 1 and _OF_FIELD.match(below[1]):
+    if _OF_PYDANTIC.search(line) and len(below) > 1 and _OF_FIELD.match(below[1]):
         # A command line, or a person's sentence, names the model: the field, then the reason.
-        return f"{said.rstrip()}: {below[0].strip()}: {below[1].strip()}"
-    if _CODED_CLAUSE.search(said):
+        return f"{line.rstrip()}: {below[0].strip()}: {below[1].strip()}"
+    if _CODED_CLAUSE.search(line):
         message = _coded_paragraph(below) or message
-    if go_panic.is_panic(said) and (frame := go_panic.frame_in(said, below)):
-        return f"{said.rstrip()} {frame}"
-    if NO_SOLUTION in said:
+    if go_panic.is_panic(line) and (frame := go_panic.frame_in(line, below)):
+        return f"{line.rstrip()} {frame}"
+    if NO_SOLUTION in line:
         tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
         tree = _OF_TREE.sub("", tree)
         reason = tree[max(0, tree.find(_BECAUSE)) :]
-        return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
-    if _CHECKED.search(said) and below and below[0].strip() and not _PLACE_OF_CHECK.match(below[0]):
-        return f"{said.rstrip()}: {below[0].strip()}"
-    if _OF_VALIDATOR.match(said) and _TYPE_OF_PYDANTIC not in said:
-        return _whole_refusal(said, below)
+        return f"{line.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else line
+    if _CHECKED.search(line) and below and below[0].strip() and not _PLACE_OF_CHECK.match(below[0]):
+        return f"{line.rstrip()}: {below[0].strip()}"
+    if _OF_VALIDATOR.match(line) and _TYPE_OF_PYDANTIC not in line:
+        return _whole_refusal(line, below)
     # The reason of an error that ends with a colon is in the indented line below.
     is_indented = bool(below) and below[0][:1].isspace() and not level.is_aside(below[0])
-    is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
-    goes_on = is_reason or _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
-    return f"{said.rstrip()} {message}" if message and goes_on else said
+    is_reason = is_indented and line.rstrip().endswith(":") and level.is_error(line, line)
+    goes_on = is_reason or _SAYS_WHERE.search(line) or _CODED_CLAUSE.search(line)
+    return f"{line.rstrip()} {message}" if message and goes_on else line
 
 
-def _whole_refusal(said: str, below: list[str]) -> str:
+def _whole_refusal(line: str, below: list[str]) -> str:
     """Join the message of a pydantic validator that was broken at a page's width when it was copied."""
     words = [each.removeprefix("E ").strip() for each in below[:_MOST_CODED]]
     last = next((index for index, each in enumerate(words) if _TYPE_OF_PYDANTIC in each), None)
-    return said if last is None else " ".join([said.rstrip(), *words[: last + 1]])
+    return line if last is None else " ".join([line.rstrip(), *words[: last + 1]])
 
 
 def _coded_paragraph(below: list[str]) -> str:

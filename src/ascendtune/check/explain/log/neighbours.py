@@ -15,10 +15,10 @@ class Neighbours:
     """Neighbours of the line at `index`, parsed as `line`."""
 
     def __init__(self, lines: list[bytes], index: int, line: Line) -> None:
-        said = line.said.encode()
-        is_prefixed = line.speaker and lines[index].endswith(said)
-        self._prefix = lines[index].removesuffix(said) if is_prefixed else b""
-        self._has_stamp = not is_prefixed and len(said) < len(lines[index].strip())
+        message = line.message.encode()
+        is_prefixed = line.speaker and lines[index].endswith(message)
+        self._prefix = lines[index].removesuffix(message) if is_prefixed else b""
+        self._has_stamp = not is_prefixed and len(message) < len(lines[index].strip())
         """Whether the line has a prefix that differs from line to line."""
         self._lines, self._index = lines, index
 
@@ -42,9 +42,9 @@ class Neighbours:
     @property
     def code_above(self) -> list[str]:
         """Last two non-empty lines above it, without the prefix."""
-        said = [text_of(each.removeprefix(self._prefix)) for each in self._all_above]
-        nearest = [each for each in said if each.strip()][-2:]
-        return [read(each).said for each in nearest] if self._has_stamp else nearest
+        rows = [text_of(each.removeprefix(self._prefix)) for each in self._all_above]
+        nearest = [each for each in rows if each.strip()][-2:]
+        return [read(each).message for each in nearest] if self._has_stamp else nearest
 
     @property
     def failure_above(self) -> tuple[int, str]:
@@ -56,11 +56,11 @@ class Neighbours:
         found = 0, ""
         for up in range(1, min(self._index, _FAILURES_ABOVE) + 1):
             row = self._lines[self._index - up]
-            said = text_of(row.removeprefix(self._prefix)).strip()
-            if said and row.startswith(self._prefix):
-                if not level.are_last_words(said, said):
+            message = text_of(row.removeprefix(self._prefix)).strip()
+            if message and row.startswith(self._prefix):
+                if not level.are_last_words(message, message):
                     break
-                found = up, said
+                found = up, message
         return found
 
     @property

@@ -20,28 +20,30 @@ _PLACE = re.compile(r"\S+\.py:\d+: (?P<type>[\w.]*(?:Error|Exception|Exit))$")
 _REASON = re.compile(r"E {3,}(?P<words>\S.*)")
 
 
-def failed_test(said: list[str], last_lines: int) -> tuple[int, str]:
+def failed_test(messages: list[str], last_lines: int) -> tuple[int, str]:
     """The first failed test, or its reason, if a log ends with a report of pytest or unittest.
 
     Args:
-        last_lines: lines at the end of `said` in which the report is searched for.
+        last_lines: lines at the end of `messages` in which the report is searched for.
 
     Returns:
         Index of the line, and its text; (0, "") if there is none.
     """
-    last = said[-last_lines:]
+    last = messages[-last_lines:]
     if any(map(_PLACE.match, last)):
-        return next(_reasons(said), (0, ""))
+        return next(_reasons(messages), (0, ""))
     if not any(_TEST.match(line) or _SUMMARY.match(line) for line in last):
         return 0, ""
-    tests = ((index, line.strip()) for index, line in enumerate(said) if _TEST.match(line))
-    summaries = ((index, line.strip(" =!")) for index, line in enumerate(said) if _SUMMARY.match(line))
-    return next(chain(_reasons(said), tests, summaries), (0, ""))
+    tests = ((index, line.strip()) for index, line in enumerate(messages) if _TEST.match(line))
+    summaries = ((index, line.strip(" =!")) for index, line in enumerate(messages) if _SUMMARY.match(line))
+    return next(chain(_reasons(messages), tests, summaries), (0, ""))
 
 
-def _reasons(said: list[str]) -> Iterator[tuple[int, str]]:
+def _reasons(messages: list[str]) -> Iterator[tuple[int, str]]:
     """First line that pytest prints for an assertion, with the exception of its place."""
-    first = next(((index, match["words"]) for index, line in enumerate(said) if (match := _REASON.match(line))), None)
+    first = next(
+        ((index, match["words"]) for index, line in enumerate(messages) if (match := _REASON.match(line))), None
+    )
     if first is not None:
-        place = next(filter(None, map(_PLACE.match, said[first[0] :])), None)
+        place = next(filter(None, map(_PLACE.match, messages[first[0] :])), None)
         yield first[0], f"{place['type']}: {first[1]}" if place else first[1]

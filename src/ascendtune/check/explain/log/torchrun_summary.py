@@ -35,9 +35,9 @@ class Summary:
     """Index of the summary's last line: no other events are read up to it."""
 
 
-def begins(said: str) -> bool:
+def begins(message: str) -> bool:
     """Whether a line begins a summary, even if the summary's heading is lost."""
-    return ("ChildFailedError:" in said and "raise" not in said) or HEADER in said
+    return ("ChildFailedError:" in message and "raise" not in message) or HEADER in message
 
 
 def summary(lines: list[str]) -> Summary | None:

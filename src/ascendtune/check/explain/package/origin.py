@@ -70,11 +70,11 @@ _ANYBODYS = re.compile(
 _HOMES = ("home", "Users", "users")
 
 
-def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] | None:
+def names_of(origin: Origin, message: str, trace: Trace | None) -> dict[str, str] | None:
     """Values for `NAMES`, read from the traceback; None if the exception has another origin.
 
     Args:
-        said: the exception's type and message.
+        message: the exception's type and message.
         trace: None if the line is not an exception.
     """
     if origin in ("", "own-code"):
@@ -82,7 +82,7 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
     if origin == "model-code":
         return {} if trace is not None and trace.is_between_model_and_transformers else None
     if origin == "patch":
-        return patch_in(said, trace) if trace is not None else None
+        return patch_in(message, trace) if trace is not None else None
     if origin == "generated-code":
         return _generated_code(trace) if trace is not None and trace.frames else None
     if origin == "package-code":
@@ -90,8 +90,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
     if origin == "package-alone":
         return _package_alone(trace) if trace is not None and trace.frames else None
     if origin == "read-by-itself":
-        return {} if trace is not None and is_read_by_itself(said, trace) else None
-    missing = _MISSING.search(said)
+        return {} if trace is not None and is_read_by_itself(message, trace) else None
+    missing = _MISSING.search(message)
     if trace is None or missing is None or not trace.frames:
         return None
     module = missing["module"] or missing["missing"] or missing["owner"]
@@ -106,12 +106,12 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
     return found and {"package": package, "missing": lacking, **found}
 
 
-def is_read_by_itself(said: str, trace: Trace) -> bool:
+def is_read_by_itself(message: str, trace: Trace) -> bool:
     """Whether the library that added a name reads it itself from an object without it: the object's class belongs to
     another package, because no library uses a name that only its next release has."""
-    if not trace.frames or trace.asks_for_attribute or "' object has no attribute" not in said:
+    if not trace.frames or trace.asks_for_attribute or "' object has no attribute" not in message:
         return False
-    change = change_in(said)
+    change = change_in(message)
     if change is None or not (change.is_added and change.release):
         return False
     return trace.package in change.modules

@@ -37,17 +37,17 @@ _NAMED = re.compile(
 """Functions that are recognised by their names, if the caller's frame is the last one."""
 
 
-def patch_in(said: str, trace: Trace) -> dict[str, str] | None:
+def patch_in(message: str, trace: Trace) -> dict[str, str] | None:
     """Package whose patch raised the exception, patched package, and place; None if the exception is not in a patch.
 
     Args:
-        said: the exception's type and message.
+        message: the exception's type and message.
     """
     if not trace.frames:
         return None
     file, line, function = trace.frames[-1]
     place = f"{posix(file)} in {function}"
-    if named := _NAMED.search(said):
+    if named := _NAMED.search(message):
         package = "liger_kernel" if named["liger"] else "unsloth"
         return {"package": package, "missing": "transformers", "file": named["function"]}
     found = _FILE.match(place)

@@ -50,14 +50,14 @@ class _Work:
         return f"{self.operation} {self.number}"
 
 
-def odd_ranks(said: dict[int, str], *, of_two: bool) -> OddRanks | None:
+def odd_ranks(texts: dict[int, str], *, of_two: bool) -> OddRanks | None:
     """Ranks that are behind, else those that make another call; None if all wait in the same collective.
 
     Args:
-        said: by rank, the line with its time-out.
+        texts: by rank, the line with its time-out.
         of_two: whether the job has two ranks.
     """
-    works = [work for work in _works_of_one_group(said) if work.operation not in _POINT_TO_POINT]
+    works = [work for work in _works_of_one_group(texts) if work.operation not in _POINT_TO_POINT]
     if len(works) < (2 if of_two else _FEWEST):
         return None
     last = max(work.number for work in works)
@@ -86,10 +86,10 @@ def are_of_subgroups(texts: Iterable[str]) -> bool:
     return bool(groups) and _DEFAULT_GROUP not in groups
 
 
-def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
+def _works_of_one_group(texts: dict[int, str]) -> list[_Work]:
     """Collectives of the process group that most ranks name; each group counts its own."""
     groups: dict[str, list[_Work]] = {}
-    for rank, text in said.items():
+    for rank, text in texts.items():
         if (found := _WORK.search(text)) is not None:
             group = _GROUP.search(text)
             work = _Work(rank, int(found["number"]), found["operation"], found["elements"] or "")

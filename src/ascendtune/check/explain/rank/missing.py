@@ -53,7 +53,7 @@ def waits_among(events: Sequence[Event]) -> list[Event]:
 
 def is_one_of_several(wait: Event, events: Sequence[Event]) -> bool:
     """Whether `wait` is the report of one of several waiting ranks: none of them failed first."""
-    return wait.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
+    return wait.entry.waits and len({rank for event in waits_among(events) for rank in event.text_by_rank}) > 1
 
 
 def awaited(first: Event, fatal: list[Event], ranks: Ranks) -> Missing | None:
@@ -81,23 +81,23 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
     time-outs of a few ranks among many show only that the others were ended first.
     """
     scans = ranks.scans
-    said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
+    texts = {rank: text for event in reversed(waits) for rank, text in event.text_by_rank.items()}
     named = _named(waits)
     size = world_size(scans)
-    everyone = set(range(size)) if size and size <= _MOST_RANKS else ranks.seen() | set(said)
+    everyone = set(range(size)) if size and size <= _MOST_RANKS else ranks.seen() | set(texts)
     came = _connected(scans)
     if came and not named:
         everyone |= set(range(max(came)))
-        said = {rank: said.get(rank, "") for rank in came}
+        texts = {rank: texts.get(rank, "") for rank in came}
     is_lost = not any(map(_tells_a_time_out, waits))
     launched = (scan.launcher.rank for scan in scans if scan.launcher is not None)
-    failed = sorted({rank for rank in launched if rank is not None and rank not in said} if is_lost else ())
-    absent = named or failed or sorted(everyone - set(said))
-    waiting = tuple(sorted(set(said) - set(absent)))
+    failed = sorted({rank for rank in launched if rank is not None and rank not in texts} if is_lost else ())
+    absent = named or failed or sorted(everyone - set(texts))
+    waiting = tuple(sorted(set(texts) - set(absent)))
     if not waiting:
         return None
     if not (named or failed or 0 < 2 * len(absent) <= len(everyone)):
-        another = _in_another_collective(said, size, everyone)
+        another = _in_another_collective(texts, size, everyone)
         if another is not None:
             return another
         are_of_one_group = not absent or are_of_subgroups(texts_of(scans))
@@ -110,7 +110,7 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
         # A rank without any line is missing as well.
         unseen = {*absent, *_enclosed(sorted(everyone), of_job=True)}
         absent = sorted(unseen) if _ENCLOSED * len(unseen) <= len(waiting) else absent
-    is_under_way = _is_under_way(said, scans)
+    is_under_way = _is_under_way(texts, scans)
     missing = _told_by_last_lines(
         Missing(tuple(absent), waiting, size, is_lost=is_lost, is_under_way=is_under_way), ranks
     )
@@ -180,9 +180,9 @@ def _last_line(rank: int, ranks: Ranks) -> LastLine:
     return LastLine(rank, text[:_LONGEST_LINE], f"{source}:{number}" if text else "", phase_of(text) if text else None)
 
 
-def _is_under_way(said: dict[int, str], scans: Sequence[Scan]) -> bool:
+def _is_under_way(texts: dict[int, str], scans: Sequence[Scan]) -> bool:
     """Whether the waiting ranks had connected before, by the numbers of their collectives, else by the logs."""
-    numbers = [number for text in said.values() if (number := number_of(text)) is not None]
+    numbers = [number for text in texts.values() if (number := number_of(text)) is not None]
     if numbers:
         return max(numbers) > 1
     return any(map(tells_a_step, texts_of(scans)))
@@ -237,9 +237,9 @@ def _enclosed(seen: Sequence[int], *, of_job: bool) -> list[int]:
     return gap if _ENCLOSED * len(gap) <= len(seen) else []
 
 
-def _in_another_collective(said: dict[int, str], size: int | None, everyone: set[int]) -> Missing | None:
-    odd = odd_ranks(said, of_two=everyone == {0, 1})
+def _in_another_collective(texts: dict[int, str], size: int | None, everyone: set[int]) -> Missing | None:
+    odd = odd_ranks(texts, of_two=everyone == {0, 1})
     if odd is None:
         return None
-    others = tuple(sorted(set(said) - set(odd.ranks)))
+    others = tuple(sorted(set(texts) - set(odd.ranks)))
     return Missing(odd.ranks, others, size, min(odd.ranks), odd=odd)

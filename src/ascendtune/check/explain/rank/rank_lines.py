@@ -101,8 +101,8 @@ class _Log:
         for text, line, number in self._lines:
             if (rank := self.rank_of(text, line)) is not None:
                 label = None if line.speaker else _UNKNOWN_LABEL.match(text)
-                said = text[label.end() :] if label is not None and self._is_label(text, line) else line.said
-                found[rank].append((said.strip(), number))
+                message = text[label.end() :] if label is not None and self._is_label(text, line) else line.message
+                found[rank].append((message.strip(), number))
         return found
 
     @cached_property
@@ -148,7 +148,7 @@ class Ranks:
         """(log, line number, text) of the last line of a rank before it was ended; ("", None, "") if there is none."""
         for scan in self.scans:
             if scan.rank == rank:
-                mine = [(lines_of.read(text).said.strip(), number) for number, text in scan.last_lines]
+                mine = [(lines_of.read(text).message.strip(), number) for number, text in scan.last_lines]
                 if last := _last(mine):
                     return scan.name, last[1], last[0]
         for log in self._shared:
@@ -177,7 +177,7 @@ class Ranks:
 
     @staticmethod
     def _has_told_a_phase(log: _Log, rank: int) -> bool:
-        return any(_tells_a_phase(said) for said, _ in log.by_rank.get(rank, []))
+        return any(_tells_a_phase(message) for message, _ in log.by_rank.get(rank, []))
 
     @cached_property
     def _shared(self) -> list[_Log]:
@@ -217,8 +217,8 @@ class Ranks:
 
 
 def _last(mine: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
-    end = next((index for index, (said, _) in enumerate(mine) if _ENDED.search(said)), len(mine))
-    return next(((said, number) for said, number in reversed(mine[:end]) if said), None)
+    end = next((index for index, (message, _) in enumerate(mine) if _ENDED.search(message)), len(mine))
+    return next(((message, number) for message, number in reversed(mine[:end]) if message), None)
 
 
 def _tells_a_phase(text: str) -> bool:
@@ -250,20 +250,20 @@ def _is_labelled(event: Event) -> bool:
 
 
 def _rename(event: Event, log: _Log) -> None:
-    texts = list(event.said_by.values()) or [event.text]
+    texts = list(event.text_by_rank.values()) or [event.text]
     ranks = [log.rank_of(text, Line(event.speaker, text, event.rank)) for text in texts]
     event.rank = ranks[0]
-    event.said_by = {rank: text for rank, text in zip(ranks, texts, strict=True) if rank is not None}
+    event.text_by_rank = {rank: text for rank, text in zip(ranks, texts, strict=True) if rank is not None}
 
 
 def _give(event: Event, rank: int) -> None:
     if event.rank is None:
         event.rank = rank
-        event.said_by.setdefault(rank, event.text)
+        event.text_by_rank.setdefault(rank, event.text)
 
 
 def _ranks_in(log: _Log) -> set[int]:
-    return set(log.by_rank).union(*(event.said_by for event in log.scan.events))
+    return set(log.by_rank).union(*(event.text_by_rank for event in log.scan.events))
 
 
 def _by_numbers(names: Sequence[str], known: dict[str, int]) -> dict[str, int]:

@@ -35,14 +35,14 @@ def advice_below(message: str, below: list[str]) -> str:
     """
     found: list[str] = []
     for line in below[:_MOST]:
-        said = line.strip()
-        if not said:
+        stripped = line.strip()
+        if not stripped:
             break
         is_advice = _LINE.match(line) is not None
-        if not (is_advice or said in message or _PROSE.match(line)) or _OTHER.match(said) or _has_level(line):
+        if not (is_advice or stripped in message or _PROSE.match(line)) or _OTHER.match(stripped) or _has_level(line):
             break
         if found or is_advice:
-            found.append(said)
+            found.append(stripped)
     return " ".join(found)
 
 

@@ -47,8 +47,8 @@ def refused_fields(below: list[str]) -> Iterator[tuple[str, str]]:
     for name, reason in zip(rows[::2], rows[1::2], strict=False):
         if not (_FIELD.match(name.rstrip()) and _OF_FIELD.match(reason)):
             return
-        said = f"{name.strip()}: {reason.strip()}"
-        yield f"{between}{said}", said
+        refusal = f"{name.strip()}: {reason.strip()}"
+        yield f"{between}{refusal}", refusal
         between = "; "
 
 

@@ -68,14 +68,14 @@ def reason_in(lines: Sequence[str]) -> str:
     """First reason in the lines below a call, else that of a runtime call; empty if there is none."""
     of_runtime = ""
     for line in lines:
-        said = line.strip()
-        if _ENDS_BLOCK.match(said):
+        reason = line.strip()
+        if _ENDS_BLOCK.match(reason):
             break
-        if not of_runtime and (call := _RUNTIME_CALL.search(said)) is not None:
+        if not of_runtime and (call := _RUNTIME_CALL.search(reason)) is not None:
             of_runtime = shortened(f"{call['call']}: {call['reason']}")
-        prefix = _PREFIX.match(said)
-        words = said[prefix.end() :] if prefix else said
-        if _PASSED_ON.match(words) or _CALL.search(said) or _OTHER_LOG.match(said):
+        prefix = _PREFIX.match(reason)
+        words = reason[prefix.end() :] if prefix else reason
+        if _PASSED_ON.match(words) or _CALL.search(reason) or _OTHER_LOG.match(reason):
             continue
         has_place = _PLACES_BEHIND.search(words) is not None
         words = _PLACES_BEHIND.sub("", words)

@@ -108,14 +108,14 @@ def completed(message: str, code: str) -> str:
     return ""
 
 
-def with_class(said: str, code: str) -> str:
-    """`said` with the class that the line of code calls: Pythons before 3.10 say only "__init__()" of a constructor;
+def with_class(message: str, code: str) -> str:
+    """`message` with the class that the line of code calls: Pythons before 3.10 say only "__init__()" of a constructor;
     unchanged where the line calls several classes or none.
     """
-    called = _CALLED_CLASS.search(code) if _BARE_CONSTRUCTOR.search(said) else None
+    called = _CALLED_CLASS.search(code) if _BARE_CONSTRUCTOR.search(message) else None
     if called is None:
-        return said
-    return _BARE_CONSTRUCTOR.sub(f"{_ALIASES.get(called['name'], called['name'])}.__init__", said, count=1)
+        return message
+    return _BARE_CONSTRUCTOR.sub(f"{_ALIASES.get(called['name'], called['name'])}.__init__", message, count=1)
 
 
 def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:

@@ -25,13 +25,13 @@ def raised_by(code: Sequence[str]) -> tuple[str, str]:
     begin = next((index for index in reversed(range(len(code))) if _RAISE.match(code[index])), None)
     if begin is None or not (statement := _RAISE.match(code[begin])):
         return "", ""
-    said = ""
+    message = ""
     for line in (statement["rest"], *code[begin + 1 : begin + _MOST_LINES]):
         literal = _LITERAL.match(line.strip())
         if literal is None:
             if line.strip():
                 break
             continue
-        said += literal["text"][1:-1].replace("\\n", " ")
-    text = " ".join(PLACEHOLDER.sub("…", said).split())
+        message += literal["text"][1:-1].replace("\\n", " ")
+    text = " ".join(PLACEHOLDER.sub("…", message).split())
     return statement["type"], text if len(text.split()) >= _LEAST_WORDS else ""

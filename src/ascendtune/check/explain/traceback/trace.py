@@ -370,10 +370,10 @@ class Trace:
     def _read_on(self, below: list[str]) -> None:
         """Add the lines on which a message without a traceback continues."""
         for line in below[:LONGEST_MESSAGE]:
-            said = line.strip()
+            stripped = line.strip()
             begins = self.is_announced or (self.may_go_on and _CONTINUES.match(line))
             goes_on = GOES_ON.search(self.message) or (line is below[0] and begins)
-            if not goes_on or not any(map(str.isalnum, said)) or frame_of(line) or HEADER in line:
+            if not goes_on or not any(map(str.isalnum, stripped)) or frame_of(line) or HEADER in line:
                 return
             self._read_line(line)
 

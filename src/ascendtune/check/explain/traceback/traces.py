@@ -134,14 +134,14 @@ class Traces:
 
     def _goes_on(self, speaker: str, trace: Trace, text: str, number: int) -> tuple[bool, Trace | None]:
         """Read a line after a message that announced its continuation."""
-        said = text.strip()
+        stripped = text.strip()
         may_go_on = number - trace.last_line < LONGEST_MESSAGE
-        is_blank_before = not (said or trace.message)
-        if may_go_on and (is_blank_before or (said and _BANNER.match(said))):
+        is_blank_before = not (stripped or trace.message)
+        if may_go_on and (is_blank_before or (stripped and _BANNER.match(stripped))):
             return True, None
-        if any(map(str.isalnum, said)) and not is_python_frame(text):
-            trace.add(f"{trace.message} {said}".strip(), said)
-            if GOES_ON.search(said) and may_go_on:
+        if any(map(str.isalnum, stripped)) and not is_python_frame(text):
+            trace.add(f"{trace.message} {stripped}".strip(), stripped)
+            if GOES_ON.search(stripped) and may_go_on:
                 return True, None
         return True, self._ended(speaker)
 
@@ -242,9 +242,9 @@ def _note_frame(trace: Trace, frame: tuple[str, int, str], text: str, number: in
 def _note_exception(trace: Trace, match: re.Match[str], text: str, number: int) -> None:
     trace.type, trace.last_line = match["type"], number
     # If two ranks write into one line, the second exception's name follows the message of the first.
-    said = (match["message"] or "").strip()
-    trace.message = said.removesuffix(match["type"])
-    if trace.message != said:
+    message = (match["message"] or "").strip()
+    trace.message = message.removesuffix(match["type"])
+    if trace.message != message:
         trace.lines, trace.is_composed = [text.strip()], True
     trace.unite()
     trace.complete()
