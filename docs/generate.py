@@ -20,9 +20,9 @@ TARGET = Path(__file__).with_name("recipe.md")
 
 _HEAD = """# The recipe, key by key
 
-Written by `python docs/generate.py` from the types that check a recipe; do not edit. Any key can be changed for one
-start on the command line: `ascendtune train recipe.yaml optim.learning_rate=1e-4`. `ascendtune recipe check` tells what
-a recipe comes to, `ascendtune recipe schema` prints the JSON schema that editors complete from.
+Written by `python docs/generate.py` from the types that check a recipe; do not edit. On the command line any key can be
+changed for one start: `ascendtune train recipe.yaml optim.learning_rate=1e-4`. `ascendtune recipe check` checks and
+summarises a recipe; `ascendtune recipe schema` prints its JSON schema, with which editors complete and check.
 """
 _TYPES = {str: "text", int: "integer", float: "number", bool: "true, false", dict: "mapping", types.NoneType: "null"}
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

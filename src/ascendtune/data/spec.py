@@ -61,13 +61,13 @@ class DatasetSpec(Section):
     ] = "auto"
     """Format of the rows; `auto` detects it from the columns of the first rows."""
     encoding: Encoding = "auto"
-    """Encoding of text files; `auto` is UTF-8, or UTF-16 where the file is marked so."""
+    """Encoding of text files; `auto` is UTF-16 if the file begins with its byte order mark, else UTF-8."""
     header: bool = True
     """The first line of a CSV or TSV file names the columns; false: it is a row, and they are column_1, column_2, …"""
     split: str | None = None
     """For a hub data set, or a copy of one: the split whose files are read (default `train`)."""
     subset: str | None = None
-    """Likewise the configuration, by its README.md, or subdirectory (default: README.md's default, or its first)."""
+    """Likewise the subset: a configuration of its README.md (default: its default, else its first), or a directory."""
     revision: str | None = None
     """For a hub data set: branch, tag or commit."""
     weight: float = Field(default=1.0, gt=0, le=1000)
