@@ -340,7 +340,7 @@ def test_weights_that_parted_in_a_step_without_dump_are_told_from_what_follows(t
         shutil.rmtree(side / "dump" / "step-0000002")
         shutil.rmtree(side / "dump" / "step-0000001")
     found = align(*sides)
-    # The recorded rates tell the step; the losses part at the next one.
+    # The recorded rates tell the step; the losses diverge at the next one.
     assert found.divergence is not None and (found.divergence.code, found.step, found.dumps.place) == (
         "update",
         1,

@@ -212,16 +212,16 @@ def verdict(guilty: Sequence[tuple[str, ...]], step: int) -> str:
     """The conclusion in one sentence."""
     names = [say(" and ").join(each) for each in guilty]
     if not names:
-        return say("no ingredient explains why the runs part at step {step}", step=step)
+        return say("no ingredient explains why the runs diverge at step {step}", step=step)
     if len(guilty) > 1:
         both = say(" or ").join(names)
-        return say("{names}: each alone explains why the runs part at step {step}", names=both, step=step)
+        return say("{names}: each alone explains why the runs diverge at step {step}", names=both, step=step)
     if len(guilty[0]) == 1:
-        return say("{names} explains why the runs part at step {step}", names=names[0], step=step)
+        return say("{names} explains why the runs diverge at step {step}", names=names[0], step=step)
     return say(
-        "{names}, only together, explain why the runs part at step {step}"
+        "{names}, only together, explain why the runs diverge at step {step}"
         if len(guilty[0]) == 2
-        else "{names}, only all together, explain why the runs part at step {step}",
+        else "{names}, only all together, explain why the runs diverge at step {step}",
         names=names[0],
         step=step,
     )
@@ -246,7 +246,7 @@ def findings_of(
             findings.append(failure(code, agreed, remedy=remedy, evidence=evidence))
         else:
             outcome = say(
-                "swapped, the runs agree: {verdict}" if trial.agrees else "swapped, the runs still part: {verdict}",
+                "swapped, the runs agree: {verdict}" if trial.agrees else "swapped, the runs still diverge: {verdict}",
                 verdict=trial.outcome,
             )
             findings.append(ok(code, outcome, evidence=evidence))

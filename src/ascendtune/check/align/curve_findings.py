@@ -141,7 +141,7 @@ def _parted(
         return failure(
             "later",
             measured,
-            expected=say("at most {limit:.0%} on average, whatever rounding may explain", limit=ASCEND_LIMIT),
+            expected=say("at most {limit:.0%} on average, even if rounding may explain more", limit=ASCEND_LIMIT),
             remedy=measure,
             evidence=accepted,
         )

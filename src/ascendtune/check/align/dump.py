@@ -151,7 +151,7 @@ def find_dump(directory: Path) -> Dump | None:
                 files.setdefault(int(step[1]), {})[int(rank[1])] = file
                 count += 1
                 if count > _MOST_FILES:
-                    raise damaged(directory, f"it holds more than {_MOST_FILES:,} files")
+                    raise damaged(directory, f"it contains more than {_MOST_FILES:,} files")
     return Dump(files, read_rank) if files else None
 
 
@@ -178,7 +178,7 @@ def read_rank(path: Path) -> RankDump:
     for name, pattern, part in (("step", _STEP, path.parent.name), ("rank", _RANK, path.name)):
         number_in_name = pattern.fullmatch(part)
         if number_in_name and header.get(name) != int(number_in_name[1]):
-            raise damaged(f"{path}:1", f"it is of another {name} than its path says")
+            raise damaged(f"{path}:1", f"its {name} differs from the one in its path")
     tensors: dict[TensorKey, TensorStatistics] = {}
     counts: Counter[TensorKey] = Counter()
     for number, row in enumerate(_rows(lines[1:], path), 2):
@@ -186,7 +186,7 @@ def read_rank(path: Path) -> RankDump:
             try:
                 key, tensor = _tensor(row)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise damaged(f"{path}:{number}", "a field is missing, or of another kind") from error
+                raise damaged(f"{path}:{number}", "a field is missing or has the wrong type") from error
             add_tensor(tensors, counts, key, tensor)
     world_size = header.get("world_size")
     values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
@@ -199,11 +199,11 @@ def read_rank(path: Path) -> RankDump:
 
 def _row_hashes(value: Any, path: Path) -> tuple[str, ...]:
     if type(value) is not list or len(value) > _MOST_ROWS:
-        raise damaged(f"{path}:1", "its row_hashes are not a list of texts")
+        raise damaged(f"{path}:1", "its row_hashes are not a list of strings")
     try:
         return tuple(map(checked_text, value))
     except TypeError as error:
-        raise damaged(f"{path}:1", "its row_hashes are not a list of texts") from error
+        raise damaged(f"{path}:1", "its row_hashes are not a list of strings") from error
 
 
 def add_tensor(

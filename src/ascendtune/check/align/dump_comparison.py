@@ -237,7 +237,7 @@ def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks:
         return Sentence("ranks", "no rank was dumped on both sides")
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
     if sizes[0] != sizes[1]:
-        return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))
+        return Sentence("ranks", "the sides have {one} and {other} ranks, whose rows differ", _numbers(sizes))
     batch = _batches(one, other)
     is_in_order = all(one[rank].row_hashes == other[rank].row_hashes for rank in ranks)
     if batch is not None and batch.common == batch.rows == batch.rows_of_candidate:

@@ -26,7 +26,7 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             return ok("data", say("the batches of {count:,} steps are the same", count=len(common)))
         return failure(
             "data",
-            say("the batch of step {step} holds other rows, other tokens or another order", step=different[0][0]),
+            say("the batches of step {step} differ in rows, tokens or order", step=different[0][0]),
             remedy=say(
                 "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
             ),
@@ -43,7 +43,7 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
         if remedy is None and not all(side.is_foreign for side in lacking):
             remedy = say("train with align.batch_hash: true on both sides")
         return unknown("data", say("{names} recorded no batches", names=names_of_sides(lacking)), remedy=remedy)
-    return unknown("data", say("no step has the batches of both sides"))
+    return unknown("data", say("no step has batches recorded on both sides"))
 
 
 def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
@@ -66,15 +66,15 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
         evidence = (*shown, *alone)
         if _are_held_in_other_types(reference, candidate):
             measured = say(
-                "{count:,} of {total:,} parameters differ before the first step ({first}), as rounding to the types of "
-                "the sides ({one}, {other}) makes them",
+                "{count:,} of {total:,} parameters differ before the first step ({first}), as if rounded to the "
+                "types of the sides ({one}, {other})",
                 one=reference.precision,
                 other=candidate.precision,
                 **counts,
             )
             remedy = say(
-                "train both sides in one precision, or dump step 1 of both: dumped weights tell rounding from other "
-                "weights"
+                "train both sides in one precision, or dump step 1 of both: dumped weights show whether the "
+                "difference is rounding"
             )
             return warning("start", measured, remedy=remedy, evidence=evidence)
         return failure(
@@ -88,19 +88,17 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
         )
     first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
     if first[0] and first == second:
-        return ok("start", say("both started from the same files of weights"))
+        return ok("start", say("both started from the same weight files"))
     if first[1] != second[1] and first[0] and second[0]:
         return failure(
             "start",
-            say("the adapters that training went on from are different files"),
+            say("the adapters that the trainings continued from are different files"),
             remedy=say("give both the same adapters in start_from"),
         )
     if lacking := [side for side in (reference, candidate) if not _hashes(side) and not side.run.get("weights_hash")]:
         measured = say("{names} recorded no weights", names=names_of_sides(lacking))
         return unknown("start", measured, remedy=to_record(lacking))
-    return unknown(
-        "start", say("the files of weights have other names, sizes or times, and their content was not recorded")
-    )
+    return unknown("start", say("the weight files differ in names, sizes or times, and their content was not recorded"))
 
 
 def _are_held_in_other_types(*sides: TrainingRecord) -> bool:

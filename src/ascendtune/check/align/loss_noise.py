@@ -219,7 +219,7 @@ def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord],
     steps = np.concatenate([pair.steps for pair in pairs])
     differences = np.nan_to_num(np.concatenate([pair.difference for pair in pairs]))
     if not differences.any():
-        text = "{basis}; the repeated runs are equal to the last digit, so they measure nothing"
+        text = "{basis}; the repeated runs are equal to the last digit, so they show no noise"
         return replace(expected, basis=Sentence("expected", text, {"basis": expected.basis}))
     order = np.argsort(steps, kind="stable")
     measured = steps[order], np.maximum.accumulate(differences[order])

@@ -13,10 +13,10 @@ from ascendtune.core.rundir import RunDir
 
 _SHOWN = 8
 _MADE_BY = {
-    "forward": "the forward pass of {name} ({kind}) made it",
-    "input": "it was made before {name} ({kind}), by a function that is not a module",
-    "loss": "the loss made it, from finite results of all modules",
-    "backward": "the backward pass made it: the gradient of the result of {name} ({kind})",
+    "forward": "NaN or infinity first appears in the forward pass of {name} ({kind})",
+    "input": "NaN or infinity first appears before {name} ({kind}), in a function that is not a module",
+    "loss": "NaN or infinity first appears in the loss; the results of all modules are finite",
+    "backward": "NaN or infinity first appears in the backward pass, in the gradient of the result of {name} ({kind})",
     "gradient": "the gradient of {name} is not finite, though all gradients of results are",
     "parameter_before": "the weight {name} was not finite before the step",
 }

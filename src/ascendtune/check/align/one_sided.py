@@ -153,8 +153,8 @@ def hidden_by_rounding(noise: LossNoise, records: int, *, has_dumps: bool) -> st
     if noise.dtype in REDUCED:
         remedy = without_reduced_products()
     return say(
-        "{dtype} rounding hides what changes single losses by less than {loss} and their mean by less than "
-        "{mean}; to tell more: {remedy}",
+        "{dtype} rounding hides faults that change single losses by less than {loss} and their mean by less than "
+        "{mean}; to find smaller ones: {remedy}",
         dtype=noise.dtype,
         loss=percent(noise.loss),
         mean=percent(noise.bias + (noise.loss - noise.bias) / math.sqrt(records)),
@@ -166,5 +166,5 @@ def dump_remedy() -> str:
     """The remedy if bf16 hides the place of a difference."""
     return say(
         "dump the first steps on both sides (ascendtune train recipe.yaml --dump-steps 1-3, or ascendtune align "
-        "record --steps 1-3 -- COMMAND); what these do not show, they do with precision=fp32"
+        "record --steps 1-3 -- COMMAND); if they show no difference, repeat this with precision=fp32"
     )

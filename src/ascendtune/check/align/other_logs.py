@@ -32,7 +32,7 @@ _NAMES = {
 _MEANS_OVER_STEPS = ("transformers Trainer", "LLaMA-Factory")
 """Since the last record (transformers 5.23, `_maybe_log_save_evaluate`)."""
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,(\d{1,2}|\d{4,})([eE][-+]?\d+)?\s*")
-"""A number whose comma does not part thousands."""
+"""A number whose comma does not separate thousands."""
 _LONGEST_FIELD = 128 << 10
 """In bytes; the limit of the csv module is one for the process, and reading of data raises it."""
 
@@ -135,7 +135,7 @@ def _names_of(columns: list[str], path: Path) -> dict[str, str]:
     names = {name: by_name[each] for name, known in _NAMES.items() for each in reversed(known) if each in by_name}
     if missing := [name for name in ("step", "loss") if name not in names]:
         raise DataError(
-            f"no column holds the {missing[0]}: the columns are {', '.join(columns[:10])}",
+            f"no column has the {missing[0]}: the columns are {', '.join(columns[:10])}",
             code="unknown-columns",
             remedy="name the columns `step` and `loss`",
             where=path,

@@ -41,7 +41,7 @@ def question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             return Finding(
                 "question",
                 "failure",
-                say("the optimizers were given other settings: {settings}", settings="; ".join(listed)),
+                say("the optimizers have different settings: {settings}", settings="; ".join(listed)),
                 remedy=say("give the candidate's optimizer the reference's settings"),
             )
         lacking = [side for side in (reference, candidate) if side.recipe is None]
@@ -81,11 +81,15 @@ def _same_question(reference: TrainingRecord, candidate: TrainingRecord) -> Find
     """The finding for equal recipes: random numbers can still make two correct trainings differ."""
     drawn, unlike = _drawn(reference), _unlike_draws(reference, candidate)
     if not drawn or not unlike:
-        return ok("question", say("the recipes ask for the same"))
+        return ok("question", say("the recipes request the same training"))
     return Finding(
         "question",
         "failure",
-        say("both draw random numbers in every step ({keys}), and other ones: {why}", keys=drawn[0], why=unlike[0]),
+        say(
+            "both draw random numbers in every step ({keys}), but not the same ones: {why}",
+            keys=drawn[0],
+            why=unlike[0],
+        ),
         remedy=say("train both sides without them: set {keys} to 0", keys=", ".join(drawn)),
         evidence=(*drawn[1:], *unlike[1:]),
     )

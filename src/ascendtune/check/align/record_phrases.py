@@ -26,7 +26,7 @@ def kinds_of_records(pair: PairedLosses, reference: TrainingRecord, candidate: T
         if reading is not None
     )
     is_assumed = len(sentences) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
-    assumed = say("neither log says so: if one holds means and the other losses of single steps, they differ")
+    assumed = say("neither log specifies this: if one has means and the other has losses of single steps, they differ")
     return (*sentences, assumed) if is_assumed else sentences
 
 
@@ -85,7 +85,7 @@ def suspected_products(reference: TrainingRecord, candidate: TrainingRecord) -> 
         return ()
     return (
         say(
-            "products whose inputs are rounded to 11 bits (TF32 of GPUs, HF32 of NPUs) make differences of this size: "
+            "products whose inputs are rounded to 11 bits (TF32 of GPUs, HF32 of NPUs) cause differences of this size: "
             "compare torch.backends.cuda.matmul.allow_tf32 and torch_npu.npu.matmul.allow_hf32"
         ),
     )

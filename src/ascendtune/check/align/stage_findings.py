@@ -111,7 +111,7 @@ def update(
     if exceeding is not None and exceeding in early:
         return failure(
             "update",
-            say("the losses part at step {step}, right after the first updates", step=exceeding),
+            say("the losses diverge at step {step}, right after the first updates", step=exceeding),
             remedy=say(
                 "the optimizer differs: compare betas, epsilon, weight decay, clipping, and the dtype of its state"
             ),
@@ -149,5 +149,8 @@ def ranks(reference: TrainingRecord, candidate: TrainingRecord, exceeding: int |
     return unknown(
         "ranks",
         say("{one} and {other} ranks", **both),
-        remedy=say("train the candidate with as many ranks: it tells reduction from computation"),
+        remedy=say(
+            "train the candidate with the same number of ranks: if it then agrees, the reduction differs, not the "
+            "computation"
+        ),
     )

@@ -188,7 +188,7 @@ def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Fi
         notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:
         notes.insert(
-            0, say("every tensor of this phase that parts is {ratio:.4g} times the reference's", ratio=place.ratio)
+            0, say("every tensor of this phase that differs is {ratio:.4g} times the reference's", ratio=place.ratio)
         )
     return failure(
         place.stage,
@@ -209,12 +209,12 @@ def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:
     return replace(
         finding,
         remedy=say(
-            "dump the steps before step {step} on both sides, too, up to where the losses part", step=place.step
+            "dump the steps before step {step} on both sides, too, up to where the losses diverge", step=place.step
         ),
         evidence=(
             say(
-                "dumped tensors part at {place}, {difference:.2g} apart; weights before that step differ by up to "
-                "{weights:.2g} already, so this may only follow",
+                "dumped tensors diverge at {place}, {difference:.2g} apart; weights before that step differ by up to "
+                "{weights:.2g} already, which may be the cause",
                 place=difference_text(place),
                 difference=place.row.difference,
                 weights=place.weight_difference,
@@ -254,13 +254,13 @@ def _harmless(row: TensorRow) -> Finding:
     return warning(
         row.stage,
         say(
-            "{name} differs in step {step} by {difference:.2g}, but no loss and no gradient of an output does: only "
-            "positions differ that are not trained on, such as padding",
+            "{name} differs in step {step} by {difference:.2g}, but losses and gradients of outputs agree: only "
+            "positions that are not trained on differ, such as padding",
             name=name,
             step=row.step,
             difference=row.difference,
         ),
-        remedy=say("nothing, unless these positions should count"),
+        remedy=say("no action, unless these positions should be trained on"),
         evidence=_sides(row),
     )
 
@@ -271,7 +271,7 @@ def _remedy(place: FirstDifference) -> str:
         if phase == "gradient":
             return say("gradients are not reduced over ranks, or not on every rank: check DDP's no_sync and hooks")
         return say(
-            "rank {rank} holds other parameters than the others: check what loads and broadcasts the weights",
+            "rank {rank} has different parameters than the other ranks: check what loads and broadcasts the weights",
             rank=row.rank,
         )
     if place.stage == "start":
@@ -321,7 +321,7 @@ def _remedy(place: FirstDifference) -> str:
     )
     if phase == "gradient":
         return say(
-            "only the gradient of this parameter parts: check hooks, freezing, clipping, and the backward of {cause}",
+            "only the gradient of this parameter differs: check hooks, freezing, clipping, and the backward of {cause}",
             cause=say(cause),
         )
     return say("compare {cause}", cause=say(cause))

@@ -161,7 +161,7 @@ def _read_directory(path: Path) -> TrainingRecord:
     if len(trainings) > 1:
         listed = ", ".join(str(each.relative_to(path)) for each in trainings[:_SHOWN])
         raise InputError(
-            f"the directory holds {len(trainings)} trainings: {listed}{', …' if len(trainings) > _SHOWN else ''}",
+            f"the directory contains {len(trainings)} trainings: {listed}{', …' if len(trainings) > _SHOWN else ''}",
             code="several-trainings",
             remedy="give the directory of one of them",
             where=path,
@@ -200,7 +200,7 @@ def _events_below(path: Path) -> list[Path]:
     for number, (directory, _, names) in enumerate(walk(path), 1):
         if number > _MOST_DIRECTORIES:
             raise InputError(
-                f"the directory holds more than {_MOST_DIRECTORIES:,} directories",
+                f"the directory contains more than {_MOST_DIRECTORIES:,} directories",
                 code="too-many-directories",
                 remedy="give the directory of one training, or the file itself",
                 where=path,

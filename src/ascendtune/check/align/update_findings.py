@@ -14,8 +14,8 @@ def other_update(check: AdamCheck) -> Finding:
     """Finding 6 if the candidate's update differs from what the reference's optimizer would do with its gradients."""
     numbers = {"step": check.steps, "left": check.left, "other": check.left_of_candidate}
     evidence = say(
-        "with the reference's settings ({settings}) Adam explains its updates but for {left:.1g} of them, those of the "
-        "candidate but for {other:.1g}",
+        "the updates differ from those of Adam with the reference's settings ({settings}) by a relative {left:.1g} "
+        "on the reference and {other:.1g} on the candidate",
         settings=_settings(check.settings),
         **numbers,
     )
@@ -28,7 +28,7 @@ def other_update(check: AdamCheck) -> Finding:
                 **numbers,
             ),
             remedy=say(
-                "compare what is between the gradients and the update: clipping, the dtype of parameters and of the "
+                "compare the steps between gradients and update: clipping, the dtype of parameters and of the "
                 "optimizer's state, other hooks"
             ),
             evidence=(evidence,),
@@ -36,7 +36,7 @@ def other_update(check: AdamCheck) -> Finding:
     return failure(
         "update",
         say("step {step}: {what}", step=check.steps, what=_difference(check.other)),
-        expected=say("the updates that the reference's optimizer makes of the candidate's gradients"),
+        expected=say("the updates that the reference's optimizer computes from the candidate's gradients"),
         remedy=say(
             "give the candidate's optimizer the reference's settings; if it has them, its implementation differs"
         ),
@@ -49,7 +49,7 @@ def same_updates(check: AdamCheck | None) -> tuple[str, ...]:
     if check is None:
         return ()
     sentence = say(
-        "both optimizers make of their gradients what Adam makes of them ({settings}), in {count} steps",
+        "the updates of both optimizers are those of Adam ({settings}), in {count} steps",
         settings=_settings(check.settings),
         count=check.steps,
     )
@@ -73,7 +73,7 @@ def _difference(other: OtherUpdate) -> str:
         case "decay_in_gradient":
             return say("weight decay of {other:g} is added to the gradient (Adam), not to the weight (AdamW)", **fields)
         case "corrects_bias":
-            return say("the candidate's optimizer does not correct the bias of its means, the reference's does")
+            return say("the candidate's optimizer does not correct the bias of its means, unlike the reference's")
         case "has_epsilon_in_root":
             return say("the candidate's optimizer adds epsilon to the mean of squares, the reference's to its root")
         case _:

@@ -46,10 +46,10 @@ def _verdict(comparison: TrainingComparison, reference: TrainingRecord, candidat
     sides = {"reference": reference.name, "candidate": candidate.name}
     divergence, dumps = comparison.divergence, comparison.dumps
     if divergence is not None and dumps.place is not None and dumps.place.stage == divergence.code:
-        return say("{reference} and {candidate} part at {place}", place=divergence.measured, **sides)
+        return say("{reference} and {candidate} diverge at {place}", place=divergence.measured, **sides)
     if divergence is not None:
         return say(
-            "{reference} and {candidate} part at {which}, {stage}: {reason}",
+            "{reference} and {candidate} diverge at {which}, {stage}: {reason}",
             which=_which(comparison),
             stage=say(divergence.code),
             reason=divergence.measured,

@@ -79,10 +79,10 @@ def test_ingredient_that_cannot_be_trained_is_in_no_later_trial() -> None:
 
 
 def test_verdict_tells_one_from_either_and_from_both() -> None:
-    assert verdict([("dtype",)], 2) == "dtype explains why the runs part at step 2"
+    assert verdict([("dtype",)], 2) == "dtype explains why the runs diverge at step 2"
     assert verdict([("dtype",), ("optimizer",)], 2).startswith("dtype or optimizer: each alone explains")
     assert verdict([("dtype", "optimizer")], 2).startswith("dtype and optimizer, only together, explain ")
-    assert verdict([], 2) == "no ingredient explains why the runs part at step 2"
+    assert verdict([], 2) == "no ingredient explains why the runs diverge at step 2"
 
 
 def test_every_ingredient_that_differs_is_swapped_with_its_keys() -> None:

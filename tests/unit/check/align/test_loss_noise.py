@@ -90,7 +90,7 @@ def test_repeated_runs_that_are_equal_measure_nothing() -> None:
     expected, steps = expected_noise(reference, reference), np.arange(1, 61)
     noise = measured_noise(reference, [side([2.0] * 60)], expected)
     assert noise.measured is None and np.array_equal(noise.band(steps), expected.band(steps))
-    assert "measure nothing" in str(noise.basis)
+    assert "show no noise" in str(noise.basis)
 
 
 def test_expected_limits_hold_behind_the_last_measured_step() -> None:

@@ -148,8 +148,10 @@ def test_fault_parts_records_of_the_same_kind(reading: Reading, every: tuple[int
 def test_fault_parts_logs_that_do_not_say_what_they_hold_and_the_assumption_is_evidence() -> None:
     one, other = side("one", logged(10, "steps")), side("other", logged(10, "steps", fault=0.5))
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert found.divergence is not None and any("neither log says so" in each for each in found.divergence.evidence)
-    assert "part at steps 31 to 40, later" in verdict(found, one, other)
+    assert found.divergence is not None and any(
+        "neither log specifies this" in each for each in found.divergence.evidence
+    )
+    assert "diverge at steps 31 to 40, later" in verdict(found, one, other)
     with language.using("zh"):
         assert "在第 31 至 40 步的" in verdict(found, one, other)
 

@@ -89,7 +89,7 @@ def test_recipes_that_differ_are_named_and_no_repetition_is_asked_for() -> None:
         for name, apart, steps, seed in (("A", 0.0, 40, 1), ("B", 0.5, 60, 2))
     )
     found = compare_trainings(one, other, expected_noise(one, other))
-    assert verdict(found, one, other).startswith("A and B part at step 6, question: ")
+    assert verdict(found, one, other).startswith("A and B diverge at step 6, question: ")
     assert verdict(found, one, other).endswith("(2): optim.max_steps: 40 and 60; seed: 1 and 2")
     later = next(each for each in found.findings if each.code == "later")
     assert later.status == "failure" and later.remedy == "train the candidate with the reference's recipe.yaml"

@@ -33,7 +33,7 @@ def test_learning_rates_that_part_before_the_losses_give_the_step() -> None:
     one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
     found = compare_trainings(one, other, expected_noise(one, other))
     assert found.divergence is not None and (found.divergence.code, found.step) == ("update", 7)
-    assert verdict(found, one, other).startswith("one and other part at step 7, update: learning rate of step 7")
+    assert verdict(found, one, other).startswith("one and other diverge at step 7, update: learning rate of step 7")
 
 
 def test_learning_rates_of_recorded_loops_part_too() -> None:
@@ -53,7 +53,10 @@ def test_other_inputs_whose_effect_rounding_hides_are_in_the_verdict() -> None:
     apart = replace(other, curve=replace(other.curve, losses=other.curve.losses * (1 + 1e-9)))
     rows = [replace(each, curve=replace(each.curve, batch_hashes=(each.name,) * 8)) for each in (one, apart)]
     weights = [replace(each, start_weights={"parameters": {"head.weight": each.name}}) for each in (one, apart)]
-    for (first, second), told in ((rows, "holds other rows"), (weights, "1 of 1 parameters differ before")):
+    for (first, second), told in (
+        (rows, "differ in rows, tokens or order"),
+        (weights, "1 of 1 parameters differ before"),
+    ):
         found = compare_trainings(first, second, expected_noise(first, second))
         assert found.divergence is None
         assert told in verdict(found, first, second)

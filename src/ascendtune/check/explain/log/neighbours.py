@@ -31,7 +31,7 @@ class Neighbours:
             return list(map(text_of, own[:count]))
         rows = list(map(text_of, self._lines[first : first + count]))
         # A person may have typed the line above the prefixed ones that go on with it.
-        return [read(row).said for row in rows] if self._has_stamp or (rows and read(rows[0]).speaker) else rows
+        return [read(row).message for row in rows] if self._has_stamp or (rows and read(rows[0]).speaker) else rows
 
     @property
     def above(self) -> str:
