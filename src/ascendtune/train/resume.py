@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.checkpoint_names import is_checkpoint_of
+from ascendtune.core.checkpoint_names import checkpoint_to_load, is_checkpoint_of
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
@@ -19,6 +19,16 @@ from ascendtune.train.dump.names import plain_name
 from ascendtune.train.optimizer import tables_of
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.tuner.quantised_linear import Nf4Linear
+
+
+def source_of_all_ranks(run: RunDir, record: dict[str, Any], strategy: Strategy) -> Path | None:
+    """The checkpoint that the main rank would resume from; None if it starts at step 1. Every rank must call this.
+
+    Args:
+        record: run.json.
+    """
+    found = strategy.from_main(str(checkpoint_to_load(run, record) or ""))
+    return Path(found) if found else None
 
 
 def require_same_base(
@@ -109,7 +119,8 @@ def resume(
         counters.best_step = counters.best_loss = None
     best = counters.best_step if recipe.checkpoint.best else None
     # The best checkpoint may be missing: this may be a start from an older one.
-    if best is not None and (best > counters.step or not run.checkpoint(best).exists()):
+    exists = best is not None and strategy.from_main(str(run.checkpoint(best).exists())) == "True"
+    if best is not None and (best > counters.step or not exists):
         if strategy.is_main:
             warn(f"the checkpoint of step {best}, the best so far, is gone: the best is looked for from here on")
         counters.best_step = counters.best_loss = None

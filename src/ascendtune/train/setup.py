@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.checkpoint_names import checkpoint_to_load
 from ascendtune.core.files import write_json
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
@@ -50,7 +49,7 @@ from ascendtune.train.reference import add_reference, attention_of_reference, re
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.resolved import log_choices, resolved_choices, versions
-from ascendtune.train.resume import require_same_base, require_same_packing, resume
+from ascendtune.train.resume import require_same_base, require_same_packing, resume, source_of_all_ranks
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
@@ -101,7 +100,7 @@ def set_up(
     if strategy.is_main:
         log_choices(resolved, kernels, recipe, strategy)
     checkpoint_every = steps_between(recipe.checkpoint, schedule.total_steps)
-    dtype, source = export_dtype(recipe, setup.config), checkpoint_to_load(run, record)
+    dtype, source = export_dtype(recipe, setup.config), source_of_all_ranks(run, record, strategy)
     if recipe.profile.only:
         held_out, checkpoint_every = None, schedule.total_steps
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
@@ -82,6 +83,35 @@ def test_node_with_slow_files_does_not_end_the_others(
     on_ranks(2, partial(_train_as_node, run))
     assert [each["attempt"] for each in run.read_metrics()] == [1, 2, 2]
     assert run.read()["state"] == "finished" and run.checkpoint_steps() == [1, 2]
+
+
+@pytest.fixture
+def _rank_1_sees_few_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS lists a directory from its cache for up to a minute; paths that were not asked for before are found."""
+    listed = RunDir.checkpoint_steps
+    monkeypatch.setattr(RunDir, "checkpoint_steps", lambda run: listed(run)[: 1 if os.environ["RANK"] == "1" else None])
+
+
+@pytest.mark.usefixtures("_rank_1_sees_few_checkpoints")
+def test_all_nodes_resume_from_the_checkpoint_that_the_main_rank_sees(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None]
+) -> None:
+    asked = recipe(
+        optim={"max_steps": 5}, batch={"per_device": 2}, parallel={"strategy": "fsdp"},
+        checkpoint={"every_steps": 1, "keep": 9, "resume": "auto"},
+    )  # fmt: skip
+    run = prepare_run(asked, {}).run
+    assert run is not None
+    on_ranks(2, partial(attempt.train, run, run.read()))
+    expected, losses = load_file(run.model / "model.safetensors"), [each["loss"] for each in run.read_metrics()]
+    run.update(state="running")
+    shutil.rmtree(run.checkpoint(4))
+    # As the launcher restarts it: no command names the checkpoint in run.json.
+    on_ranks(2, partial(_train_as_node, run))
+    assert [each["attempt"] for each in run.read_metrics()] == [1, 1, 1, 2, 2]
+    assert [each["loss"] for each in run.read_metrics()] == losses
+    found = load_file(run.model / "model.safetensors")
+    assert all(torch.equal(found[name], each) for name, each in expected.items())
 
 
 def test_nodes_with_other_models_at_the_same_path_are_refused(

@@ -203,7 +203,7 @@ class Checkpointer:
         removed an older checkpoint yet.
         """
         place, needed = self._run.checkpoints, self._content.size_bytes() + _SLACK_BYTES
-        of_main, *_ = self._strategy.gather(str(shutil.disk_usage(place).free))
+        of_main = self._strategy.from_main(str(shutil.disk_usage(place).free))
         remedy = "free space, set checkpoint.keep lower, or put run_dir on another disk"
         needs = f"a checkpoint needs {format_bytes(needed)}"
         require_free_space(place, needed, needs, remedy=remedy, free=int(of_main))
