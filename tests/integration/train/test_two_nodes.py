@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -86,13 +87,16 @@ def test_node_with_slow_files_does_not_end_the_others(
 
 
 @pytest.fixture
-def _rank_1_sees_few_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+def _old_listings(monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS lists a directory from its cache for up to a minute; paths that were not asked for before are found."""
-    listed = RunDir.checkpoint_steps
+    listed, found = RunDir.checkpoint_steps, Path.rglob
     monkeypatch.setattr(RunDir, "checkpoint_steps", lambda run: listed(run)[: 1 if os.environ["RANK"] == "1" else None])
+    monkeypatch.setattr(
+        Path, "rglob", lambda path, pattern: (each for each in found(path, pattern) if "rank_1" not in each.name)
+    )
 
 
-@pytest.mark.usefixtures("_rank_1_sees_few_checkpoints")
+@pytest.mark.usefixtures("_old_listings")
 def test_all_nodes_resume_from_the_checkpoint_that_the_main_rank_sees(
     recipe: Callable[..., Recipe], on_ranks: Callable[..., None]
 ) -> None:
@@ -112,6 +116,9 @@ def test_all_nodes_resume_from_the_checkpoint_that_the_main_rank_sees(
     assert [each["loss"] for each in run.read_metrics()] == losses
     found = load_file(run.model / "model.safetensors")
     assert all(torch.equal(found[name], each) for name, each in expected.items())
+    names = ["rng/rank_0.safetensors", "rng/rank_1.safetensors", "state.json"]
+    names += ["tensors_rank_0.safetensors", "tensors_rank_1.safetensors"]
+    assert sorted(json.loads((run.checkpoint(4) / "digests.json").read_text())) == names
 
 
 def test_nodes_with_other_models_at_the_same_path_are_refused(

@@ -212,14 +212,11 @@ class Checkpointer:
         self,
         step: int,
         directory: Path,
-        digests_of_writers: dict[str, str],
+        digests: dict[str, str],
         protected: int | None,
         on_complete: Callable[[int], None],
     ) -> None:
         # Each rank has flushed its files on its own host; the directory is flushed together with this last one.
-        digests = {
-            name: digests_of_writers.get(name) or digest_of_file(directory / name) for name in _files_of(directory)
-        }
         write_json(directory / _DIGESTS, digests)
         directory.rename(self._run.checkpoint(step))
         sync_path(self._run.checkpoints)
@@ -232,10 +229,6 @@ class Checkpointer:
         for old in self._run.checkpoint_steps()[: -self._keep]:
             if old != protected:
                 self._run.remove_checkpoint(old)
-
-
-def _files_of(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
 def require_intact(directory: Path, strategy: Strategy) -> None:

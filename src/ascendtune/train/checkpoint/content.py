@@ -6,6 +6,7 @@ own state have other forms.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -63,7 +64,8 @@ class CheckpointContent(ABC):
             files: further files to write: name in `directory` -> content.
 
         Returns:
-            SHA-256 of files of all ranks, by name, in hexadecimal; only of files that were hashed while being written.
+            SHA-256 of every file of all ranks, by name in `directory`, in hexadecimal. Hosts that share the directory
+            may not list each other's newest files yet.
         """
 
     @abstractmethod
@@ -124,7 +126,7 @@ class NamedTensors(CheckpointContent):
         digests, failure = dict[str, str](), None
         with self._uneven_writing():
             try:
-                write_files(directory, files)
+                digests = write_files(directory, files)
                 digests[path.name] = self._staging.write(path)
             except Exception as error:  # noqa: BLE001  # raised below, after it has been reported to the other ranks
                 failure = error
@@ -226,26 +228,30 @@ def _require_same_shapes(tensors: Tensors, stored: Mapping[str, Stored], directo
         )
 
 
-def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files`, name -> content, into `directory`, flushed to disk."""
+def write_files(directory: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write `files`, name -> content, into `directory`, flushed to disk; return SHA-256 of each, in hexadecimal."""
     for name, content in files.items():
         with (directory / name).open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def digests_of_ranks(directory: Path, own: Iterable[Path], gather: Callable[[str], list[str]]) -> dict[str, str]:
+def digests_of_ranks(
+    directory: Path, known: Mapping[str, str], unknown: Iterable[Path], gather: Callable[[str], list[str]]
+) -> dict[str, str]:
     """SHA-256 of the files of all ranks, by name in `directory`, in hexadecimal; flushed to disk. Every rank calls it.
 
     Each rank hashes its own files: the main rank alone would read all of them while the others wait.
 
     Args:
-        own: files that this rank has written.
+        known: digests of files of this rank that are flushed already.
+        unknown: its other files.
         gather: returns the texts of all ranks for that of this rank.
     """
-    digests = {}
-    for path in own:
+    digests = dict(known)
+    for path in unknown:
         sync_path(path)
         sync_path(path.parent)
         digests[str(path.relative_to(directory))] = digest_of_file(path)

@@ -168,7 +168,7 @@ class EngineState(CheckpointContent):
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         self._strategy.barrier()  # the directory exists
-        write_files(directory, files)
+        digests = write_files(directory, files)
         try:
             self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
         except RuntimeError:
@@ -177,8 +177,11 @@ class EngineState(CheckpointContent):
             raise
         rank = self._strategy.rank
         own = [path for path in (directory / _TAG).iterdir() if _writer_of(path.name) == rank]
+        if self._strategy.is_main:
+            # DeepSpeed's script that joins the shards.
+            own += [path for path in directory.iterdir() if path.is_file() and path.name not in digests]
         written: Future[dict[str, str]] = Future()
-        written.set_result(digests_of_ranks(directory, own, self._strategy.gather))
+        written.set_result(digests_of_ranks(directory, digests, own, self._strategy.gather))
         return written
 
     def read(self, directory: Path) -> None:

@@ -147,7 +147,7 @@ class SwappedState(CheckpointContent):
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         self._strategy.barrier()  # the directory exists
-        write_files(directory, files)
+        digests = write_files(directory, files)
         own = _share_of_rank(directory)
         own.mkdir()
         write_json(own / "scaler.json", self._scaler())
@@ -157,7 +157,7 @@ class SwappedState(CheckpointContent):
                 tensors = {_WEIGHTS: flat, **{key: each for key, each in state.items() if torch.is_tensor(each)}}
                 self._save_group({key: each.detach().contiguous() for key, each in tensors.items()}, own, number)
         written: Future[dict[str, str]] = Future()
-        written.set_result(digests_of_ranks(directory, own.iterdir(), self._strategy.gather))
+        written.set_result(digests_of_ranks(directory, digests, own.iterdir(), self._strategy.gather))
         return written
 
     def read(self, directory: Path) -> None:

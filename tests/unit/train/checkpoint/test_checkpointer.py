@@ -98,8 +98,8 @@ def trained_model() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
 
 def test_digests_made_while_writing_are_those_of_the_files(tmp_path: Path) -> None:
     digests = written(NamedTensors(*trained_model(), find_device()), tmp_path / "step")
-    file = tmp_path / "step" / "tensors_rank_0.safetensors"
-    assert digests == {file.name: digest_of_file(file)}
+    assert digests == {name: digest_of_file(tmp_path / "step" / name) for name in digests}
+    assert digests.keys() == {"state.json", "tensors_rank_0.safetensors"}
 
 
 def test_read_puts_back_weights_and_moments(tmp_path: Path) -> None:

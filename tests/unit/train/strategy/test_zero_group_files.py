@@ -122,8 +122,8 @@ def test_each_rank_makes_the_digests_of_its_own_files_and_flushes_them(
 ) -> None:
     """The main rank alone would read for minutes what all have written, while the others wait for it in a step."""
     names = ["mp_rank_00_model_states.pt", *(f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))]
-    flushed = list[str]()
-    monkeypatch.setattr(content, "sync_path", lambda path: flushed.append(path.name))
+    flushed = list[Path]()
+    monkeypatch.setattr(content, "sync_path", flushed.append)
 
     class Engine:
         def zero_optimization_stage(self) -> int:
@@ -133,12 +133,17 @@ def test_each_rank_makes_the_digests_of_its_own_files_and_flushes_them(
             (Path(directory) / tag).mkdir(exist_ok=True)
             for name in names:
                 (Path(directory) / tag / name).write_text(name)
+            (Path(directory) / "zero_to_fp32.py").write_text("")
 
+    (tmp_path / "rng").mkdir()
     digests = dict[str, str]()
     for rank in (1, 0):
         strategy = Strategy(CpuDevice())
         strategy.rank = rank
         flushed.clear()
-        digests |= (own := EngineState(Engine(), 0, strategy).write(tmp_path, {}).result())
-        assert len(own) == 2 - rank and {Path(name).name for name in own} == set(flushed) - {"zero"}
-    assert digests == {f"zero/{name}": digest_of_file(tmp_path / "zero" / name) for name in names}
+        random = {f"rng/rank_{rank}.safetensors": b"random"}
+        digests |= (own := EngineState(Engine(), 0, strategy).write(tmp_path, random).result())
+        assert len(own) == 4 - 2 * rank
+        assert own.keys() - random.keys() == {str(path.relative_to(tmp_path)) for path in flushed if path.is_file()}
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert digests == {str(path.relative_to(tmp_path)): digest_of_file(path) for path in written}
