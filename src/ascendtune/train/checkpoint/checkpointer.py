@@ -20,6 +20,7 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,9 @@ class Checkpointer:
         self.wait()
         directory = self._run.checkpoints / f".step_{step}.writing"
         self._run.require_present()
-        with translated_disk_errors(directory, "writing a checkpoint"), removed_on_failure(directory):
+        # Another rank may fail after the main rank has the reports of all, and renames the directory.
+        removed = removed_on_failure(directory) if self._strategy.is_main else nullcontext()
+        with translated_disk_errors(directory, "writing a checkpoint"), removed:
             self._require_space()
             for each in (directory, directory / "rng"):
                 each.mkdir(exist_ok=True)
@@ -141,7 +144,8 @@ class Checkpointer:
             place = self._run.checkpoint(self._pending_step)
             if self._complete_step == self._pending_step:
                 raise
-            shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
+            if self._strategy.is_main:
+                shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
             raise disk_fault(error, place, "writing a checkpoint") or MachineError(
                 f"the checkpoint of step {self._pending_step} could not be written: {error}",
                 code="checkpoint-not-written",

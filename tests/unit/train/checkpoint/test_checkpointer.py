@@ -142,6 +142,41 @@ def test_failure_of_another_rank_is_raised_on_this_one(
     assert _of_all_ranks(_Report(["a"], {"x": "1"}), group) == {"x": "1", "y": "2"}
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_main_rank_removes_a_checkpoint_that_could_not_be_written(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others may have lost a rank after the main rank had its report: it renames the directory meanwhile."""
+    run, strategy = RunDir(tmp_path / "run"), Strategy(find_device())
+    run.create("", {}, {})
+    strategy.rank = rank
+    content = NamedTensors(*trained_model(), find_device())
+    monkeypatch.setattr(content, "_write", lambda directory, files, names: digest_of_file(directory / "missing"))
+    checkpointer = Checkpointer(run, strategy, content, keep=1)
+    checkpointer.save(3, {})
+    with pytest.raises(MachineError):
+        checkpointer.wait()
+    assert (run.checkpoints / ".step_3.writing").is_dir() == (rank == 1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_main_rank_removes_a_checkpoint_that_could_not_be_begun(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, strategy = RunDir(tmp_path / "run"), Strategy(find_device())
+    run.create("", {}, {})
+    strategy.rank = rank
+    content = NamedTensors(*trained_model(), find_device())
+
+    def fail(directory: Path, files: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(content, "write", fail)
+    with pytest.raises(MachineError):
+        Checkpointer(run, strategy, content, keep=1).save(3, {})
+    assert (run.checkpoints / ".step_3.writing").is_dir() == (rank == 1)
+
+
 def test_checkpoint_that_a_run_resumed_from_is_not_written_again(tmp_path: Path) -> None:
     """A stop before an evaluation saves the step, and so would the evaluation after the resume. To replace a directory
     takes two renames, and a kill between them would leave no checkpoint."""
