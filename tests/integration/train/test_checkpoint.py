@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -75,6 +76,25 @@ def test_the_best_checkpoint_stays_until_the_next_best_is_complete(
     checkpointer.save(3, {}, protected=3)
     checkpointer.wait()
     assert run.checkpoint_steps() == [3]
+
+
+def test_no_rank_reads_the_best_checkpoint_before_the_main_rank_has_completed_it(
+    train_on_ranks: Train, other_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main rank still flushes and renames it when the others have nothing left to write, or to train."""
+    finish, losses = Checkpointer._finish, iter([1.0, 2.0])
+
+    def finish_late(*arguments: Any) -> None:
+        time.sleep(3)
+        finish(*arguments)
+
+    monkeypatch.setattr(Checkpointer, "_finish", finish_late)
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    trained = train_on_ranks(
+        2, optim={"max_steps": 2}, batch={"per_device": 2}, parallel={"strategy": "fsdp"},
+        data={"eval": str(other_rows)}, eval={"every_steps": 1}, checkpoint={"best": True},
+    )  # fmt: skip
+    assert trained.run.read()["exported_step"] == 1
 
 
 def small_checkpointer(directory: Path, keep: int = 9) -> tuple[RunDir, torch.nn.Linear, Checkpointer]:

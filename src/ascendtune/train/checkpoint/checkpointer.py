@@ -156,10 +156,15 @@ class Checkpointer:
     def load(self, directory: Path) -> State:
         """Restore weights, optimizer and random state; return the state that was saved, with `step`.
 
+        Every rank must call this. A checkpoint that is still being written is completed first.
+
         Raises:
             MachineError: the checkpoint is damaged.
             InputError: it belongs to another model.
         """
+        self.wait()
+        # The main rank completes it after the others have written their parts.
+        self._strategy.barrier()
         with self._strategy.uneven_work("reads the checkpoint"):
             return self._load(directory)
 
