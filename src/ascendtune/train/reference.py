@@ -78,8 +78,9 @@ def add_reference(
     """
     dataset, strategy = batches.dataset, batches.strategy
     needed = [batches.plan.batch(step) for step in range(steps)]
-    stored = _read(path, len(dataset))
-    strategy.barrier()
+    stored = np.full(len(dataset), np.nan)
+    # Another host may not see yet what the main rank has written.
+    strategy.fill_on_main(lambda: _read(path, stored), [torch.from_numpy(stored)])
     missing = [each for each in needed if np.isnan(stored[_rows_of(each, dataset)]).any()]
     if not missing:
         return replace(batches, reference=stored)
@@ -153,18 +154,19 @@ def _rows_of(sequences: list[PackedSequence], dataset: TokenDataset) -> list[int
     return [group * size + within for sequence in sequences for group in sequence for within in range(size)]
 
 
-def _read(path: Path, rows: int) -> NDArray[np.float64]:
+def _read(path: Path, values: NDArray[np.float64]) -> None:
+    """Read the file, if there is one, into `values`, (rows,)."""
     if not path.exists():
-        return np.full(rows, np.nan)
+        return
     content = np.fromfile(path, "<f8")
-    if len(content) != rows:
+    if len(content) != len(values):
         raise MachineError(
-            f"the reference log-probabilities are damaged: {len(content):,} values for {rows:,} rows",
+            f"the reference log-probabilities are damaged: {len(content):,} values for {len(values):,} rows",
             code="reference-damaged",
             remedy="delete this file: they are computed again",
             where=path,
         )
-    return content.astype(np.float64, copy=False)
+    values[:] = content
 
 
 def _write(path: Path, values: NDArray[np.float64]) -> None:

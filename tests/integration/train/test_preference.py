@@ -255,6 +255,27 @@ def _train_until_rank_1_is_stopped(run: RunDir) -> None:
         attempt.train(run, run.read())
 
 
+def test_ranks_use_the_reference_file_that_the_main_rank_sees(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of NFS may still say that it does not exist; then only some ranks would compute the reference."""
+    exists = Path.exists
+
+    def exists_on_main_rank(path: Path) -> bool:
+        return exists(path) and (path.suffix != ".f64" or os.environ["RANK"] == "0")
+
+    asked = recipe(**asking("sigmoid", batch={"per_device": 2}, parallel={"strategy": "fsdp"}))
+    run = prepare_run(asked, {}).run
+    assert run is not None
+    on_ranks(2, partial(attempt.train, run, run.read()))
+    losses = [each["loss"] for each in run.read_metrics()]
+    run.update(state="running")
+    monkeypatch.setattr(Path, "exists", exists_on_main_rank)
+    monkeypatch.setattr("ascendtune.train.reference._write", lambda path, values: pytest.fail("computed again"))
+    on_ranks(2, partial(attempt.train, run, run.read()))
+    assert [(each["attempt"], each["loss"]) for each in run.read_metrics()] == [(2, loss) for loss in losses]
+
+
 def test_another_model_has_another_reference(
     recipe: Callable[..., Recipe], asking: Asking, interrupt: Any, tiny_model: Path, tmp_path: Path
 ) -> None:
