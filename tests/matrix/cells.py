@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ TUNERS: dict[str, dict[str, Any]] = {
 STEPS = 3
 ROWS = 12
 _PATIENCE_SECONDS = 240
+_PATIENCE_AFTER_A_FAILURE_SECONDS = 20
+"""For the other ranks, which may wait for the one that failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +153,13 @@ def attempt(values: dict[str, Any], ranks: int, *, ended_by: str = "", ended_aft
 
 
 def _join(processes: Sequence[BaseProcess], until: float) -> None:
-    for each in processes:
-        each.join(timeout=max(0.0, until - time.monotonic()))
+    """Wait for the end of all, at most until this time of the monotonic clock, or a while after the first failure."""
+    alive = list(processes)
+    while alive and (left := until - time.monotonic()) > 0:
+        wait([each.sentinel for each in alive], left)
+        if any(each.exitcode for each in alive):
+            until = min(until, time.monotonic() + _PATIENCE_AFTER_A_FAILURE_SECONDS)
+        alive = [each for each in alive if each.is_alive()]
 
 
 def prepared(values: dict[str, Any]) -> RunDir:
