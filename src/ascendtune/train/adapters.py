@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,13 @@ from ascendtune.hub.peft_adapter import read_adapter
 from ascendtune.recipe.method import MethodSection, OftSection
 from ascendtune.recipe.unsupported import NOT_SUMMABLE
 
+# Fields of adapter_config.json with which the same weights add the same to a model: they differ between copies, or the
+# recipe's values replace them.
+_WITHOUT_EFFECT = frozenset({
+    "auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "module_dropout",
+    "peft_version", "revision", "task_type",
+})  # fmt: skip
+
 
 @dataclass(frozen=True)
 class StoredAdapter:
@@ -26,7 +35,8 @@ class StoredAdapter:
 
     path: Path
     digest: str
-    """SHA-256 of its weights: a resumed run must find the same weights."""
+    """SHA-256 of its weights and of the fields of its config that decide what it computes: a resumed run must find the
+    same ones."""
 
     def to_json(self) -> dict[str, str]:
         return {"path": str(self.path), "digest": self.digest}
@@ -93,7 +103,7 @@ def require_recorded_adapters(record: dict[str, Any]) -> None:
         record: run.json.
     """
     for adapter in map(StoredAdapter.of, record.get("adapters", [])):
-        if digest_of_file(adapter.path / WEIGHTS) != adapter.digest:
+        if _digest(adapter.path) != adapter.digest:
             raise RecipeError(
                 f"the adapter on {socket.gethostname()} is not the one that the run was started with",
                 code="adapter-changed",
@@ -124,7 +134,19 @@ def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Sto
     if kind == "OFT":
         require_known_rotations(config, path / CONFIG)
         _require_same_constraint(section.oft, config, path / CONFIG)
-    return StoredAdapter(path.resolve(), digest_of_file(path / WEIGHTS))
+    return StoredAdapter(path.resolve(), _digest(path))
+
+
+def _digest(adapter: Path) -> str:
+    config = read_adapter_config(adapter / CONFIG)
+    decisive = {
+        # PEFT writes sets as lists in any order, and fields without a value or not at all.
+        name: sorted(value, key=str) if isinstance(value, list) else value
+        for name, value in config.items()
+        if name not in _WITHOUT_EFFECT and value is not None
+    }
+    text = json.dumps([digest_of_file(adapter / WEIGHTS), decisive], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _require_same_constraint(oft: OftSection, config: dict[str, Any], path: Path) -> None:

@@ -19,7 +19,7 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.model_config import read_model_config
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import StoredAdapter
+from ascendtune.train.adapters import StoredAdapter, require_recorded_adapters
 from ascendtune.train.checkpoint.checkpointer import require_intact
 from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint, read_weights
 from ascendtune.train.export import export_model, exported_parameters
@@ -86,6 +86,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
             where=checkpoint,
         )
     record, recipe = run.read(), Recipe.load(run.recipe)
+    require_recorded_adapters(record)
     directory = Path(record["model_directory"])
     if recipe.model.trust_remote_code and not trust_remote_code and _brings_code(directory):
         raise _code_not_trusted(directory)

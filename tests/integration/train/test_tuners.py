@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.integration.train.pairs import write_pairs
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.checkpoint_weights import checkpoint_weights
 from ascendtune.train.model import apply_tuner
 from ascendtune.train.tuner import frozen_adapters
 
@@ -305,6 +307,18 @@ def test_a_run_does_not_go_on_with_another_adapter(train: Train) -> None:
     weights.write_bytes(content)
     with pytest.raises(RecipeError, check=lambda error: error.code == "adapter-changed"):
         train(**changes, checkpoint={"every_steps": 1, "resume": str(second.run.checkpoint(1))})
+    with pytest.raises(RecipeError, check=lambda error: error.code == "adapter-changed"):
+        checkpoint_weights(second.run, second.run.checkpoint(1))
+
+
+def test_dropout_of_an_earlier_training_does_not_act_on_a_frozen_adapter(train: Train) -> None:
+    one, two = (train(name=name, method=lora(), optim=STEPS) for name in ("one", "two"))
+    method, losses = lora(start_from=[str(each.run.model) for each in (one, two)]), []
+    config = one.run.model / "adapter_config.json"
+    for dropout in (0.0, 0.9):
+        config.write_text(json.dumps({**json.loads(config.read_text()), "lora_dropout": dropout}))
+        losses.append(train(name=f"both-{dropout}", method=method, optim=STEPS).losses())
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

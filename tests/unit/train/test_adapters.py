@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy
 import pytest
@@ -51,6 +52,34 @@ def test_another_adapter_at_the_same_path_is_refused_when_it_is_read(adapter):
     with pytest.raises(RecipeError) as refused:
         require_recorded_adapters(record)
     assert refused.value.code == "adapter-changed" and refused.value.where == path
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"lora_alpha": 32}, {"use_rslora": True}, {"alpha_pattern": {"x": 4}}, {"target_modules": ["x", "y", "z"]}],
+    ids=json.dumps,
+)
+def test_adapter_whose_config_computes_something_else_is_refused(adapter, changed):
+    path = adapter("one", lora_alpha=16, target_modules=["x", "y"])
+    record = {"adapters": [each.to_json() for each in found(path)]}
+    rewrite_config(path, changed)
+    for look in (require_recorded_adapters, lambda record: require_same_adapters(record, found(path))):
+        with pytest.raises(RecipeError) as refused:
+            look(record)
+        assert refused.value.code == "adapter-changed"
+
+
+def test_copy_of_an_adapter_is_the_same_whatever_its_config_says_of_base_and_training(adapter):
+    path = adapter("one", base_model_name_or_path="base", target_modules=["x", "y"], lora_dropout=0.1)
+    record = {"adapters": [each.to_json() for each in found(path)]}
+    same = {"base_model_name_or_path": "copy", "lora_dropout": 0.5, "target_modules": ["y", "x"], "revision": None}
+    rewrite_config(path, same)
+    require_recorded_adapters(record)
+
+
+def rewrite_config(adapter, changes):
+    path = Path(adapter) / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def test_checkpoint_that_was_trained_beside_other_adapters_is_refused(adapter):

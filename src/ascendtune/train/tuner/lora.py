@@ -182,7 +182,8 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
         tuned = continue_adapter(model, section, last, config, lora_dropout=section.lora.dropout)
         for number, (path, other) in enumerate(zip(earlier, others, strict=True), start=1):
             with errors_as_recipe_errors(path, section):
-                tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True))
+                # PEFT would apply the dropout of its training, and the export is the sum without.
+                tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True, lora_dropout=0.0))
                 load_adapter_weights(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
     tuned.peft_config[TRAINED].task_type = task_type(section)
     return tuned
