@@ -157,9 +157,10 @@ def _join(processes: Sequence[BaseProcess], until: float) -> None:
     alive = list(processes)
     while alive and (left := until - time.monotonic()) > 0:
         wait([each.sentinel for each in alive], left)
-        if any(each.exitcode for each in alive):
-            until = min(until, time.monotonic() + _PATIENCE_AFTER_A_FAILURE_SECONDS)
+        # A sentinel is ready a moment before the exit code is known.
         alive = [each for each in alive if each.is_alive()]
+        if any(each.exitcode for each in processes):
+            until = min(until, time.monotonic() + _PATIENCE_AFTER_A_FAILURE_SECONDS)
 
 
 def prepared(values: dict[str, Any]) -> RunDir:
