@@ -113,7 +113,7 @@ def two_machines(
     net6 = f"fd93:{os.getpid() % 65536:x}:"
     cluster = Cluster({"nodea": f"{prefix}a", "nodeb": f"{prefix}b"}, path)
     bridge = f"{prefix}br"
-    try:
+    with removed_at_the_end(bridge, list(cluster.hosts.values())):
         _run(f"ip link add {bridge} type bridge")
         _run(f"ip addr add {net}.1/24 dev {bridge}")
         _run(f"ip addr add {net6}:1/64 dev {bridge} nodad")
@@ -144,15 +144,24 @@ def two_machines(
             command = f"{named} && {mount}exec {_SSHD} -D -e -f {path}/sshd_config {addresses}{option}"
             cluster.boots[host] = ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", command]
             cluster.boot(host)
-        yield cluster
-    finally:
-        for sshd in cluster.sshds.values():
-            sshd.terminate()
-            sshd.wait(10)
-        for namespace in cluster.hosts.values():
-            subprocess.run(["ip", "netns", "del", namespace], check=False)
-            subprocess.run(["ip", "link", "del", f"{namespace}o"], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "del", bridge], check=False)
+        try:
+            yield cluster
+        finally:
+            for sshd in cluster.sshds.values():
+                sshd.terminate()
+                sshd.wait(10)
+
+
+@contextmanager
+def removed_at_the_end(bridge: str, namespaces: list[str]) -> Iterator[None]:
+    """End what runs in the namespaces, then remove them and the bridge, also if this process is killed before."""
+    removals = [
+        f"ip netns pids {each} | xargs -r kill -9; ip netns del {each}; ip link del {each}o" for each in namespaces
+    ]
+    # In a session of its own: it outlives a signal to all processes of the tests. `read` ends when the pipe is closed.
+    guard = ["sh", "-c", f"read -r _; {'; '.join(removals)}; ip link del {bridge}"]
+    with subprocess.Popen(guard, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
+        yield
 
 
 def until(condition: Callable[[], bool], seconds: float = 40) -> None:
