@@ -4,9 +4,10 @@ A recipe is drawn in two parts (`draw.py`): what decides the numbers (model, dat
 change them (strategy, ranks, how a step is cut into micro-batches, recomputing, kernels, attention, a resumed start).
 Both parts together are trained, and the first part alone on one device. Each drawn recipe is refused before anything
 starts, or gives the same losses, gradient norms, evaluations and weights: within the matrix's tolerance, or within what
-cutting the plain form into other micro-batches does to them, which is rounding. Where a run is cut off after a
-checkpoint, killed or stopped, and started again, the steps behind it and the weights are the same bit by bit; with
-another strategy, batch or number of ranks they are the same as nearly as those of two strategies.
+cutting the plain form into other micro-batches does to them, which is rounding. One in bf16 must be the same in fp32,
+and in bf16 not much further from that than its plain form. Where a run is cut off after a checkpoint, killed or
+stopped, and started again, the steps behind it and the weights are the same bit by bit; with another strategy, batch or
+number of ranks they are the same as nearly as those of two strategies.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _SMALL_HINGE = 1e-2
 """Of a smaller loss the distance counts as of this one: a hinge is a small difference of larger numbers."""
 _OF_MUON = 2e-4
 """Of muon, which orthogonalises in bf16: eager attention alone moves a gradient norm by 6e-5 in two steps of it."""
-_OF_BF16 = 5e-2
-"""Of numbers that are computed or summed in bf16, which has three digits."""
+_OF_BF16 = 2.0**-6
+"""Of numbers that are computed or summed in bf16, twice the distance of neighbours."""
 _OF_WEIGHTS = 1e-3
 """Of a whole tensor: AdamW moves a weight whose gradient is rounding by as much as any other."""
 
@@ -88,6 +89,8 @@ def _is_refusal(outcome: Outcome) -> bool:
 
 def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     """Where the two differ by more than the plain form does from itself in single rows; empty where they do not."""
+    if drawn.plain["precision"] == "bf16":
+        return _beyond_bf16(drawn, changed, plain)
     least, smallest = _least(drawn), _smallest(drawn)
     numbers, weights = _apart(_numbers_of(changed), _numbers_of(plain), smallest), _weight_difference(changed, plain)
     if numbers <= max(TOLERANCE, least) and weights <= max(_OF_WEIGHTS, least):
@@ -98,22 +101,38 @@ def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     if other.curve is None:
         return f"the plain form in single rows failed: {other.refused or other.failed[-1500:]}"
     of_numbers, of_weights = _apart(_numbers_of(other), _numbers_of(plain), smallest), _weight_difference(other, plain)
-    numbers_are_far = numbers > max(_OF_NOISE * of_numbers, TOLERANCE, least)
-    weights_are_far = weights > max(_OF_NOISE * of_weights, _OF_WEIGHTS, least)
-    if (numbers_are_far or weights_are_far) and of_weights == 0 and drawn.plain["precision"] == "bf16":
-        # A step of one row cannot be cut, so it tells nothing of what bf16's rounding makes of small gradients.
-        exact = _in_fp32(drawn)
-        return _beyond_rounding(exact, attempt(exact.changed, drawn.ranks), attempt(exact.plain, 1))
-    if numbers_are_far:
+    if numbers > max(_OF_NOISE * of_numbers, TOLERANCE, least):
         return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | in single rows {_short(other)}"
-    if weights_are_far:
+    if weights > max(_OF_NOISE * of_weights, _OF_WEIGHTS, least):
         return f"weights differ by {weights:.2g}, of the plain form in single rows by {of_weights:.2g}"
     return ""
 
 
-def _in_fp32(drawn: Drawn) -> Drawn:
+def _beyond_bf16(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
+    """What bf16 does not explain: a difference that is there in fp32, too, or more distance from fp32 than the plain
+    form's own.
+
+    How far bf16 moves a number depends on the model: it may double a gradient norm. So the limit is measured.
+    """
+    exact = _in_fp32(drawn, "fp32")
+    truth, exact_changed = attempt(exact.plain, 1), attempt(exact.changed, drawn.ranks)
+    if failed := truth.failed or truth.refused or exact_changed.failed or exact_changed.refused:
+        return f"failed in fp32: {failed[-1500:]}"
+    if difference := _beyond_rounding(exact, exact_changed, truth):
+        return f"in fp32 {difference}"
+    exact_numbers, smallest = _numbers_of(truth), _smallest(drawn)
+    ours, its = (_apart(_numbers_of(each), exact_numbers, smallest) for each in (changed, plain))
+    if ours > max(_OF_NOISE * its, _OF_BF16):
+        return f"is {ours:.2g} away from fp32, the plain form {its:.2g}: {_short(changed)} | {_short(plain)}"
+    ours, its = (_weight_difference(each, truth) for each in (changed, plain))
+    if ours > max(_OF_NOISE * its, _OF_BF16):
+        return f"weights are {ours:.2g} away from those in fp32, of the plain form {its:.2g}"
+    return ""
+
+
+def _in_fp32(drawn: Drawn, name: str) -> Drawn:
     plain, changed = (
-        {**values, "precision": "fp32", "name": f"{values['name']}-fp32"} for values in (drawn.plain, drawn.changed)
+        {**values, "precision": "fp32", "name": f"{values['name']}-{name}"} for values in (drawn.plain, drawn.changed)
     )
     return replace(drawn, plain=plain, changed=changed)
 
@@ -208,6 +227,9 @@ def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
     apart = _apart(_numbers_of(again), expected, _smallest(drawn))
     if drawn.is_random or apart <= max(_OF_NOISE * TOLERANCE, _least(drawn)):
         return ""
+    if drawn.plain["precision"] == "bf16":
+        exact = _in_fp32(drawn, "restarted")
+        return _restarted(exact, attempt(exact.changed, drawn.ranks), restart)
     return f"on {restart.ranks} ranks goes on by {apart:.2g} otherwise: {_short(again)} | whole {expected}"
 
 
