@@ -245,7 +245,7 @@ def _host(host: HostInfo) -> str:
     shown = [
         host.hostname,
         host.cpu_name,
-        (say("1 core") if cores == 1 else say("{count} cores", count=cores)) + f"{usable} ({host.architecture})",
+        say("{count} {count:core|cores}", count=cores) + f"{usable} ({host.architecture})",
         None if host.load_average is None else say("load {load:.1f}", load=host.load_average),
         memory,
         say("{count} NUMA nodes", count=len(host.numa_nodes)) if len(host.numa_nodes) > 1 else None,

@@ -138,7 +138,7 @@ def _show(sentence: str, examination: Examination, *, everything: bool, chosen: 
     shown = [each for each in examination.findings if each not in fine]
     print_findings(sentence, shown)
     if fine:
-        print(say("{count} checks ok (--verbose lists them)", count=len(fine)))
+        print(say("{count} {count:check|checks} ok (--verbose lists them)", count=len(fine)))
     if chosen and examination.not_applicable:
         print(say("not applicable on this machine: {names}", names=", ".join(examination.not_applicable)))
 

@@ -172,6 +172,6 @@ def _print_findings(look: Callable[[], list[Finding]], lang: str | None, *, as_j
         wrong = sum(each.status in ("failure", "warning") for each in findings)
         headline = say("no problem found")
         if wrong:
-            headline = say("1 problem found" if wrong == 1 else "{count} problems found", count=wrong)
+            headline = say("{count} {count:problem|problems} found", count=wrong)
         print_findings(headline, findings, as_json=as_json)
     return exit_code(findings)

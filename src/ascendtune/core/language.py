@@ -4,16 +4,18 @@ A room with output in both languages has a file `phrases.zh.toml` beside its mod
 `language.py` where several modules use it:
 
     say = Phrases(__package__)
-    say("{count} devices are free", count=4)
+    say("{count} {count:device is|devices are} free", count=4)
 
     # phrases.zh.toml
-    "{count} devices are free" = "{count} 个设备空闲"
+    "{count} {count:device is|devices are} free" = "{count} 个设备空闲"
 
 The English template is the key, as in gettext; a template without a translation is printed in English.
+`{count:one|several}` is the word for that number.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -77,6 +79,17 @@ def in_each_language(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
     return found
 
 
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        one, bar, several = format_spec.partition("|")
+        if not bar:
+            return str(super().format_field(value, format_spec))
+        return one if value in (1, "1") else several
+
+
+_FORMATTER = _Formatter()
+
+
 class Phrases:
     """The sentences of one room.
 
@@ -90,7 +103,7 @@ class Phrases:
     def __call__(self, english: str, /, **values: object) -> str:
         """`english` in the current language, with `values` in place of {names}."""
         template = self.chinese.get(english, english) if _chosen == "zh" else english
-        return template.format_map(values) if values else template
+        return _FORMATTER.vformat(template, (), values) if values else template
 
     @cached_property
     def chinese(self) -> dict[str, Any]:

@@ -93,11 +93,8 @@ def _holder(process: DeviceProcess) -> str:
 
 def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:
     reasons = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
-    one = count == 1
     request = say(
-        "1 free device requested, {free} of {total} free"
-        if one
-        else "{count} free devices requested, {free} of {total} free",
+        "{count} free {count:device|devices} requested, {free} of {total} free",
         count=count,
         free=free,
         total=len(looked_at),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ascendtune.core import language
@@ -69,3 +70,22 @@ def test_ascii_text_behind_a_chinese_label_keeps_to_the_columns() -> None:
     lines = wrap_words("one two three four", 14, "原文     ", "         ")
 
     assert lines == ["原文     one", "         two", "         three", "         four"]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "1 check of   a is ok"),
+        (0, "0 checks of   a are ok"),
+        (1200, "1,200 checks of   a are ok"),
+        (np.int64(1), "1 check of   a is ok"),
+    ],
+)
+def test_word_after_a_number_is_of_that_number(count: int, said: str) -> None:
+    say = language.Phrases("ascendtune.check.doctor")
+    assert say("{count:,} {count:check|checks} of {name:>3} {count:is|are} ok", count=count, name="a") == said
+
+
+def test_number_that_is_already_text_has_its_word() -> None:
+    say = language.Phrases("ascendtune.check.doctor")
+    assert [say("{n} {n:time|times}", n=n) for n in ("1", "1.5")] == ["1 time", "1.5 times"]

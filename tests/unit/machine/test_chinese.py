@@ -20,7 +20,7 @@ from ascendtune.machine.npu import trouble
 from ascendtune.machine.npu.topology import LINKS
 
 _ROOM = Path(machine_language.__file__).parent
-_NAMES = re.compile(r"\{(\w+)")
+_NAMES = re.compile(r"\{(\w+)(?![^}]*\|)")
 
 
 def _said() -> Iterator[str]:

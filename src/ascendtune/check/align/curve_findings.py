@@ -56,7 +56,7 @@ def later(
     mean, largest = float(np.nanmean(relative)), float(np.nanmax(relative))
     at = int(pair.steps[int(np.nanargmax(relative))])
     measured = say(
-        "{count:,} losses differ by {mean} on average, at most {largest} at step {step}",
+        "{count:,} {count:loss differs|losses differ} by {mean} on average, at most {largest} at step {step}",
         count=len(pair.steps) - len(pair.without_numbers),
         mean=percent(mean),
         largest=percent(largest),

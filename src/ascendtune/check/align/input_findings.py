@@ -23,7 +23,7 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     if common:
         different = [each for each in common if each[1] != each[2]]
         if not different:
-            return ok("data", say("the batches of {count:,} steps are the same", count=len(common)))
+            return ok("data", say("the batches of {count:,} {count:step|steps} are the same", count=len(common)))
         return failure(
             "data",
             say("the batches of step {step} differ in rows, tokens or order", step=different[0][0]),
@@ -56,7 +56,9 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             return unknown("start", say("the weights of the sides have no name in common"))
         alone = (*_only_in(reference.name, *hashes), *_only_in(candidate.name, *reversed(hashes)))
         if not other:
-            measured = say("both started from the same weights: {count:,} parameters", count=len(common))
+            measured = say(
+                "both started from the same weights: {count:,} {count:parameter|parameters}", count=len(common)
+            )
             return ok("start", measured, evidence=alone)
         counts = {"count": len(other), "total": len(common), "first": other[0]}
         shown = (
@@ -66,8 +68,8 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
         evidence = (*shown, *alone)
         if _are_held_in_other_types(reference, candidate):
             measured = say(
-                "{count:,} of {total:,} parameters differ before the first step ({first}), as if rounded to the "
-                "types of the sides ({one}, {other})",
+                "{count:,} of {total:,} {total:parameter|parameters} {count:differs|differ} before the first step "
+                "({first}), as if rounded to the types of the sides ({one}, {other})",
                 one=reference.precision,
                 other=candidate.precision,
                 **counts,
@@ -79,7 +81,11 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             return warning("start", measured, remedy=remedy, evidence=evidence)
         return failure(
             "start",
-            say("{count:,} of {total:,} parameters differ before the first step: {first}", **counts),
+            say(
+                "{count:,} of {total:,} {total:parameter|parameters} {count:differs|differ} before the first step: "
+                "{first}",
+                **counts,
+            ),
             remedy=say(
                 "compare the models' files (sha256), the seed of new weights such as adapters, and what changes "
                 "weights at load"

@@ -122,9 +122,10 @@ def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> Loss
     is_known = all(side.precision for side in (reference, candidate))
     basis = Sentence(
         "expected",
-        "{dtype}, {layers} layers, {tokens:.0f} labelled tokens a step"
+        "{dtype}, {layers} {layers:layer|layers}, {tokens:.0f} labelled tokens a step"
         if is_known
-        else "{dtype}, assumed where a log does not say it, {layers} layers, {tokens:.0f} labelled tokens a step",
+        else "{dtype}, assumed where a log does not say it, {layers} {layers:layer|layers}, {tokens:.0f} labelled "
+        "tokens a step",
         {"dtype": coarsest, "layers": layers, "tokens": tokens},
     )
     if groups is not None:
@@ -224,7 +225,9 @@ def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord],
     order = np.argsort(steps, kind="stable")
     measured = steps[order], np.maximum.accumulate(differences[order])
     basis = Sentence(
-        "measured", "one repeated run" if len(repeats) == 1 else "{count} repeated runs", {"count": len(repeats)}
+        "measured",
+        "{count} repeated {count:run|runs}",
+        {"count": len(repeats)},
     )
     return replace(expected, basis=basis, measured=measured)
 

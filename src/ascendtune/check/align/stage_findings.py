@@ -142,7 +142,7 @@ def ranks(reference: TrainingRecord, candidate: TrainingRecord, exceeding: int |
         measured = say("{names} recorded no number of ranks", names=names_of_sides(lacking))
         return unknown("ranks", measured, remedy=to_record(lacking))
     if sizes[0] == sizes[1]:
-        return ok("ranks", say("both with 1 rank" if sizes[0] == 1 else "both with {count} ranks", count=sizes[0]))
+        return ok("ranks", say("both with {count} {count:rank|ranks}", count=sizes[0]))
     both: dict[str, object] = {"one": sizes[0], "other": sizes[1]}
     if exceeding is None:
         return ok("ranks", say("{one} and {other} ranks, and the losses agree", **both))

@@ -274,7 +274,8 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 def _finding(comparison: TaskComparison) -> Finding:
     how = say(
-        "paired by {count:,} items" if comparison.paired else "from totals alone, not paired", count=comparison.paired
+        "paired by {count:,} {count:item|items}" if comparison.paired else "from totals alone, not paired",
+        count=comparison.paired,
     )
     if comparison.unpaired:
         how = say("{how}; {count:,} without a counterpart", how=how, count=comparison.unpaired)

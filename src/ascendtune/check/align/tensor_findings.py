@@ -79,7 +79,7 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
     if stage == "data" and dumps.other_rows is not None and finding.status != "failure":
         step, batch = dumps.other_rows
         counts = {"common": batch.common, "rows": batch.rows}
-        rows = say("{common:,} of {rows:,} rows of the batch are in both", **counts)
+        rows = say("{common:,} of {rows:,} {rows:row|rows} of the batch {common:is|are} in both", **counts)
         # A warning, because packed rows may contain the same sequences in another composition.
         return warning(stage, say("step {step}: {what}", step=step, what=rows), remedy=say(_DATA))
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
@@ -173,7 +173,7 @@ def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Fi
     notes = list(_sides(row))
     if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
-        notes.insert(0, say("{common:,} of {rows:,} rows of the batch are in both", **counts))
+        notes.insert(0, say("{common:,} of {rows:,} {rows:row|rows} of the batch {common:is|are} in both", **counts))
     if place.weight_difference and not place.has_other_rows:
         notes.insert(
             0,

@@ -49,7 +49,7 @@ def same_updates(check: AdamCheck | None) -> tuple[str, ...]:
     if check is None:
         return ()
     sentence = say(
-        "the updates of both optimizers are those of Adam ({settings}), in {count} steps",
+        "the updates of both optimizers are those of Adam ({settings}), in {count} {count:step|steps}",
         settings=_settings(check.settings),
         count=check.steps,
     )
@@ -67,9 +67,14 @@ def _difference(other: OtherUpdate) -> str:
     fields = {"count": len(other.parameters), "first": first, "one": other.expected, "other": other.found}
     match other.setting:
         case "learning_rate":
-            return say("updates are {other:.6g} times the reference's ({count:,} parameters: {first})", **fields)
+            return say(
+                "updates are {other:.6g} times the reference's ({count:,} {count:parameter|parameters}: {first})",
+                **fields,
+            )
         case "weight_decay":
-            return say("weight decay {one:.3g} and {other:.3g} ({count:,} parameters: {first})", **fields)
+            return say(
+                "weight decay {one:.3g} and {other:.3g} ({count:,} {count:parameter|parameters}: {first})", **fields
+            )
         case "decay_in_gradient":
             return say("weight decay of {other:g} is added to the gradient (Adam), not to the weight (AdamW)", **fields)
         case "corrects_bias":

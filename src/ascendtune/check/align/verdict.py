@@ -57,15 +57,15 @@ def _verdict(comparison: TrainingComparison, reference: TrainingRecord, candidat
         )
     if not len(comparison.pair.steps):
         return say(
-            "{reference} and {candidate} are aligned: {count:,} dumped tensors agree within rounding; "
-            "no losses were compared",
+            "{reference} and {candidate} are aligned: {count:,} dumped {count:tensor agrees|tensors agree} "
+            "within rounding; no losses were compared",
             count=dumps.compared,
             **sides,
         )
     if not np.nanmax(comparison.pair.difference, initial=0.0):
         count = len(comparison.pair.steps) - len(comparison.pair.without_numbers)
         return say(
-            "{reference} and {candidate} are aligned: {count:,} losses are equal to the last digit",
+            "{reference} and {candidate} are aligned: {count:,} {count:loss is|losses are} equal to the last digit",
             count=count,
             **sides,
         )

@@ -168,9 +168,7 @@ def _why_slow(
     """The parts of the step that take more time than in the baseline, and the first advice."""
     if on_host and row.result.cell.devices > cores:
         ranks = row.result.cell.devices
-        if cores == 1:
-            return say("{ranks} ranks share one core of the CPU", ranks=ranks)
-        return say("{ranks} ranks share {cores} cores of the CPU", ranks=ranks, cores=cores)
+        return say("{ranks} ranks share {cores} {cores:core|cores} of the CPU", ranks=ranks, cores=cores)
     members = [each.result for each in rows if each.comparison == row.comparison]
     base = _base(row.result, members)
     now = profile_of(row.result)
@@ -240,7 +238,7 @@ def _first(advice: Sequence[Advice]) -> str:
 
 
 def _devices(count: int) -> str:
-    return say("one device") if count == 1 else say("{count} devices", count=count)
+    return say("{count} {count:device|devices}", count=count)
 
 
 def _percents(ratios: tuple[float, float]) -> dict[str, str]:

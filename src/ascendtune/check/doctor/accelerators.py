@@ -144,7 +144,8 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
         )
     if not missing and not closed:
         yield ok(
-            DEVICE_NODES, say("{count} cards and {names} can be opened", count=len(cards), names=", ".join(_SHARED))
+            DEVICE_NODES,
+            say("{count} {count:card|cards} and {names} can be opened", count=len(cards), names=", ".join(_SHARED)),
         )
 
 
@@ -182,7 +183,7 @@ def _look_at_visible_devices(outside: Outside) -> Iterator[Finding]:
             name = _NPU if npus and _NPU in env else _CUDA
             yield ok(VISIBLE_DEVICES, f"{name}={env[name]}")
     elif (npus or gpus) and not found:
-        yield ok(VISIBLE_DEVICES, say("all {value} devices are visible", value=npus or gpus))
+        yield ok(VISIBLE_DEVICES, say("every device is visible ({value})", value=npus or gpus))
 
 
 def _npu(value: str, count: int) -> Iterator[Finding]:

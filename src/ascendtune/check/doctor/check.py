@@ -121,7 +121,7 @@ def verdict(examination: Examination, outside: Outside) -> str:
             return say("this machine cannot train: {what}", what=what)
         return begin + say(", but {what}", what=what)
     if warnings:
-        return begin + (say(", with 1 warning") if warnings == 1 else say(", with {count} warnings", count=warnings))
+        return begin + say(", with {count} {count:warning|warnings}", count=warnings)
     return begin
 
 
@@ -139,7 +139,7 @@ def trains_on(outside: Outside) -> str | None:
         names = {device.name for device in devices if device.name}
         return f"{len(devices)} GPU" + (f" ({', '.join(sorted(names))})" if names else "")
     count = len(os.sched_getaffinity(0))
-    cores = say("1 core") if count == 1 else say("{count:,} cores", count=count)
+    cores = say("{count:,} {count:core|cores}", count=count)
     return say("the CPU ({cores}); larger models need an NPU or a GPU", cores=cores)
 
 

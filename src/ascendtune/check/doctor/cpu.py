@@ -32,7 +32,9 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
     slow = sum(count for name, count in governors.items() if name in ("powersave", "conservative"))
     # intel_pstate and amd-pstate call their ordinary governor powersave.
     scales_itself = "pstate" in outside.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
-    told = ", ".join(say("{name} on {count} cores", name=name, count=each) for name, each in sorted(governors.items()))
+    told = ", ".join(
+        say("{name} on {count} {count:core|cores}", name=name, count=each) for name, each in sorted(governors.items())
+    )
     if slow and not scales_itself:
         yield warning(
             CPU_GOVERNOR,

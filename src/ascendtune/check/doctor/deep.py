@@ -233,7 +233,7 @@ def _judge_sums(joined: VisibleDevices, ranks: Sequence[Finished], *, is_all: bo
         return failure(
             ALL_REDUCE,
             say(
-                "{backend} computes wrong sums: rank {wrong} on {wrong2} has {count} wrong elements",
+                "{backend} computes wrong sums: rank {wrong} on {wrong2} has {count} wrong {count:element|elements}",
                 backend=backend,
                 wrong=wrong[0],
                 wrong2=joined.label(wrong[0]),

@@ -112,10 +112,13 @@ def _look_at_health(outside: Outside) -> Iterator[Finding]:
     chips = len(outside.npu_nodes)
     # Without device files, as in a recorded answer, the number of devices in a table that was cut off is unknown.
     if len(devices) < chips or (not chips and any(each.code == "npu_smi_cut_off" for each in outside.npu_smi[1])):
-        why = say("the {count} chips that npu-smi lists report OK; it does not list all", count=len(devices))
+        why = say(
+            "npu-smi reports OK for {count} {count:chip|chips}, and does not list all",
+            count=len(devices),
+        )
         yield unknown(HEALTH, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
     else:
-        yield ok(HEALTH, say("all {count} chips report OK", count=len(devices)))
+        yield ok(HEALTH, say("{count} {count:chip reports|chips report} OK", count=len(devices)))
 
 
 def _of_health(device: Accelerator, outside: Outside) -> Finding:
@@ -209,7 +212,7 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         labels = ", ".join(device.label for device in untold)
         yield unknown(DEVICE_MEMORY, say("the processes or the used memory of {labels} are unknown", labels=labels))
     if not in_use and not silent and not untold:
-        yield ok(DEVICE_MEMORY, say("no process holds memory on {count} chips", count=len(devices)))
+        yield ok(DEVICE_MEMORY, say("no process holds memory on {count} {count:chip|chips}", count=len(devices)))
 
 
 def _without_npu_smi(outside: Outside) -> Finding:
@@ -220,9 +223,7 @@ def _without_npu_smi(outside: Outside) -> Finding:
         return unknown(DEVICE_MEMORY, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
     return warning(
         DEVICE_MEMORY,
-        say("npu-smi lists no cards, but 1 process has a card open")
-        if len(holders) == 1
-        else say("npu-smi lists no cards, but {count} processes have a card open", count=len(holders)),
+        say("npu-smi lists no cards, but {count} {count:process has|processes have} a card open", count=len(holders)),
         expected=say("no process before training starts"),
         remedy=say("if they are left over from your jobs: kill {names}", names=" ".join(map(str, list(holders)[:8]))),
         evidence=tuple(_opened(holders)),

@@ -9,14 +9,13 @@ from ascendtune.core.language import Phrases
 say = Phrases(__package__)
 
 _COUNTED = {
-    "NPU": ("1 NPU", "{count} NPUs"),
-    "GPU": ("1 GPU", "{count} GPUs"),
-    "NVIDIA device": ("1 NVIDIA device", "{count} NVIDIA devices"),
-    "chip": ("1 chip", "{count} chips"),
+    "NPU": "{count} {count:NPU|NPUs}",
+    "GPU": "{count} {count:GPU|GPUs}",
+    "NVIDIA device": "{count} NVIDIA {count:device|devices}",
+    "chip": "{count} {count:chip|chips}",
 }
 
 
 def counted(number: int, noun: Literal["NPU", "GPU", "NVIDIA device", "chip"]) -> str:
     """`counted(8, "chip")` -> "8 chips", as a part of another sentence."""
-    one, several = _COUNTED[noun]
-    return say(one) if number == 1 else say(several, count=number)
+    return say(_COUNTED[noun], count=number)

@@ -88,7 +88,7 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
             else say("train with fewer devices at a time, or a smaller model"),
         )
     else:
-        yield ok(MEMORY_LIMIT, say("{told}, {count} cores", told=told, count=len(os.sched_getaffinity(0))))
+        yield ok(MEMORY_LIMIT, say("{told}, {count} {count:core|cores}", told=told, count=len(os.sched_getaffinity(0))))
 
 
 MEMORY_LIMIT_CHECK = Check(

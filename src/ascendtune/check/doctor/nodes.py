@@ -24,7 +24,7 @@ def _look_at_nodes_answer(outside: Outside) -> Iterator[Finding]:
 
 
 def _answered(count: int) -> str:
-    return say("1 node answered") if count == 1 else say("{count} nodes answered", count=count)
+    return say("{count} {count:node|nodes} answered", count=count)
 
 
 NODES_ANSWER_CHECK = Check(
@@ -139,9 +139,7 @@ def _shown(clock: Clock) -> str:
 def _all_well(clocks: Mapping[str, Clock]) -> str:
     most = max(abs(clock.ahead_seconds) + clock.within_seconds for clock in clocks.values())
     milliseconds = max(most * 1e3, 0.1)
-    if len(clocks) == 1:
-        return say("the clock of 1 node is within {value:.1f} ms of this machine's", value=milliseconds)
-    template = "the clocks of {count} nodes are within {value:.1f} ms of this machine's"
+    template = "the {count:clock|clocks} of {count} {count:node is|nodes are} within {value:.1f} ms of this machine's"
     return say(template, count=len(clocks), value=milliseconds)
 
 

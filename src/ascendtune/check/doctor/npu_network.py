@@ -135,9 +135,17 @@ def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
     if not found:
         yield ok(
             NPU_NETWORK,
-            say("{count} ports: link up, address set, TLS the same{ports}", count=len(ports), ports=_spread(ports))
+            say(
+                "{count} {count:port|ports}: link up, address set, TLS the same{ports}",
+                count=len(ports),
+                ports=_spread(ports),
+            )
             if all(port.tls is not None for port in ports)
-            else say("{count} ports: link up, address set, TLS unknown{ports}", count=len(ports), ports=_spread(ports)),
+            else say(
+                "{count} {count:port|ports}: link up, address set, TLS unknown{ports}",
+                count=len(ports),
+                ports=_spread(ports),
+            ),
         )
 
 

@@ -79,7 +79,7 @@ def _environment(outside: Outside) -> Iterator[Finding]:
         yield warning(
             PERMISSIONS,
             say(
-                "{count} packages in {path} may not be changed by this user, such as {name} ({owner})",
+                "{count} {count:package|packages} in {path} may not be changed by this user, such as {name} ({owner})",
                 count=len(foreign),
                 path=site,
                 name=foreign[0],

@@ -116,8 +116,8 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
         yield warning(
             RECIPE,
             say(
-                "the run directory's disk has {free} free; {count} checkpoints and the final weights take about "
-                "{wanted}",
+                "the run directory's disk has {free} free; {count} {count:checkpoint|checkpoints} and the final "
+                "weights take about {wanted}",
                 free=format_bytes(free),
                 count=needs.checkpoints,
                 wanted=format_bytes(needed_bytes),

@@ -40,8 +40,8 @@ def as_text(
         lines += ["", say("on {nodes}", nodes=everywhere), *blocks(comparison.shared, limit=limit, paint=paint)]
     if len(nodes.answers) > 1:
         facts, checks = comparison.equal_facts, comparison.equal_checks
-        equal = [say("1 fact") if facts == 1 else say("{count} facts", count=facts)] if facts else []
-        equal += [say("1 check") if checks == 1 else say("{count} checks", count=checks)] if checks else []
+        equal = [say("{count} {count:fact|facts}", count=facts)] if facts else []
+        equal += [say("{count} {count:check|checks}", count=checks)] if checks else []
         counts = say(" and ").join(equal) or say("nothing")
         lines += ["", say("the same on {nodes}: {equal}", nodes=everywhere, equal=counts)]
     return "\n".join(lines)
@@ -97,7 +97,7 @@ def summary(nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Findi
     everywhere = say("the other {count}", count=count) if nodes.silent and count > 1 else all_nodes(nodes.answers)
     if differences:
         more = len(differences) - 1
-        others = say(" (1 more difference)") if more == 1 else say(" ({count} more differences)", count=more)
+        others = say(" ({count} more {count:difference|differences})", count=more)
         parts.append(differences[0].in_words() + (others if more else ""))
     parts += [each.measured for each in ours if each.code == CLOCK_SKEW and each.status == "warning"]
     failures = [each for each in comparison.shared if each.status == "failure"]

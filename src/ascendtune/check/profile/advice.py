@@ -93,7 +93,7 @@ def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
         gain = sum(split.sync.get(place, 0.0) for place in calls) / split.steps
         yield Advice(
             "host-sync",
-            say("the host waits for the device {count} times in each step, most often at {place}",
+            say("the host waits for the device {count} {count:time|times} in each step, most often at {place}",
                 count=f"{each_step:.3g}", place=most),
             say("keep the value on the device (no .item(), .tolist() or `if tensor`), and read it once per recorded "
                 "step"),
@@ -206,7 +206,7 @@ def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
     if each_step >= 1:
         ((most, _),) = calls.most_common(1)
         facts.append(
-            say("the allocator calls the driver {count} times in each step, most often {name}",
+            say("the allocator calls the driver {count} {count:time|times} in each step, most often {name}",
                 count=f"{each_step:.3g}", name=most)
         )  # fmt: skip
     gain = sum(seconds for place, seconds in split.sync.items() if _is_driver_memory_call(place)) / split.steps
@@ -239,7 +239,7 @@ def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
         if name == "all-reduce" and each_step >= _MANY_COLLECTIVES and exposed >= _LEAST_EXPOSED * step:
             yield Advice(
                 "small-buckets",
-                say("each step has {count} calls of {name}, with {time} exposed",
+                say("each step has {count} {count:call|calls} of {name}, with {time} exposed",
                     count=f"{each_step:.0f}", name=name, time=milliseconds(exposed)),
                 say("make buckets larger (DDP's bucket_cap_mb is 25 by default): each call costs a latency"),
                 gain,
@@ -259,7 +259,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
             continue
         yield Advice(
             "unfused-norm",
-            say("{name} runs as {count} operators and takes {time} of each step",
+            say("{name} runs as {count} {count:operator|operators} and takes {time} of each step",
                 name=name, count=f"{operators:.0f}", time=milliseconds(seconds)),
             _to_fuse_norms(facts),
             seconds * (1 - _FUSED_PASSES / operators),

@@ -76,7 +76,12 @@ def _threads(rank: RankProfile) -> Iterator[Advice]:
         return
     yield Advice(
         "too-many-threads",
-        say("{ranks} ranks of {threads} threads share {cores} cores", ranks=ranks, threads=threads, cores=cores),
+        say(
+            "{ranks} {ranks:rank|ranks} of {threads} {threads:thread|threads} share {cores} {cores:core|cores}",
+            ranks=ranks,
+            threads=threads,
+            cores=cores,
+        ),
         say("set OMP_NUM_THREADS={threads}", threads=max(1, cores // ranks)),
         rank.step_seconds * (1 - cores / (threads * ranks)),
         is_defect=True,
@@ -94,7 +99,7 @@ def _paging(rank: RankProfile) -> Iterator[Advice]:
         return
     yield Advice(
         "paging",
-        say("each step waits for {count} pages of memory that are on disk: about {time}",
+        say("each step waits for {count} {count:page|pages} of memory on disk: about {time}",
             count=f"{each_step:,.0f}", time=milliseconds(seconds)),
         say("free memory of the host, so that neither swap nor mapped files are read again"),
         seconds,
@@ -109,7 +114,7 @@ def _unused_parameters(split: Split) -> Iterator[Advice]:
     calls, seconds = sum(each.calls for each in searches), sum(each.seconds for each in searches)
     yield Advice(
         "unused-parameters",
-        say("DDP looks for unused parameters {count} times in each step, and asks all ranks about them",
+        say("DDP looks for unused parameters {count} {count:time|times} in each step, and asks all ranks about them",
             count=f"{calls / split.steps:.3g}"),
         say("set find_unused_parameters=False where every parameter has a gradient in each step"),
         seconds / split.steps,

@@ -146,7 +146,7 @@ def _split_lines(rank: RankProfile, world_size: int, columns: int) -> list[str]:
         numbers = "" if first is None else say(" ({first} to {last})", first=first, last=first + split.steps - 1)
         head.append(
             say(
-                "{count} steps{numbers}, {least} to {most}", count=split.steps, numbers=numbers,
+                "{count} {count:step|steps}{numbers}, {least} to {most}", count=split.steps, numbers=numbers,
                 least=milliseconds(min(split.step_seconds)), most=milliseconds(max(split.step_seconds)),
             )
         )  # fmt: skip

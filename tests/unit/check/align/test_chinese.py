@@ -16,7 +16,7 @@ from ascendtune.cli.main import main
 _ROOM = Path(nan.__file__).parent
 _CLI = _ROOM.parents[1] / "cli"
 _ENGLISH = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,} [A-Za-z]{2,}")
-_NAMES = re.compile(r"\{(\w+[^}]*)\}")
+_NAMES = re.compile(r"\{(\w+[^}|]*)\}")
 
 
 def _said() -> Iterator[str]:

@@ -55,7 +55,7 @@ def test_other_inputs_whose_effect_rounding_hides_are_in_the_verdict() -> None:
     weights = [replace(each, start_weights={"parameters": {"head.weight": each.name}}) for each in (one, apart)]
     for (first, second), told in (
         (rows, "differ in rows, tokens or order"),
-        (weights, "1 of 1 parameters differ before"),
+        (weights, "1 of 1 parameter differs before"),
     ):
         found = compare_trainings(first, second, expected_noise(first, second))
         assert found.divergence is None

@@ -135,7 +135,7 @@ def test_the_worst_efficiency_is_explained_by_its_profile(tmp_path: Path) -> Non
     assert found.why is not None and "100% exposed communication" in found.why
     assert "exposed-communication" in found.why
     shared = shortfalls(rows, no_profile, on_host=True, cores=1)
-    assert shared[0].why == "2 ranks share one core of the CPU"
+    assert shared[0].why == "2 ranks share 1 core of the CPU"
 
 
 def test_memory_and_utilisation_have_targets_on_a_device_only() -> None:

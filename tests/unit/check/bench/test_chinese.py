@@ -19,7 +19,7 @@ from ascendtune.cli import bench as command
 from ascendtune.core import language
 
 _ROOM = Path(bench_language.__file__).parent
-_NAMES = re.compile(r"\{(\w+)")
+_NAMES = re.compile(r"\{(\w+)(?![^}]*\|)")
 RESULTS = [
     result(Cell(RECIPE_STRATEGY, 1, 1, 1), 100.0, 90.0, memory=40 << 30, used=0.5),
     result(Cell("ddp", 2, 1, 1), 110.0, memory=60 << 30, used=0.9),

@@ -25,7 +25,7 @@ from ascendtune.core import language
 
 _ROOM = Path(bundle.__file__).parent
 _CLI = _ROOM.parents[1] / "cli"
-_NAMES = re.compile(r"\{(\w+)")
+_NAMES = re.compile(r"\{(\w+)(?![^}]*\|)")
 _COMMAND = re.compile(r"(?:export|unset|pip|sudo|ulimit|source|-v) |-\w+$")
 """What is typed is the same in every language."""
 _PROSE = re.compile(r"[A-Za-z]+ [a-z]+ [a-z]+")

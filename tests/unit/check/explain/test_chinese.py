@@ -29,7 +29,7 @@ from ascendtune.core import language
 from ascendtune.core.terminal_text import columns_of
 
 _ROOM = Path(explain.__file__).parent
-_NAMES = re.compile(r"\{(\w+)")
+_NAMES = re.compile(r"\{(\w+)(?![^}]*\|)")
 
 
 def _said() -> Iterator[str]:

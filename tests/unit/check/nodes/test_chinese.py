@@ -21,7 +21,7 @@ from ascendtune.core.language import Phrases
 from ascendtune.job.nodes import host_comparison
 
 _ROOM = Path(nodes_language.__file__).parent
-_NAMES = re.compile(r"\{(\w+)")
+_NAMES = re.compile(r"\{(\w+)(?![^}]*\|)")
 _FILES = (Path(host_comparison.__file__), *sorted(_ROOM.glob("*.py")), _ROOM.parents[1] / "cli" / "doctor_nodes.py")
 
 

@@ -153,7 +153,7 @@ def test_more_threads_than_cores_are_named(tmp_path: Path, threads: int, cores: 
 def test_a_search_for_unused_parameters_is_named(tmp_path: Path) -> None:
     search = op("torch.distributed.ddp.reducer::search_unused_parameters", 31_000, 3_000)
     found = advised(tmp_path, *loop_of(search))["unused-parameters"]
-    assert found.what.startswith("DDP looks for unused parameters 1 times in each step")
+    assert found.what.startswith("DDP looks for unused parameters 1 time in each step")
     assert found.gain == pytest.approx(0.003)
     assert "unused-parameters" not in advised(tmp_path, *loop_of())
 

@@ -25,7 +25,7 @@ from ascendtune.core.terminal_text import columns_of
 _ROOM = Path(profile_language.__file__).parent
 _COMMAND = Path(profile_command.__file__)
 _FILES = (*sorted(_ROOM.glob("*.py")), _COMMAND, _COMMAND.with_name("profile_trial.py"))
-_NAMES = re.compile(r"\{(\w+)")
+_NAMES = re.compile(r"\{(\w+)(?![^}]*\|)")
 
 
 def _said(path: Path) -> Iterator[str]:

@@ -248,9 +248,8 @@ def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
         count = sum(len(events) for events in kinds.values())
         names = ", ".join(name for name, events in kinds.items() if events[0].is_known)
         among = f" ({names})" if names else ""
-        one = "1 other message{among}"
-        many = "{count} other messages{among}"
-        yield _Block("besides", say(one if count == 1 else many, count=count, among=among), _BESIDES)
+        others = say("{count} other {count:message|messages}{among}", count=count, among=among)
+        yield _Block("besides", others, _BESIDES)
     for name, events in kinds.items():
         ranks = sorted({event.rank for event in events if event.rank is not None})
         who = say(" on rank {ranks}", ranks=", ".join(map(str, ranks))) if ranks else ""
@@ -261,7 +260,7 @@ def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
 def _read(explanation: Explanation) -> Iterator[_Block]:
     for scan in explanation.scans:
         names = ", ".join(scan.parts.names)
-        yield _Block("read", say("{name}: {lines:,} lines", name=names, lines=scan.lines_read), _MORE)
+        yield _Block("read", say("{name}: {lines:,} {lines:line|lines}", name=names, lines=scan.lines_read), _MORE)
         # An unknown failure is most often in them.
         if scan.last_words:
             yield _Block("last", _short(scan.last_words, _SHORT), _MORE)

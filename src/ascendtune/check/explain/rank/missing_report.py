@@ -13,10 +13,8 @@ from ascendtune.check.explain.rank.rank_phase import FINISHED, REMEDIES, SETTING
 _WAIT_LONGER = (
     "give the others time: init_process_group(timeout=timedelta(hours=2)) (ddp_timeout: 7200), HCCL_EXEC_TIMEOUT"
 )
-_WAITED = ": {count} other ranks waited until the time-out"
-_WAITED_ONE = ": 1 other rank waited until the time-out"
-_LOST = ": {count} other ranks lost the connection to it"
-_LOST_ONE = ": 1 other rank lost the connection to it"
+_WAITED = ": {count} other {count:rank|ranks} waited until the time-out"
+_LOST = ": {count} other {count:rank|ranks} lost the connection to it"
 _ODD = {
     "behind": "{ranks} fell behind the others ({theirs}, the others {others})",
     "behind-one": "{ranks} fell behind the other ({theirs}, the other {others})",
@@ -113,8 +111,7 @@ class Missing:
             "code": self.exit_code,
             "one": say("rank {rank}", rank=self.first_rank),
         }
-        one, many = (_LOST_ONE, _LOST) if self.is_lost else (_WAITED_ONE, _WAITED)
-        waited = say(one if len(self.waiting) == 1 else many, **names)
+        waited = say(_LOST if self.is_lost else _WAITED, **names)
         if self.odd is not None:
             odd = self.odd
             names |= {"theirs": odd.theirs, "others": odd.others, "operation": odd.operation, "other": self.waiting[0]}
