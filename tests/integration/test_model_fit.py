@@ -147,7 +147,7 @@ _WHILE_LOADING: dict[str, tuple[Change, str]] = {
         add(**{"model.layers.0.mlp.extra.weight": torch.zeros(2)}),
         "1 weights of the files have no place .*model.layers.0.mlp.extra.weight",
     ),
-    "missing weight": (rename("norm.weight", None), "weights are missing from the files: .*layernorm.weight"),
+    "missing weight": (rename("norm.weight", None), "weight is missing from the files: .*layernorm.weight"),
     "renamed weight": (
         rename("q_proj", "query"),
         "missing from the files: model.layers.0.self_attn.q_proj|which the base does not have",

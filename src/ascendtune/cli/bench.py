@@ -16,6 +16,7 @@ from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_json, tabl
 from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
 from ascendtune.core.suggest import known_names
 from ascendtune.core.terminal_text import safe, wrap_words
+from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
     from ascendtune.check.bench.judge import Shortfall, SpeedupRow
@@ -170,7 +171,7 @@ def _counts(text: str | None, visible: int | None) -> list[int]:
     counts = sorted({int(word) for word in words})
     if visible is not None and counts[-1] > visible:
         raise MachineError(
-            f"{counts[-1]} devices requested, {visible} visible",
+            f"{count_of(counts[-1], 'device')} requested, {visible} visible",
             code="too-few-devices",
             remedy=f"use numbers up to {visible}",
         )

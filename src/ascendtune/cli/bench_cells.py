@@ -22,6 +22,7 @@ from ascendtune.core.foreign_json import value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import VisibleDevices
@@ -116,7 +117,7 @@ def measure(bench: Bench, cells: Sequence[Cell], visible: VisibleDevices) -> lis
     missing = sum(max(0, times - len(each.repeats)) for each in results)
     done = 0
     if missing < times * len(results):
-        log.say(f"{times * len(results) - missing} of {times * len(results)} trainings are measured already")
+        log.say(f"{times * len(results) - missing} of {count_of(times * len(results), 'training')} measured already")
     try:
         for number in range(1, times + 1):
             for result in results:

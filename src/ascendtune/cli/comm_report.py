@@ -21,7 +21,7 @@ from ascendtune.cli.messages import warn
 from ascendtune.cli.terminal import paint, print_findings, table, width
 from ascendtune.core.progress_bar import ProgressBar
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.units import format_bytes
+from ascendtune.core.units import count_of, format_bytes
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import visible_devices
 
@@ -76,7 +76,7 @@ class Report:
         findings, sentence, pictures = self._unfinished(), "no link was measured", []
         if links:
             slowest = min(link.bytes_per_second for link in links)
-            sentence = f"{len(links)} links, messages of {format_bytes(links[0].bytes)}, {self._ranks}"
+            sentence = f"{count_of(len(links), 'link')}, messages of {format_bytes(links[0].bytes)}, {self._ranks}"
             findings += [sweep.slow_link(links, self.ran.ranks), *self._compared_with_expected(slowest, 1)]
             pictures = [heat_map(links, self.ran.ranks.count, width(sys.stdout), paint)]
         self._print(pictures, sentence, findings, links=[link.as_json() for link in links])
@@ -86,7 +86,7 @@ class Report:
 
     @property
     def _ranks(self) -> str:
-        return f"{self.ran.ranks.count} ranks over {self.ran.backend}"
+        return f"{count_of(self.ran.ranks.count, 'rank')} over {self.ran.backend}"
 
     def _unfinished(self) -> list[Finding]:
         return [] if self.ran.is_whole else [unfinished_finding(self.ran, self.timeout_seconds)]
@@ -160,7 +160,7 @@ def measure_step(source: Path, ranks: RankGroup, directory: Path | None, timeout
     findings = [] if ran.is_whole else [unfinished_finding(ran, timeout)]
     sentence = "no step was measured"
     if steps:
-        sentence = step.sentence(steps, f"{ranks.count} ranks over {ran.backend}")
+        sentence = step.sentence(steps, f"{count_of(ranks.count, 'rank')} over {ran.backend}")
         findings.append(step.waiting(steps, ranks))
     pictures, times = [_step_table(steps)] if steps else [], [each.as_json() for each in steps]
     _print(pictures, sentence, findings, as_json=is_json, ranks=ranks.count, kind=ranks.kind, steps=times)

@@ -210,8 +210,8 @@ def _sequence_lines(sequence: TokenSequence, with_tokens: bool) -> Iterator[str]
 def _summary(sequence: TokenSequence) -> str:
     length, kept = len(sequence.token_ids), sequence.kept
     trained = sum(sequence.trained[:kept])
-    cut = f"; cut at max_length {kept:,}, {length - kept:,} tokens lost" if kept < length else ""
-    return f"{length:,} tokens{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
+    cut = f"; cut at max_length {kept:,}, {count_of(length - kept, 'token')} lost" if kept < length else ""
+    return f"{count_of(length, 'token')}{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
 
 
 def _is_pair(sequences: list[TokenSequence]) -> bool:
@@ -263,7 +263,7 @@ def _stats_lines(facts: dict[str, Any]) -> Iterator[str]:
     highest = max((count for _, count in histogram), default=0)
     for bound, count in histogram:
         yield f"  up to {bound:>8,} tokens  {count:>9,}  {'█' * round(30 * count / highest)}".rstrip()
-    yield f"duplicates: {facts['duplicates']:,} of {facts['rows']:,} rows equal an earlier one"
+    yield f"duplicates: {facts['duplicates']:,} of {count_of(facts['rows'], 'row')} equal an earlier one"
 
 
 def _as_json(rows: list[InspectedRow] | list[InspectedPack], facts: dict[str, Any] | None, most: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def choose(visible: VisibleDevices, *, count: int | None, ids: str | None, cores
     available = len(visible.ids)
     if count is not None and count > available:
         raise MachineError(
-            f"{count} devices requested, {available} {visible.vendor.noun} visible",
+            f"{count_of(count, 'device')} requested, {available} {visible.vendor.noun} visible",
             code="too-few-devices",
             remedy=f"use --devices {available}, or look at {visible.vendor.visible_variable}",
         )

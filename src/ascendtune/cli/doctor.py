@@ -194,7 +194,7 @@ def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
     print(say("{path} will contain:", path=path), file=sys.stderr)
     for name, text in files.items():
         print(f"  {safe(name)} ({format_bytes(len(text.encode()))})", file=sys.stderr)
-    masked = ", ".join(f"{count} {say(kind)}" for kind, count in masked_words(files).items())
+    masked = ", ".join(say(kind, count=count) for kind, count in masked_words(files).items())
     print(say("masked: ") + (masked or say("nothing was found to mask")), file=sys.stderr)
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         answer = typer.prompt(say("Write it? (y)es, (n)o, (v)iew the text first"), default="y", err=True)

@@ -78,7 +78,7 @@ def push(
         print(f"\nREADME.md:\n\n{_card_text(files)}")
     commit = None
     if not dry_run:
-        if not confirm(f"upload {len(files)} files to {found.url}?", yes=yes):
+        if not confirm(f"upload {count_of(len(files), 'file')} to {found.url}?", yes=yes):
             print("nothing was uploaded", file=out)
             return
         message = f"Upload {directory.path.resolve().name} with ascendtune"

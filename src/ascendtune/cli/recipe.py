@@ -47,7 +47,7 @@ def check(
     facts = _facts(checked)
     report = _data_report(checked) if data else []
     given = sum(origin != "default" for origin in origins.values())
-    print(f"{recipe}: valid, {given} keys set, {len(origins) - given} at their defaults")
+    print(f"{recipe}: valid, {count_of(given, 'key')} set, {len(origins) - given} at their defaults")
     longest = max(map(len, facts))
     for name, value in facts.items():
         print(wrapped(f"  {name.ljust(longest)}  {value}", width(sys.stdout), indent=longest + 4))
@@ -114,7 +114,7 @@ def _tuner(recipe: Recipe) -> str:
             return f"lora, rank {recipe.method.lora.rank}"
         case "oft":
             oft = recipe.method.oft
-            size = f"blocks of {oft.block_size or 32}" if oft.rank is None else f"{oft.rank} blocks"
+            size = f"blocks of {oft.block_size or 32}" if oft.rank is None else count_of(oft.rank, "block")
             return f"oft, {size}"
         case other:
             return other

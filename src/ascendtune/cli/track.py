@@ -114,7 +114,9 @@ def _upload(runs: list[OfflineRun], project: str | None) -> dict[Path, str]:
 def _arrived_before(done: Uploaded) -> str:
     if done.arrived is None:
         return "; the server has other rows of this run, and got all rows of this file"
-    return f": {done.rows - done.arrived} of {done.rows} rows, the others were there" if done.arrived else ""
+    return (
+        f": {done.rows - done.arrived} of {count_of(done.rows, 'row')}, the others were there" if done.arrived else ""
+    )
 
 
 def _table(found: list[OfflineRun]) -> str:

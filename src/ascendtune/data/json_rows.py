@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
+from ascendtune.core.units import count_of
 from ascendtune.data.conversation import BadRow, RawRow, SourceFile
 from ascendtune.data.encoding import Encoding
 from ascendtune.data.files import head, read_lines, read_pieces, read_text
@@ -213,7 +214,7 @@ def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
     if others:
         shown = [f"  line {number}: {fault}" for number, fault in faults[:EXAMPLES_KEPT]]
         more = [f"  and {len(faults) - EXAMPLES_KEPT:,} more"] if len(faults) > EXAMPLES_KEPT else []
-        what = "\n".join([f"{len(faults):,} lines are not JSON", *shown, *more])
+        what = "\n".join([f"{count_of(len(faults), 'line is', 'lines are')} not JSON", *shown, *more])
     return DataError(
         what,
         code="invalid-json",

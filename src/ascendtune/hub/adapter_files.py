@@ -19,6 +19,7 @@ from ascendtune.core.foreign_json import (
     read_json_object,
     shown_names,
 )
+from ascendtune.core.units import count_of
 from ascendtune.hub.oft_adapter import rotation_of
 from ascendtune.hub.safetensors_header import SafetensorsHeader, read_safetensors_header
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
@@ -141,7 +142,9 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
     lost = [name for name in names if is_adapter_weight(name) and name not in loaded]
     if lost:
         raise _of_another_base(
-            f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}", directory
+            f"{count_of(len(lost), 'weight of the adapter has', 'weights of the adapter have')} "
+            f"no place in the base model: {shown_names(lost)}",
+            directory,
         )
 
 
@@ -216,7 +219,8 @@ def _check_rotations(file: SafetensorsHeader, base: Path | None, *, shared: bool
         ):
             raise _of_another_base(
                 f"the adapter does not fit this model: {rotation.module} is {list(base_shapes[place])} in the base, "
-                f"but the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",
+                f"but the adapter was made for "
+                f"{count_of(rotation.blocks, 'block')} of {count_of(rotation.size, 'input')}",
                 file.path,
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import shown_names
+from ascendtune.core.units import count_of
 
 _HARMLESS = re.compile(
     # Computed from config.json; older files contain a copy for every layer.
@@ -47,7 +48,7 @@ def require_all_weights(
     missing = set(report["missing_keys"]) - set(drawn)
     if missing:
         raise RecipeError(
-            f"{len(missing)} weights are missing from the files: {shown_names(missing)}",
+            f"{count_of(len(missing), 'weight is', 'weights are')} missing from the files: {shown_names(missing)}",
             code="weights-missing",
             remedy="download the model again; `model.init: random` starts from random weights on purpose",
             where=directory,
@@ -64,15 +65,16 @@ def _mismatch(report: Mapping[str, Any], config: Any, left_out: Collection[str])
             f"{name} is {list(stored)} in the files and {list(built)} in the model"
             for name, stored, built in mismatched[:_SHOWN_SHAPES]
         )
-        return f"{len(mismatched)} weights have other shapes than in config.json: {shown}"
+        have = count_of(len(mismatched), "weight has another shape", "weights have other shapes")
+        return f"{have} than in config.json: {shown}"
     without_place = set(report["unexpected_keys"]) - set(left_out) - prediction_weights(report, config)
     if unexpected := [name for name in without_place if not _HARMLESS.search(name)]:
         return (
-            f"{len(unexpected)} weights of the files have no place in the model that config.json describes: "
-            f"{shown_names(unexpected)}"
+            f"{count_of(len(unexpected), 'weight of the files has', 'weights of the files have')} "
+            f"no place in the model that config.json describes: {shown_names(unexpected)}"
         )
     if failed := report.get("conversion_errors") or report.get("error_msgs"):
-        return f"{len(failed)} weights cannot be converted, first {next(iter(failed))}"
+        return f"{count_of(len(failed), 'weight')} cannot be converted, first {next(iter(failed))}"
     return None
 
 

@@ -18,6 +18,7 @@ from ascendtune.core.foreign_json import (
     read_json_object,
     shown_value,
 )
+from ascendtune.core.units import count_of
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
@@ -236,7 +237,8 @@ def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> N
     kinds, layers = section.get("layer_types"), section.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) < layers:
         raise RecipeError(
-            f"config.json: {prefix}layer_types has {len(kinds)} entries, and {prefix}num_hidden_layers is {layers}",
+            f"config.json: {prefix}layer_types has {count_of(len(kinds), 'entry', 'entries')}, "
+            f"and {prefix}num_hidden_layers is {layers}",
             code="invalid-field",
             remedy="give layer_types one entry per layer, or copy config.json again from where the model came from",
             where=path,

@@ -10,6 +10,7 @@ from typing import Any
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import shown_names, shown_value
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of
 from ascendtune.hub.model_config import read_model_config, require_layers, text_config
 from ascendtune.hub.safetensors_header import StoredTensor
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
@@ -114,7 +115,8 @@ def _require_floats(path: Path, config: Mapping[str, Any], tensors: Mapping[str,
     ]
     if integers:
         raise RecipeError(
-            f"{len(integers)} weights are integers, first {shown_names(integers[:1])} ({tensors[integers[0]].dtype}); "
+            f"{count_of(len(integers), 'weight is an integer', 'weights are integers')}, "
+            f"first {shown_names(integers[:1])} ({tensors[integers[0]].dtype}); "
             "a model that is not quantised has floating-point weights",
             code="integer-weights",
             remedy="copy or download the model again; for a quantised one, give the original in bf16 or fp16",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import bad_field, open_foreign, read_json_object, remedy_for_damaged, shown_names
+from ascendtune.core.units import count_of
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor, read_safetensors_header
 
 INDEX = "model.safetensors.index.json"
@@ -123,7 +124,7 @@ def _single_file(directory: Path) -> str:
 def _require_files(directory: Path, names: list[str]) -> None:
     if missing := [name for name in names if not (directory / name).exists()]:
         raise RecipeError(
-            f"{len(missing)} of {len(names)} weight files are missing: {shown_names(missing)}",
+            f"{len(missing)} of {count_of(len(names), 'weight file')} missing: {shown_names(missing)}",
             code="weights-missing",
             remedy="finish the download or the copy",
             where=directory,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.units import count_of
 from ascendtune.hub.oft_adapter import Rotation
 from ascendtune.hub.peft_adapter import Adapter, ExpertLora, LowRank, rank_and_alpha, scaling_of
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
@@ -125,7 +126,7 @@ class MergePlanBuilder:
             raise _of_another_base(
                 adapter,
                 f"{rotation.module} is {list(old.shape)} in the base, but the adapter was made for "
-                f"{rotation.blocks:,} blocks of {rotation.size} inputs",
+                f"{count_of(rotation.blocks, 'block')} of {count_of(rotation.size, 'input')}",
             )
         self._require_addable(old)
         self._set(found, replace(old, rotations=(*old.rotations, InputRotation(adapter, rotation, rows))))

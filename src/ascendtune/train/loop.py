@@ -15,6 +15,7 @@ import torch
 
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of
 from ascendtune.data.plan import PackedSequence
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
@@ -350,7 +351,8 @@ class Loop:
         counters, early = self.counters, self.recipe.eval.early_stop
         if early and counters.worse_evaluations >= early.patience:
             enough = f" of {early.min_improvement:g}" if early.min_improvement else ""
-            return f"no improvement{enough} in {early.patience} evaluations; the best was step {counters.best_step}"
+            tried = count_of(early.patience, "evaluation")
+            return f"no improvement{enough} in {tried}; the best was step {counters.best_step}"
         return None
 
     def _save(self) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ascendtune.core.errors import MachineError, RecipeError, Stopped, translated_disk_errors
 from ascendtune.core.files import write_atomically
 from ascendtune.core.log import say
-from ascendtune.core.units import format_duration
+from ascendtune.core.units import count_of, format_duration
 from ascendtune.data.plan import PackedSequence
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.torch_backend.device import Device
@@ -85,7 +85,10 @@ def add_reference(
     if not missing:
         return replace(batches, reference=stored)
     if strategy.is_main and len(missing) < len(needed):
-        say(f"reference log-probabilities: {len(needed) - len(missing):,} of {len(needed):,} batches are there already")
+        say(
+            "reference log-probabilities: "
+            f"{len(needed) - len(missing):,} of {count_of(len(needed), 'batch', 'batches')} there already"
+        )
     # Of each batch: its rows, and (2, rows) the two parts of each sum, which stay on the device until they are stored.
     computed: list[tuple[tuple[int, ...], torch.Tensor]] = []
     new: list[int] = []
@@ -109,7 +112,10 @@ def add_reference(
             if strategy.is_main and now - last_logged > _SAY_SECONDS:
                 last_logged = now
                 remaining = format_duration((now - start) / done * (len(missing) - done))
-                say(f"reference log-probabilities: {done:,} of {len(missing):,} batches, {remaining} left")
+                say(
+                    "reference log-probabilities: "
+                    f"{done:,} of {count_of(len(missing), 'batch', 'batches')}, {remaining} left"
+                )
     return replace(batches, reference=stored)
 
 
@@ -142,7 +148,7 @@ def _keep(
 def _stopped(number: int, done: int, needed: int, path: Path) -> Stopped:
     return Stopped(
         f"stopped by {signal.Signals(number).name} before the first step; of the reference log-probabilities "
-        f"{done:,} of {needed:,} batches are kept",
+        f"{done:,} of {count_of(needed, 'batch', 'batches')} kept",
         remedy="give the same command again to go on from there",
         signal_number=number,
         where=path,
@@ -161,7 +167,8 @@ def _read(path: Path, values: NDArray[np.float64]) -> None:
     content = np.fromfile(path, "<f8")
     if len(content) != len(values):
         raise MachineError(
-            f"the reference log-probabilities are damaged: {len(content):,} values for {len(values):,} rows",
+            "the reference log-probabilities are damaged: "
+            f"{count_of(len(content), 'value')} for {count_of(len(values), 'row')}",
             code="reference-damaged",
             remedy="delete this file: they are computed again",
             where=path,

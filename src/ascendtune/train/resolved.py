@@ -8,7 +8,7 @@ from typing import Any
 
 from ascendtune import __version__
 from ascendtune.core.log import say
-from ascendtune.core.units import format_count
+from ascendtune.core.units import count_of, format_count
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import Batches
@@ -83,7 +83,7 @@ def log_choices(resolved: dict[str, Any], kernels: dict[str, KernelChoice], reci
     of_this_start = recipe.batch.micro_batch * recipe.batch.accumulate * strategy.world_size
     if resolved["global_batch"] != of_this_start:
         say(
-            f"the global batch stays {resolved['global_batch']} sequences, as the run began, "
+            f"the global batch stays {count_of(resolved['global_batch'], 'sequence')}, as the run began, "
             f"though this start would make it {of_this_start}"
         )
 

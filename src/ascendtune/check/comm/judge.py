@@ -11,6 +11,7 @@ from ascendtune.check.comm.collective import BARRIER
 from ascendtune.check.comm.notes import RankNotes
 from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.finding import Finding, failure, ok, unknown
+from ascendtune.core.units import count_of
 
 Cells = Mapping[int, Mapping[str, Any]]
 """Rank -> its cell, of one collective and one dtype."""
@@ -52,7 +53,7 @@ def results(ran: RankResults) -> list[dict[str, Any]]:
 
 def verdict(ran: RankResults, findings: Sequence[Finding]) -> str:
     """One sentence that summarises all findings."""
-    summary = f"{ran.ranks.count} ranks over {ran.backend}"
+    summary = f"{count_of(ran.ranks.count, 'rank')} over {ran.backend}"
     if not ran.is_whole:
         return f"{summary}: not every rank finished"
     bad = [finding.code for finding in findings if finding.status == "failure"]

@@ -33,12 +33,12 @@ _LOGS, _LOG_BYTES = 8, 200_000
 _MOST_LOGS = 20_000
 _MASKED = re.compile(r"\*\*\*|<(user|host|ip|mac|mail)-\d+>")
 _KINDS = {
-    "***": "secrets",
-    "user": "user names",
-    "host": "host names",
-    "ip": "addresses",
-    "mac": "hardware addresses",
-    "mail": "e-mail addresses",
+    "***": "{count} {count:secret|secrets}",
+    "user": "{count} user {count:name|names}",
+    "host": "{count} host {count:name|names}",
+    "ip": "{count} {count:address|addresses}",
+    "mac": "{count} hardware {count:address|addresses}",
+    "mail": "{count} e-mail {count:address|addresses}",
 }
 _FILES = (
     "/usr/local/Ascend/driver/version.info",
@@ -56,7 +56,7 @@ def collect(verdict: str, examination: Examination, outside: Outside) -> dict[st
 
 
 def masked_words(files: dict[str, str]) -> dict[str, int]:
-    """Kind of masked text (secrets, users, hosts, addresses) -> number of replacements."""
+    """Template for the kind of masked text (secrets, users, hosts, addresses) -> number of replacements."""
     found = Counter(kind for text in files.values() for kind in _MASKED.findall(text))
     return {_KINDS[kind or "***"]: count for kind, count in sorted(found.items())}
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ascendtune.check.migrate.facts import PACKAGES, Hit
+from ascendtune.core.units import count_of
 
 _CUDA_SOURCES = (".cu", ".cuh")
 _CPP = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hh")
@@ -64,7 +65,7 @@ def kind_of(path: Path) -> str | None:
 def find_in_text(kind: str, text: str) -> list[Hit]:
     """The hits in a file of this kind, sorted by line."""
     if kind == "cuda":
-        return [Hit("cuda-kernels", 1, f"{text.count(chr(10)) + 1} lines of CUDA")]
+        return [Hit("cuda-kernels", 1, f"{count_of(text.count(chr(10)) + 1, 'line')} of CUDA")]
     if kind == "cpp":
         lines = _without_c_comments(text)
     else:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ascendtune.core.units import count_of
 from ascendtune.data.conversation import BadRow, PreferencePair
 from ascendtune.data.format import preference
 from ascendtune.data.format.answer import PROMPT_WORDS
@@ -41,7 +42,7 @@ def convert(row: Mapping[str, Any]) -> PreferencePair:
         raise BadRow("no list of answers", "completions must be a list of answers with scores")
     scored = _scored(answers)
     if len(scored) < 2:
-        raise BadRow("fewer than two scores", f"{len(scored)} of {len(answers)} answers have a score")
+        raise BadRow("fewer than two scores", f"{len(scored)} of {count_of(len(answers), 'answer')} with a score")
     best, worst = max(score for score, _ in scored), min(score for score, _ in scored)
     if best == worst:
         raise BadRow("equal scores", "no answer is better than another")

@@ -201,7 +201,8 @@ class Checkpointer:
                 f"the checkpoint was written by {ranks} ranks, and {self._strategy.name} needs the same number; "
                 f"this start has {self._strategy.world_size}",
                 code="checkpoint-ranks-differ",
-                remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp resume on any number",
+                remedy=f"resume on {count_of(ranks, 'device')}; "
+                "checkpoints of parallel.strategy: fsdp resume on any number",
                 where=directory,
             )
 

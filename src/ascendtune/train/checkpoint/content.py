@@ -24,6 +24,7 @@ from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import digest_of_file, sync_path
+from ascendtune.core.units import count_of
 from ascendtune.machine.peers import require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.checkpoint.tensor_files import (
@@ -220,7 +221,8 @@ def _require_same_shapes(tensors: Tensors, stored: Mapping[str, Stored], directo
     ]
     if differing:
         raise InputError(
-            f"the checkpoint belongs to another model or optimizer: {len(differing)} tensors do not match, first "
+            f"the checkpoint belongs to another model or optimizer: "
+            f"{count_of(len(differing), 'tensor does', 'tensors do')} not match, first "
             f"{differing[0]}",
             code="checkpoint-model-differs",
             remedy="resume with the recipe that wrote it",

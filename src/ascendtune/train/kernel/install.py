@@ -16,6 +16,7 @@ from torch import nn
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.log import warn
+from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.deferred_weights import nothing_deferred
@@ -123,7 +124,7 @@ def _install(
     count = sum(failures[module.key] is None for module in modules)
     if not count:
         return KernelChoice(f"the model's own: {kernel.__name__} {reasons[0]}")
-    return KernelChoice(f"{count} of {len(modules)} modules, {kernel.__name__}", kernel.__name__)
+    return KernelChoice(f"{count} of {count_of(len(modules), 'module')}, {kernel.__name__}", kernel.__name__)
 
 
 def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, precision: Precision) -> str | None:

@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed.tensor import DTensor
 
+from ascendtune.core.units import count_of
 from ascendtune.data.collate import Batch
 from ascendtune.hub.adapter_files import is_adapter_weight
 from ascendtune.machine.torch_backend.cpu import CpuDevice
@@ -77,7 +78,7 @@ def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> S
         offloaded += round(ratio * (offloaded - traces[0][3]))
     if (copied := _exported_bytes(setting, parameters)) > 0:
         moments[EXPORT] = resting + Counter({"exported copy": copied})
-    method = f"{count} of {repeats.layers} layers traced"
+    method = f"{count} of {count_of(repeats.layers, 'layer')} traced"
     return StepMemory(moments, resting, parameters, trainable, repeats.layers, method, offloaded)
 
 

@@ -17,6 +17,7 @@ import torch
 
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
+from ascendtune.core.units import count_of
 from ascendtune.hub.adapter_files import PREFIX
 from ascendtune.train.attention.proof import layer_pattern
 from ascendtune.train.tuner.frozen_adapters import TRAINED
@@ -124,7 +125,7 @@ def _write_tensors(tuned: Any, directory: Path) -> None:
         save_file(written, file, metadata={"format": "pt"})
     if lost:
         warn(
-            f"PEFT makes something else of {len(lost)} weights of this adapter when it loads them, first "
+            f"PEFT makes something else of {count_of(len(lost), 'weight')} of this adapter when it loads them, first "
             f"{lost[0].removeprefix(PREFIX)}: use `ascendtune merge`"
         )
 
