@@ -186,14 +186,15 @@ class _Trainer:
         from ascendtune.check.align.stages import compare_trainings
         from ascendtune.check.align.training_record import read_training_record
         from ascendtune.check.align.verdict import verdict
+        from ascendtune.check.recorded_cause import cause_in_words
         from ascendtune.cli.child_training import error_in
         from ascendtune.core.rundir import RunDir
 
         cause = RunDir(run).read_if_any().get("exit_cause")
         if cause and cause.get("code") == "loss-not-finite":
-            return False, str(cause.get("what"))
+            return False, cause_in_words(cause).what
         if exit_code:
-            why = cause.get("what") if cause else error_in(output)
+            why = cause_in_words(cause).what if cause else error_in(output)
             return None, say("it could not be trained: {why}", why=why)
         side = replace(read_training_record(run), name=self.candidate.name)
         dumped = side.dump is not None and self.step in side.dump.files

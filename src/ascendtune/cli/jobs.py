@@ -191,7 +191,7 @@ def _lines_of(job: Job, facts: dict[str, Any]) -> list[str]:
         "ended": moment(job.ended) if job.ended else None,
         "directory": str(job.run_dir),
         "progress": ", ".join(progress),
-        "cause": cause["what"] if cause else None,
+        "cause": cause.get("what") if cause else None,
         "do": cause.get("remedy") if cause else None,
     }
     lines = [f"{job.id}: {state_in_words(job)}, {count_of(len(facts['processes']), 'process', 'processes')}"]

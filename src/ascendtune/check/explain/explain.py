@@ -40,6 +40,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.directory import Unread
 from ascendtune.check.explain.traceback import cann_reason
 from ascendtune.check.finding import Finding, Status
+from ascendtune.check.recorded_cause import cause_in_words
 from ascendtune.core.errors import NoVerdict
 from ascendtune.core.imports import uncollected_imports
 
@@ -191,9 +192,9 @@ class Explanation:
         if self.run_cause is not None:
             # The sentence of such a cause names its rank.
             is_named = self.run_cause.get("kind") in SEEN_FROM_OUTSIDE
-            return str(self.run_cause["what"]) + ("" if is_named else culprit_of(self.verdict))
+            return cause_in_words(self.run_cause).what + ("" if is_named else culprit_of(self.verdict))
         if self.stop:
-            return say("nothing went wrong: {what}", what=self.stop["what"])
+            return say("nothing went wrong: {what}", what=cause_in_words(self.stop).what)
         if self.is_running:
             return say("the run is under way, and its logs show no failure since it was started")
         if self._no_verdict:
@@ -232,7 +233,7 @@ class Explanation:
         if found.missing is not None:
             return found.missing.remedies
         if first is None:
-            return (str(self.run_cause["remedy"]),) if self.run_cause is not None else last_resort(None)
+            return (cause_in_words(self.run_cause).remedy,) if self.run_cause is not None else last_resort(None)
         if first.is_known and first.entry.remedies:
             return self._remedies_of_known(first)
         is_read = any(_PLOGS in scan.name for scan in self.scans)

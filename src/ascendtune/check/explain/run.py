@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.check.explain.language import say
+from ascendtune.check.recorded_cause import cause_in_words
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.exit_cause import exit_cause
 from ascendtune.core.rundir import RunDir
@@ -81,7 +82,7 @@ def _plogs(run: RunDir, job: Job | None) -> Iterator[str]:
 
 
 def _vanished(job: Job, stop: Cause | None) -> Cause:
-    after = say("; its workers were then {what}", what=stop["what"]) if stop else ""
+    after = say("; its workers were then {what}", what=cause_in_words(stop).what) if stop else ""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started))
     error = CheckFailed(
         say(

@@ -269,11 +269,15 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
 
 def _to_fuse_norms(facts: dict[str, Any]) -> str:
     """The key that enables the fused norm, or the reason why none does."""
-    reason = value_at(facts, "resolved", "kernel", "rms_norm")
-    if isinstance(reason, str) and facts.get("kernel") == "auto":
-        return say("no recipe key changes that: {reason}", reason=reason)
     set_key = say("set {keys}", keys="kernel.rms_norm: true")
-    return set_key + (say(" (this run: {reason})", reason=reason) if isinstance(reason, str) else "")
+    recorded = value_at(facts, "resolved", "kernel", "rms_norm")
+    if not isinstance(recorded, str):
+        return set_key
+    # Those that name a package or quote an error have no translation.
+    reason = say(recorded)
+    if facts.get("kernel") == "auto":
+        return say("no recipe key changes that: {reason}", reason=reason)
+    return set_key + say(" (this run: {reason})", reason=reason)
 
 
 def _batches(rank: RankProfile) -> Iterator[Advice]:

@@ -21,6 +21,7 @@ from ascendtune.check.profile.split import ASIDE, Split
 from ascendtune.cli import profile as profile_command
 from ascendtune.core import language
 from ascendtune.core.terminal_text import columns_of
+from ascendtune.train.kernel import install
 
 _ROOM = Path(profile_language.__file__).parent
 _COMMAND = Path(profile_command.__file__)
@@ -42,6 +43,17 @@ def test_every_sentence_has_a_translation_with_the_same_names() -> None:
     assert sorted(said - chinese.keys()) == []
     for english, translated in chinese.items():
         assert sorted(_NAMES.findall(english)) == sorted(_NAMES.findall(translated)), english
+
+
+def test_reasons_for_a_models_own_kernels_have_a_translation() -> None:
+    chosen = [
+        node.args[0]
+        for node in ast.walk(ast.parse(Path(install.__file__).read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "KernelChoice"
+    ]
+    reasons = {each.value for each in chosen if isinstance(each, ast.Constant)}
+    reasons |= {f"the model's own: no fused operator on {kind}" for kind in ("cpu", "cuda", "npu")}
+    assert len(reasons) == 5 and reasons <= profile_language.say.chinese.keys()
 
 
 @pytest.mark.parametrize("columns", [60, 100])

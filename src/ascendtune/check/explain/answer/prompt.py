@@ -78,7 +78,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
         yield f"- certainty: {explanation.sureness}; at {found.first.where}"
         yield from (f"- possible cause: {cause}" for cause in found.first.causes[:3])
     if explanation.run_cause is not None:
-        yield f"- what the job recorded when it ended: {explanation.run_cause['what']}"
+        yield f"- what the job recorded when it ended: {explanation.run_cause.get('what')}"
     facts = [f"{name}={' '.join(values)}" for name, values in sorted(explanation.facts.items())]
     if facts:
         yield f"Facts from the whole logs: {', '.join(facts[:_MOST_FACTS])}"

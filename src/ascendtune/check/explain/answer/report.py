@@ -19,6 +19,7 @@ from ascendtune.check.explain.log.frame import is_of_build, posix
 from ascendtune.check.explain.package.origin import FAULTS_OF_CODE
 from ascendtune.check.explain.rank.missing_report import LastLine
 from ascendtune.check.explain.traceback.trace import Trace
+from ascendtune.check.recorded_cause import cause_in_words
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
@@ -139,7 +140,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
     yield _Block("", explanation.headline(), _KEPT)
     if first is None and explanation.run_cause is None:
         if explanation.stop:
-            yield _Block("do", str(explanation.stop["remedy"]), _KEPT)
+            yield _Block("do", cause_in_words(explanation.stop).remedy, _KEPT)
         if (stall := explanation.stall) is not None:
             yield from _numbered("do", stall.remedies, _KEPT, _NEXT)
         yield from _read(explanation)

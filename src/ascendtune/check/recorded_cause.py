@@ -1,0 +1,60 @@
+"""Why a run ended, as run.json records it, in the language of the output."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ascendtune.check.table import say
+from ascendtune.core import language
+
+
+class CauseInWords(NamedTuple):
+    what: str
+    remedy: str
+
+
+def cause_in_words(cause: Mapping[str, Any]) -> CauseInWords:
+    """The sentences for `exit_cause` of run.json.
+
+    run.json contains them in English. In Chinese the ways in which processes end are told from the other fields, and
+    the messages of errors, of which there are hundreds, are quoted.
+    """
+    what, remedy = str(cause.get("what") or say("no cause was recorded")), str(cause.get("remedy") or "")
+    # `explain` infers a lost starter, in the language of its output.
+    if language.current() == "en" or not cause.get("what") or cause.get("kind") == "lost_starter":
+        return CauseInWords(what, remedy)
+    match cause.get("kind"):
+        case "stop":
+            what = say("stopped by {signal}", signal=_stop_signal(cause.get("exit_code")))
+            return CauseInWords(what, say("the same command resumes from the newest checkpoint, if there is one"))
+        case "hang":
+            ranks = ", ".join(map(str, cause.get("odd_ranks") or ()))
+            odd = say("the run hung: rank {ranks} differed from the others", ranks=ranks) if ranks else ""
+            return CauseInWords(odd or say("the run hung"), say("the stacks in the run's log directory show where"))
+        case "signal":
+            what = say("{process} was ended by {signal}", process=_process(cause), signal=cause.get("signal"))
+            killed = "usually the host ran out of memory: see `dmesg | grep -i oom`; take a smaller batch"
+            return CauseInWords(what, say(killed if cause.get("signal") == "SIGKILL" else "look at the end of its log"))
+        case "exit":
+            what = say("{process} ended with an error", process=_process(cause))
+            return CauseInWords(what, say("look at the end of its log"))
+        case "launcher":
+            what = say("the workers failed to start, or lost connection to each other")
+            return CauseInWords(what, say("look at torchrun's messages"))
+        case _:
+            return CauseInWords(say("ascendtune says: {what}", what=what), remedy)
+
+
+def _stop_signal(exit_code: object) -> str:
+    with suppress(ValueError):
+        return signal.Signals(exit_code - 128 if isinstance(exit_code, int) else 0).name
+    return "SIGTERM"
+
+
+def _process(cause: Mapping[str, Any]) -> str:
+    rank, host = cause.get("rank"), cause.get("host")
+    process = "torchrun" if rank is None else f"rank {rank}"
+    return process if host is None else say("{process} on {host}", process=process, host=host)
