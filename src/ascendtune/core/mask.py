@@ -36,7 +36,7 @@ _NO_SECRET = r"""(?!["']?(?:true|false|none|null|yes|no|on|off|\d{1,3}(?:\.\d+)?
 _QUOTE = r"""(?:\\*["'])"""
 """Also matches JSON within JSON."""
 _VALUE = (
-    r"""(?:\*{3}(?![^\s"',;)}\]])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?\\+\2"""
+    r"""(?:\*{3}(?![^\s"',;)}\]])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?(?<!\\)\\+\2"""
     rf"""|{_QUOTE}?(?:[^\s"',;}}\]]|[,;](?=[^\s"'}}\]]))+)"""
 )
 _SIGN = rf"""{_QUOTE}?\]?\s*(?:==|=>|[=:：])\s*[\[(]?(?:[a-z]\w{{,30}}\(?(?=\\*["']|\*{{3}}))?"""
@@ -111,7 +111,7 @@ _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*")
 _KEY = re.compile(
     r"\b(?:(?:hf_(?![a-z]+_[a-z_]+(?![\w-]))|sk-|gh[oprsu]_|github_pat_|glpat-|A[KS]IA|AIza|nvapi-|xox[bp]-|ms-(?=[0-9a-f]{8}-))"
     r"[A-Za-z0-9_-]{12,}"
-    r"|wandb_v1_[A-Za-z0-9_]{20,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"|wandb_v1_[A-Za-z0-9_]{20,}|(?<!-)eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
 _NAMED = (_ASSIGNED, _WEAKLY_ASSIGNED, _WORKING_DIRECTORY, _VARIABLE, _SAID, _OPTION, _WEAK_OPTION)
 _PATTERNS = (
@@ -151,7 +151,7 @@ _HARMLESS_VARIABLE = re.compile(
 """Variables that diagnosis needs; the values of other variables are masked."""
 _HARMLESS_VALUE = re.compile(r"(?i)[01]?|true|false|yes|no|on|off|none")
 _SURE_KEY = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:[\w]+-)*[A-Za-z0-9]{20,}|gh[po]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:\w{1,40}-){0,8}[A-Za-z0-9]{20,}|gh[po]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
     r"|AKIA[A-Z0-9]{16}|xox[bp]-[\w-]{20,}|ms-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 )
 _TOO_COMMON = ("root", "localhost", "user", "admin", "ubuntu", "node", "master", "worker")

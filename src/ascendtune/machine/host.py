@@ -65,8 +65,8 @@ def _operating_system(root: Path) -> str | None:
 
 def _cpu_name(root: Path) -> str | None:
     """The name of the CPU; x86 has it as "model name", aarch64 kernels of openEuler and Ubuntu have no name."""
-    name = re.search(r"^(?:model name|Hardware)\s*:\s*(.*?)\s*$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return name[1] if name else None
+    name = re.search(r"^(?:model name|Hardware)\s*:(.*)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    return name[1].strip() if name else None
 
 
 def _shared_memory(root: Path) -> int | None:

@@ -21,12 +21,14 @@ _LOST_CONNECTION = re.compile(
     r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|bad file descriptor|remote process exit"
     r"|communicator was aborted|connectfullmesh failed"
     # HCCL's error numbers: a time-out, connections over TCP and RoCE, the network, another rank.
-    r"|(?=.*(?:gloo|nccl|hccl))(?:.*time[ds]? ?-?out)|hccl.*error code is (?:9|1[1-4]|19|21)(?!\d)",
+    r"|\A(?=.*(?:gloo|nccl|hccl)).*time[ds]? ?-?out|\A(?>.*?hccl).*error code is (?:9|1[1-4]|19|21)(?!\d)",
     re.IGNORECASE | re.DOTALL,
 )
 """In messages of errors that follow after another rank has ended: never the first cause. Other errors of these
 libraries are causes: not enough memory, tensors that do not match, a device that two ranks use."""
-_TIMED_OUT = re.compile(r"(?<!connection )time[ds]? ?-?out|hccl.*error code is 9(?!\d)", re.IGNORECASE | re.DOTALL)
+_TIMED_OUT = re.compile(
+    r"(?<!connection )time[ds]? ?-?out|\A(?>.*?hccl).*error code is 9(?!\d)", re.IGNORECASE | re.DOTALL
+)
 _NOT_MET = re.compile("timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"

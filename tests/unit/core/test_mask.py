@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ascendtune.core.mask import Mask, command_without_secrets
+from ascendtune.core.mask import Mask, command_without_secrets, contains_secret
 
 
 @pytest.mark.parametrize(
@@ -255,6 +255,10 @@ _HOSTILE = (
         "-p a.b=c:/@" * 6_000,
         *("-ak " * 15_000, "name:token\n" * 6_000, "('token'," * 7_000, "|token" * 10_000, "ENV a.token " * 5_000),
         " " * 60_000,
+        "token='x" + "\\" * 60_000,
+        r"token=\'x" + "\\" * 60_000,
+        "eyJ-" * 15_000,
+        "sk-" * 20_000,
     ),
 )
 
@@ -263,4 +267,5 @@ _HOSTILE = (
 def test_hostile_line_is_masked_in_bounded_work(text: str) -> None:
     begin = time.process_time()
     Mask(users=["wanglei"]).text(text)
+    contains_secret(text)
     assert time.process_time() - begin < 5

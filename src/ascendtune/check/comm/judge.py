@@ -16,7 +16,7 @@ from ascendtune.core.units import count_of
 Cells = Mapping[int, Mapping[str, Any]]
 """Rank -> its cell, of one collective and one dtype."""
 _SHOWN = 6
-_TYPE_NAME = re.compile(r"[: ]*at::[\w:/]+")
+_TYPE_NAME = re.compile(r"(?<![: ])[: ]*at::[\w:/]+")
 """C++ type names in messages of torch_npu, removed so that dtypes with the same reason are grouped."""
 
 

@@ -11,6 +11,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, warning
+from ascendtune.core.mask import without_secrets
 
 ENVIRONMENT = "environment"
 
@@ -160,7 +161,7 @@ SHELL_FILES = "shell_files"
 
 _SYSTEM = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
 _OWN = (".bash_profile", ".bash_login", ".profile", ".bashrc", ".zshenv", ".zshrc")
-_EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\S.*?)\s*$")
+_EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\S.*)$")
 _SOURCE = re.compile(r"^\s*(?:source|\.)\s+['\"]?([^\s'\";&|]+set_env\.sh)")
 _WATCHED = re.compile(r"(?:ASCEND|HCCL|PYTORCH|TORCH|CUDA|NCCL|GLOO|HF)_\w+|(?:https?|all|no)_proxy", re.IGNORECASE)
 _SECRET = re.compile(r"TOKEN|KEY|SECRET", re.IGNORECASE)
@@ -202,7 +203,7 @@ def _twice(lines: list[Line]) -> Iterator[Finding]:
     for file, number, text in lines:
         found = None if text[:1].isspace() else _EXPORT.match(text)
         if found and _WATCHED.fullmatch(found[1]) and f"${found[1]}" not in found[2].replace("{", ""):
-            places.setdefault(found[1], []).append((file, number, found[2].strip("\"'")))
+            places.setdefault(found[1], []).append((file, number, found[2].rstrip().strip("\"'")))
     for name, settings in places.items():
         if len({value for _, _, value in settings}) > 1:
             shown = "***" if _SECRET.search(name) else None
@@ -215,7 +216,9 @@ def _twice(lines: list[Line]) -> Iterator[Finding]:
                 ),
                 expected=say("one line; values are not combined"),
                 remedy=say("keep one line for {name} with all options, and open a new shell", name=name),
-                evidence=tuple(f"{file}:{number}: {shown or value}" for file, number, value in settings),
+                evidence=tuple(
+                    f"{file}:{number}: {shown or without_secrets(value)}" for file, number, value in settings
+                ),
             )
 
 

@@ -13,7 +13,8 @@ from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS
 _WORTH_READING = re.compile(
     "|".join(
         [
-            r"cuda|CUDA|nccl|NCCL|nvidia|float64|double\b|Double|torch\.compile|torch import [^\n]*compile|\bjit\b",
+            r"cuda|CUDA|nccl|NCCL|nvidia|float64|double\b|Double|torch\.compile|\bjit\b",
+            r"torch import [^\n]{0,500}compile",
             r"8bit|4bit|_bnb|flash_attention_3|cudnn|cpp_extension|deepspeed\.ops|BitsAndBytes",
             rf"\b({'|'.join(MODULES)})\b",
         ]
@@ -23,6 +24,8 @@ _STRINGS = [(re.compile(pattern), code) for pattern, code in STRINGS]
 _MOVED = re.compile(r"cuda(:\d+)?|nccl")
 _CATCHES_IMPORTS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _INDUCTOR = (None, "inductor")
+_LONGEST_STRING = 1000
+"""Characters; no name or command has more."""
 
 
 def find_in_python(source: bytes) -> list[Hit]:
@@ -132,7 +135,7 @@ class _Finder(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        if not isinstance(node.value, str):
+        if not isinstance(node.value, str) or len(node.value) > _LONGEST_STRING:
             return
         if _MOVED.fullmatch(node.value):
             self._hit("moves-by-itself", node)

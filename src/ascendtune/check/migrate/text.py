@@ -13,6 +13,7 @@ _CPP = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hh")
 _SETTINGS = (".json", ".yaml", ".yml", ".env", ".cfg", ".ini")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".cmake")
 _NAMED = ("Dockerfile", "Makefile", "CMakeLists.txt")
+_PIECE, _OVERLAP = 4000, 400
 _REQUIREMENTS = re.compile(
     r"(requirements.*\.(txt|in)|constraints.*\.txt|environment.*\.ya?ml|pyproject\.toml|setup\.cfg)"
 )
@@ -73,13 +74,20 @@ def find_in_text(kind: str, text: str) -> list[Hit]:
     return [
         Hit(code, number, line.strip()[:200])
         for number, line in enumerate(lines, 1)
-        for code in dict.fromkeys(code for pattern, code in _RULES[kind] if pattern.search(line))
+        for code in dict.fromkeys(
+            code for pattern, code in _RULES[kind] if any(pattern.search(piece) for piece in _pieces(line))
+        )
     ]
+
+
+def _pieces(line: str) -> list[str]:
+    """A very long line in overlapping pieces: patterns that are tried at each beginning take quadratic time."""
+    return [line[at : at + _PIECE] for at in range(0, max(1, len(line) - _OVERLAP), _PIECE - _OVERLAP)]
 
 
 def _without_c_comments(text: str) -> list[str]:
     """Replace block comments by their line breaks, so that line numbers do not change."""
-    text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
+    text = re.sub(r"/\*.*?(?:\*/|\Z)", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
     return [line.partition("//")[0] for line in text.splitlines()]
 
 

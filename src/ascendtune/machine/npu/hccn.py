@@ -90,7 +90,7 @@ def read_link_history(text: str) -> LinkHistory:
     text = whole_lines(text)
     records = re.findall(r"([A-Z][a-z]{2} [A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8} [0-9]{4})\s+LINK (UP|DOWN)\b", text)
     if not records:
-        rows = re.findall(r"\|\s*LINK_(UP|DOWN)\s*\|\s*([^|]*?)\s*\|", text)
+        rows = re.findall(r"\|\s*LINK_(UP|DOWN)\s*\|([^|]*)\|", text)
         records = [(time, state) for state, time in rows]
     times = tuple((" ".join(time.split()), state) for time, state in records)
     return LinkHistory(natural(_after(text, "link down count")), times)

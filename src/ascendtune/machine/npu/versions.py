@@ -67,8 +67,8 @@ def set_env_script(kit: Toolkit, kits: Sequence[Toolkit]) -> Path | None:
 
 def read_values(text: str) -> dict[str, str]:
     """`key=value` and `key : value` lines (version.info, *_install.info, ATB's version.info); quotes are removed."""
-    lines = re.finditer(r"^\s*([A-Za-z][\w .-]*?)\s*[=:]\s*(.*?)\s*$", text, re.MULTILINE)
-    return {line[1]: line[2].strip('"') for line in lines}
+    lines = re.finditer(r"^[ \t]*([A-Za-z][\w .\t-]*)[=:](.*)$", text, re.MULTILINE)
+    return {line[1].rstrip(): line[2].strip().strip('"') for line in lines}
 
 
 def read_list(value: str) -> list[str]:
