@@ -67,17 +67,21 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     scans = tuple(scanned)
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
-    facts, found = _weigh(scans, cause)
-    if (plogs := [log for run in runs for log in run.plogs]) and found.first is not None and is_of_cann(found.first):
+    facts, diagnosis = _weigh(scans, cause)
+    if (
+        (plogs := [log for run in runs for log in run.plogs])
+        and diagnosis.first is not None
+        and is_of_cann(diagnosis.first)
+    ):
         # For other failures CANN's own logs contain only consequences, and errors that the job survived.
         scans += tuple(Scan(log, _matcher()).run() for log in plogs)
-        facts, found = _weigh(scans, cause)
-    if cause is not None and found.first is None and found.rank is None:
-        found = replace(found, rank=cause.get("rank"))
+        facts, diagnosis = _weigh(scans, cause)
+    if cause is not None and diagnosis.first is None and diagnosis.rank is None:
+        diagnosis = replace(diagnosis, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
     is_running = any(run.is_running for run in runs)
-    attempts = attempts_of(found, scans, facts)
-    return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread), attempts)
+    attempts = attempts_of(diagnosis, scans, facts)
+    return Explanation(diagnosis, scans, facts, cause, stop, is_running, is_here, tuple(unread), attempts)
 
 
 def _weigh(scans: tuple[Scan, ...], cause: dict[str, Any] | None) -> tuple[Facts, Diagnosis]:
@@ -229,9 +233,9 @@ class Explanation:
         return fitted(event.remedies, event.entry, self.facts)
 
     def _remedies(self) -> tuple[str, ...]:
-        found, first = self.verdict, self.verdict.first
-        if found.missing is not None:
-            return found.missing.remedies
+        diagnosis, first = self.verdict, self.verdict.first
+        if diagnosis.missing is not None:
+            return diagnosis.missing.remedies
         if first is None:
             return (cause_in_words(self.run_cause).remedy,) if self.run_cause is not None else last_resort(None)
         if first.is_known and first.entry.remedies:

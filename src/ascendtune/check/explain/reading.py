@@ -107,9 +107,9 @@ def notes(scans: Sequence[Scan], unread: Sequence[Unread], *, is_found: bool) ->
         if is_found and each.why in (IS_COPY, IS_LINK, IS_UNNAMED):
             continue
         by_reason.setdefault(each.why, []).append(each.name)
-    told = [say("not read: {names} ({why})", names=_some(names), why=say(why)) for why, names in by_reason.items()]
+    sentences = [say("not read: {names} ({why})", names=_some(names), why=say(why)) for why, names in by_reason.items()]
     long = next((scan.parts.where(scan.parts.cut_line) for scan in scans if scan.parts.cut_line), "")
-    return [*told, *([say(_CUT_LINE, where=long)] if long else [])]
+    return [*sentences, *([say(_CUT_LINE, where=long)] if long else [])]
 
 
 def _some(names: Sequence[str]) -> str:

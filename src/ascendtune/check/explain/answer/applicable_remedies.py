@@ -281,13 +281,13 @@ def _without_clauses(remedy: str, begins: Sequence[re.Pattern[str]]) -> str:
     def holds(clause: str) -> bool:
         return not any(each.match(clause.strip()) for each in begins)
 
-    def in_brackets(found: re.Match[str]) -> str:
-        clauses = _CLAUSE_END.split(found["content"])
+    def in_brackets(match: re.Match[str]) -> str:
+        clauses = _CLAUSE_END.split(match["content"])
         held = [held for clause in clauses if (held := _items_that(holds, clause))]
         if held == clauses:
-            return found[0]
-        content = ("；" if found["open"] == "（" else "; ").join(held)
-        return found[0].replace(found["content"], content) if held else ""
+            return match[0]
+        content = ("；" if match["open"] == "（" else "; ").join(held)
+        return match[0].replace(match["content"], content) if held else ""
 
     shortened = _BRACKETS.sub(in_brackets, remedy)
     clauses = list(clauses_of(shortened))

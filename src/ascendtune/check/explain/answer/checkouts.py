@@ -32,13 +32,13 @@ def of_checkouts(remedies: Iterable[str], trace: Trace) -> tuple[str, ...]:
 
 def checkouts_in(trace: Trace) -> dict[str, str]:
     """Packages in the frames that were not installed by pip, each with the directory of its checkout."""
-    found = {}
+    checkouts = {}
     for frame in trace.frames:
         file, package = posix(frame[0]), trace.package_of(frame)
         root = root_of(file, package) if package and is_own(file) else ""
         if _PLAIN.fullmatch(root) and not (_OF_IMAGE.match(f"{root}/") or _is_shared(root, package)):
-            found[package] = root
-    return found
+            checkouts[package] = root
+    return checkouts
 
 
 def _is_shared(root: str, package: str) -> bool:

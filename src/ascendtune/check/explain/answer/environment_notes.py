@@ -26,26 +26,26 @@ _COMPARE_PYTHONS = (
 )
 
 
-def with_environment(remedies: tuple[str, ...], found: Diagnosis, scans: Sequence[Scan]) -> tuple[str, ...]:
+def with_environment(remedies: tuple[str, ...], diagnosis: Diagnosis, scans: Sequence[Scan]) -> tuple[str, ...]:
     """Add notes to the remedies: after the first one on the user's packages, if the traceback contains some; before all
     on the comparison of hosts, if one rank alone lacks a module.
     """
-    first = found.first
-    trace = next((event.trace for event in (first, *found.echoes) if event is not None and event.trace), None)
+    first = diagnosis.first
+    trace = next((event.trace for event in (first, *diagnosis.echoes) if event is not None and event.trace), None)
     files = trace.files if trace is not None else ()
     users = [match["package"] for match in map(_OF_USER.match, files) if match is not None]
     is_import = trace is not None and trace.type.endswith("ImportError")
     if users and first is not None and (_VERSIONS in first.entry.checks or is_import):
         unset = "set PYTHONNOUSERSITE=1" if any(map(_OF_WINDOWS.match, files)) else "export PYTHONNOUSERSITE=1"
         remedies = (*remedies[:1], say(_HIDDEN, package=users[-1], unset=unset), *remedies[1:])
-    return (say(_COMPARE_PYTHONS, rank=found.rank), *remedies) if _lacks_alone(found, scans) else remedies
+    return (say(_COMPARE_PYTHONS, rank=diagnosis.rank), *remedies) if _lacks_alone(diagnosis, scans) else remedies
 
 
-def _lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:
+def _lacks_alone(diagnosis: Diagnosis, scans: Sequence[Scan]) -> bool:
     """Whether only one of several ranks lacks a module."""
-    if found.first is None or found.rank is None or _NO_MODULE not in found.first.text:
+    if diagnosis.first is None or diagnosis.rank is None or _NO_MODULE not in diagnosis.first.text:
         return False
-    texts_of_ranks = [(rank, event.text) for event in found.echoes for rank in event.text_by_rank]
+    texts_of_ranks = [(rank, event.text) for event in diagnosis.echoes for rank in event.text_by_rank]
     others = {rank for rank, _ in texts_of_ranks} | {scan.rank for scan in scans if not scan.is_empty}
     lack = {rank for rank, text in texts_of_ranks if _NO_MODULE in text}
-    return bool(others - {found.rank, None}) and lack <= {found.rank}
+    return bool(others - {diagnosis.rank, None}) and lack <= {diagnosis.rank}

@@ -99,11 +99,11 @@ def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
 def _kept_of_stdin(scan: Scan, failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
     """Beginning, end, and the lines of failures of standard input, which cannot be read again."""
     last = scan.last_lines
-    found = {each.number: each.text for each in failures}
-    found |= dict(enumerate(scan.head.removesuffix("\n").split("\n"), 1))
+    texts = {each.number: each.text for each in failures}
+    texts |= dict(enumerate(scan.head.removesuffix("\n").split("\n"), 1))
     # The first of the last lines may be cut, and contain only the end of a secret.
-    found |= dict(last[len(last) not in (1, scan.lines) :])
-    yield from sorted(found.items())
+    texts |= dict(last[len(last) not in (1, scan.lines) :])
+    yield from sorted(texts.items())
 
 
 def _shortened(line: str) -> str:

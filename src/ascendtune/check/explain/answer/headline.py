@@ -67,13 +67,13 @@ _REFUSED_BY = "{package} refuses what it was given ({type}): {message}"
 _FAILED_IN = "{package} failed with {type}: {message}"
 
 
-def headline_of(first: Event, found: Diagnosis, facts: Facts) -> str:
+def headline_of(first: Event, diagnosis: Diagnosis, facts: Facts) -> str:
     """Headline for a first cause: the failure and its rank."""
-    if found.missing is not None:
-        return found.missing.what
-    told = _told(first)
-    what = f"{meaning_of(first)}: {told}" if told else meaning_of(first)
-    return what + place_in_library(first) + _versions(first, facts) + culprit_of(found)
+    if diagnosis.missing is not None:
+        return diagnosis.missing.what
+    sentence = _told(first)
+    what = f"{meaning_of(first)}: {sentence}" if sentence else meaning_of(first)
+    return what + place_in_library(first) + _versions(first, facts) + culprit_of(diagnosis)
 
 
 def _told(first: Event) -> str:
@@ -123,9 +123,9 @@ def _versions(first: Event, facts: Facts) -> str:
     return say(" (by the log: {versions})", versions=", ".join(shown)) if shown else ""
 
 
-def culprit_of(found: Diagnosis) -> str:
+def culprit_of(diagnosis: Diagnosis) -> str:
     """Rank, device and host that failed first, in brackets; empty if unknown."""
-    rank, host, first = found.rank, found.host, found.first
+    rank, host, first = diagnosis.rank, diagnosis.host, diagnosis.first
     parts = [say("rank {rank}", rank=rank)] if rank is not None else []
     if first is not None and first.device is not None:
         is_told = "{device}" in first.entry.what and first.hit.names.get("device") == str(first.device)

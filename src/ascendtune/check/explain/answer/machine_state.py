@@ -70,7 +70,7 @@ def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here:
     """
     text = " ".join(remedies)
     message = of_message(first.message)
-    found = [
+    sentences = [
         *_modules(first, here),
         *_names(first, here),
         *_ports(first, text, facts, here),
@@ -78,8 +78,8 @@ def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here:
         *_variables(text, here),
     ]
     if "ulimit -n" in text:
-        found.append(say("the limit of open files is {limit}", limit=here.open_files()))
-    return tuple(found[:_MOST])
+        sentences.append(say("the limit of open files is {limit}", limit=here.open_files()))
+    return tuple(sentences[:_MOST])
 
 
 def this_machine() -> Here:

@@ -89,10 +89,10 @@ class Server:
         answer = exchange_json(f"{self._url}/models", self._headers, seconds=_LIST_SECONDS)
         listed = value_at(answer, "data")
         names = [value_at(each, "id") for each in listed] if isinstance(listed, list) else []
-        found = [name for name in names if isinstance(name, str)]
-        if not found:
+        models = [name for name in names if isinstance(name, str)]
+        if not models:
             raise Fault("the server lists no models")
-        return found
+        return models
 
     def ask(self, model: str, question: Question) -> Opinion:
         """Ask `model` for its opinion.
@@ -118,17 +118,17 @@ def opinion_in(answer: str, model: str, logs: str) -> Opinion:
         logs: text in which its quotations are looked up, without the rest of the question, which any model can copy.
     """
     text = _THOUGHTS.sub("", answer).strip() or answer.strip()
-    found = next(_objects(text), None)
-    if found is None:
+    fields = next(_objects(text), None)
+    if fields is None:
         return Opinion(model, _sentence(text), "unknown", (), (), ())
     sent = " ".join(logs.split())
-    quoted = [_NUMBER.sub("", line) for line in _sentences(found.get("lines"))]
+    quoted = [_NUMBER.sub("", line) for line in _sentences(fields.get("lines"))]
     return Opinion(
         model,
-        _sentence(found["cause"]),
-        _sentence(found.get("sure")) or "unknown",
-        _sentences(found.get("why")),
-        _sentences(found.get("do")),
+        _sentence(fields["cause"]),
+        _sentence(fields.get("sure")) or "unknown",
+        _sentences(fields.get("why")),
+        _sentences(fields.get("do")),
         tuple(Quotation(line, _is_in(line, sent)) for line in quoted),
     )
 
@@ -142,11 +142,11 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
     decoder = json.JSONDecoder()
     for begin in [match.start() for match in re.finditer(r"\{", text)][:_MOST_BRACES]:
         try:
-            found, _ = decoder.raw_decode(text, begin)
+            value, _ = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict) and isinstance(found.get("cause"), str) and found["cause"].strip():
-            yield found
+        if isinstance(value, dict) and isinstance(value.get("cause"), str) and value["cause"].strip():
+            yield value
 
 
 def _sentences(value: Any) -> tuple[str, ...]:

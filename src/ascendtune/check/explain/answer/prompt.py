@@ -71,12 +71,12 @@ def question_about(explanation: Explanation, names: Sequence[str]) -> Question:
 
 
 def _about(explanation: Explanation) -> Iterator[str]:
-    found = explanation.verdict
+    diagnosis = explanation.verdict
     yield "What a tool that knows failures by their wording made of them (it is often wrong):"
     yield f"- {explanation.headline()}"
-    if found.first is not None:
-        yield f"- certainty: {explanation.sureness}; at {found.first.where}"
-        yield from (f"- possible cause: {cause}" for cause in found.first.causes[:3])
+    if diagnosis.first is not None:
+        yield f"- certainty: {explanation.sureness}; at {diagnosis.first.where}"
+        yield from (f"- possible cause: {cause}" for cause in diagnosis.first.causes[:3])
     if explanation.run_cause is not None:
         yield f"- what the job recorded when it ended: {explanation.run_cause.get('what')}"
     facts = [f"{name}={' '.join(values)}" for name, values in sorted(explanation.facts.items())]
@@ -98,6 +98,10 @@ def _recipe_of(name: str) -> str:
 
 
 def _excerpt(explanation: Explanation) -> str:
-    found = explanation.verdict
-    failures = [event for event in (found.first, found.rival, *found.echoes, *found.dismissed) if event is not None]
+    diagnosis = explanation.verdict
+    failures = [
+        event
+        for event in (diagnosis.first, diagnosis.rival, *diagnosis.echoes, *diagnosis.dismissed)
+        if event is not None
+    ]
     return excerpt(explanation.scans, failures, _MOST_CHARACTERS)

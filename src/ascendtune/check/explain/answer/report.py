@@ -136,7 +136,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
     Args:
         short: characters after which a message is cut at the end of a sentence.
     """
-    found, first = explanation.verdict, explanation.verdict.first
+    diagnosis, first = explanation.verdict, explanation.verdict.first
     yield _Block("", explanation.headline(), _KEPT)
     if first is None and explanation.run_cause is None:
         if explanation.stop:
@@ -145,7 +145,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
             yield from _numbered("do", stall.remedies, _KEPT, _NEXT)
         yield from _read(explanation)
         return
-    if first is not None and found.missing is None and first.entry.kind == "consequence":
+    if first is not None and diagnosis.missing is None and first.entry.kind == "consequence":
         echoes = say("These logs hold echoes only; the cause stands above them, or in the log of another process.")
         yield _Block("", f"{echoes} {explanation.plog or ''}".rstrip(), _KEPT)
     if explanation.is_running:
@@ -158,9 +158,9 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
     for number, state in enumerate(explanation.now()):
         yield _Block("now" if number == 0 else "", state, _NEXT)
     if first is not None:
-        if first.entry.checks and found.missing is None:
+        if first.entry.checks and diagnosis.missing is None:
             yield _Block("look", "ascendtune doctor " + " ".join(first.entry.checks), _MORE)
-        if found.certainty == "unexplained":
+        if diagnosis.certainty == "unexplained":
             yield _Block("collect", "; ".join(explanation.to_collect), _HELPFUL)
         yield _Block("source", first.entry.source, _REFERENCE)
     if explanation.cut_off:

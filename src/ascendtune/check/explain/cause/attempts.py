@@ -40,12 +40,12 @@ class Attempts:
         )
 
 
-def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attempts | None:
+def attempts_of(diagnosis: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attempts | None:
     """Find a later attempt that finished; None if the newest one is the failed one, failed as well, or does not report
     its end."""
-    failed = _attempt(found.first.source) if found.first is not None else None
+    failed = _attempt(diagnosis.first.source) if diagnosis.first is not None else None
     if failed is None:
-        return _of_one_log(found, scans[0]) if len(scans) == 1 else None
+        return _of_one_log(diagnosis, scans[0]) if len(scans) == 1 else None
     job, number = failed
     numbers = {scan.name: each[1] for scan in scans if (each := _attempt(scan.name)) is not None and each[0] == job}
     newest = max(numbers.values())
@@ -55,10 +55,10 @@ def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attemp
     return Attempts(number, newest) if diagnose(own, facts).certainty == "healthy" else None
 
 
-def _of_one_log(found: Diagnosis, scan: Scan) -> Attempts | None:
+def _of_one_log(diagnosis: Diagnosis, scan: Scan) -> Attempts | None:
     """The same for a log to which each attempt was appended."""
     restarts = [number for number, row in scan.last_lines if _RESTARTS.search(row) is not None]
-    failed = found.first.last if found.first is not None else 0
+    failed = diagnosis.first.last if diagnosis.first is not None else 0
     if not failed or not restarts or restarts[-1] <= failed or not _has_finished(scan):
         return None
     later = (event for event in scan.events if event.last > restarts[-1])
@@ -69,8 +69,8 @@ def _of_one_log(found: Diagnosis, scan: Scan) -> Attempts | None:
 
 
 def _attempt(name: str) -> tuple[str, int] | None:
-    found = _ATTEMPT.match(name)
-    return (found["job"], int(found["number"])) if found is not None else None
+    match = _ATTEMPT.match(name)
+    return (match["job"], int(match["number"])) if match is not None else None
 
 
 def _has_finished(scan: Scan) -> bool:

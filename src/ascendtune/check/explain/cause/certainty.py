@@ -32,24 +32,24 @@ _NAMES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/=_\\]\S*|\[[^\]]*\]"
 """Values in a message: quoted names, paths, variables, lists."""
 
 
-def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
+def sureness_of(diagnosis: Diagnosis, scans: Sequence[Scan] = ()) -> str:
     """Certainty of the first cause, as a phrase.
 
     Args:
         scans: of all logs; if there is only one, the conditions of an entry were met in the same log.
     """
-    first = found.first
-    if found.rival is not None and first is not None and found.rival.source == first.source:
+    first = diagnosis.first
+    if diagnosis.rival is not None and first is not None and diagnosis.rival.source == first.source:
         return say("these two: one was logged, the other ended the program, and may follow from it")
-    if found.rival is not None:
+    if diagnosis.rival is not None:
         return say("these two: no clock in the logs says which was first")
-    if found.missing is not None and found.missing.is_lost:
+    if diagnosis.missing is not None and diagnosis.missing.is_lost:
         return say("likely: the ranks that report no lost connection are those that the others lost")
-    if found.missing is not None and found.missing.odd is not None:
-        if found.missing.odd.kind == "behind":
+    if diagnosis.missing is not None and diagnosis.missing.odd is not None:
+        if diagnosis.missing.odd.kind == "behind":
             return say("likely: the ranks that are behind are those that the others waited for")
         return say("likely: ranks of one process group must make the same calls in the same order")
-    if found.missing is not None:
+    if diagnosis.missing is not None:
         return say("likely: the ranks without a time-out are those that the others waited for")
     if first is None:
         return say("unknown: nothing is known about this failure; these are the most telling lines")
@@ -58,17 +58,17 @@ def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
     is_wrapper_with_reason = first.reason and first.entry.kind == "wrapper"
     if is_wrapper_with_reason or (first.entry.general and first.hit.names.get("detail", first.message)):
         return say("likely: this kind of failure has several causes, and the message itself says most")
-    if found.certainty == "symptom":
+    if diagnosis.certainty == "symptom":
         return say("likely: this broke; no known line says why")
-    if found.certainty == "unexplained" and explains_itself(first):
+    if diagnosis.certainty == "unexplained" and explains_itself(first):
         return say("likely: the message itself names what failed; no entry of the knowledge matches it")
-    if found.certainty == "unexplained":
+    if diagnosis.certainty == "unexplained":
         return say("unknown: nothing is known about this failure; these are the most telling lines")
     if _fits_in_words_only(first):
         return say("likely: the line has words of this kind of failure, and says more than they do")
     if first.entry.is_conditional and not _has_what_it_needs(first, scans):
         return say("likely: what decides it stands in the log of another rank or host")
-    return _of_known_cause(found, first)
+    return _of_known_cause(diagnosis, first)
 
 
 def _fits_in_words_only(event: Event) -> bool:
@@ -101,12 +101,12 @@ def _has_what_it_needs(first: Event, scans: Sequence[Scan]) -> bool:
     return is_beside and (not entry.requires or satisfied(entry.requires, of_log(texts)) is not None)
 
 
-def _of_known_cause(found: Diagnosis, first: Event) -> str:
+def _of_known_cause(diagnosis: Diagnosis, first: Event) -> str:
     if (first.is_quoted and not is_of_script(first)) or first.weak:
-        followed = [echo for echo in found.echoes if first.entry.id in echo.entry.echo_of]
+        followed = [echo for echo in diagnosis.echoes if first.entry.id in echo.entry.echo_of]
         if not followed:
             is_alone = "likely: no other line of the log says why it failed"
-            return say("likely: the line is quoted or logged, not raised" if found.echoes else is_alone)
+            return say("likely: the line is quoted or logged, not raised" if diagnosis.echoes else is_alone)
         if not any(echo.is_raised and _comes_after(first, echo) for echo in followed):
             return say("likely: it was said as a warning, and the failure after it is what follows from it")
     return _of_causes(first)

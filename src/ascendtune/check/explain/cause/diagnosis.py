@@ -47,17 +47,17 @@ class Diagnosis:
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Find the first cause in the scans of any number of files and ranks."""
-    found = find_failures(scans, facts)
-    fatal, notices = found.fatal, found.notices
+    failures = find_failures(scans, facts)
+    fatal, notices = failures.fatal, failures.notices
     if not fatal:
-        return Diagnosis("healthy", None, notices=notices, dismissed=found.dismissed)
+        return Diagnosis("healthy", None, notices=notices, dismissed=failures.dismissed)
     own = without_echoes(fatal)
     ends = Ends(own)
     first = first_cause(fatal, ends)
     missing = awaited(first, fatal, Ranks(scans))
-    if missing is not None and (told := _told_by(missing.ranks, fatal)) is not None:
+    if missing is not None and (reported := _told_by(missing.ranks, fatal)) is not None:
         # A rank that did not join has reported the reason.
-        first, missing = told, None
+        first, missing = reported, None
     rank, host = _place_of(first, fatal, scans) if missing is None else (missing.first_rank, None)
     if missing is not None and first.trace is not None and not first.trace.type:
         first = waits_among(fatal)[0]
@@ -70,21 +70,21 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     return Diagnosis(_certainty(first), first, others, notices, rank=rank, host=host, missing=missing, rival=rival)
 
 
-def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
+def weighed(diagnosis: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     """Give the recorded cause of a run precedence over weaker events of its logs.
 
     A cause that the worker recorded with its remedy precedes echoes and unknown lines. A signal, which was only seen
     from outside, precedes echoes alone.
     """
-    first = found.first
+    first = diagnosis.first
     if cause is None or first is None:
-        return found
+        return diagnosis
     is_echo = first.entry.kind in ("wrapper", "consequence")
     if cause.get("kind") in SEEN_FROM_OUTSIDE and not (cause.get("kind") == "signal" and is_echo):
-        return found
+        return diagnosis
     if is_echo or first.entry.kind == "detail" or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
-        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
-    return found
+        return Diagnosis("healthy", None, (first, *diagnosis.echoes), diagnosis.notices, rank=cause.get("rank"))
+    return diagnosis
 
 
 def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | None:
@@ -101,8 +101,8 @@ def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:
     own = [event for event in fatal if event.rank in ranks]
     killed = (event for event in own if event.entry.id.startswith(KILLED))
     others = (event for event in own if event.entry.family not in _OF_COLLECTIVES)
-    told = (event for event in others if event.is_raised or event.trace or event.entry.kind == "symptom")
-    return next(told, next(killed, None))
+    events = (event for event in others if event.is_raised or event.trace or event.entry.kind == "symptom")
+    return next(events, next(killed, None))
 
 
 def _certainty(first: Event) -> Certainty:

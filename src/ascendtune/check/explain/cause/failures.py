@@ -104,8 +104,8 @@ def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) 
     match = beside.get(event.entry.id)
     if named is None or (match is None and event.entry.beside is not None):
         return False
-    if match is not None and (told := {key: value for key, value in match.groupdict().items() if value}):
-        named = named | told
+    if match is not None and (values := {key: value for key, value in match.groupdict().items() if value}):
+        named = named | values
         event.beside = _whole_lines(match)
     event.hit.names.update(named)
     name_mismatch(event.hit, event.message, facts, event.trace.code if event.trace is not None else "")

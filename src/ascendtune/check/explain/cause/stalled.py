@@ -52,7 +52,7 @@ def _stall_of(scan: Scan) -> Stall | None:
     lines = [line for line in scan.tail.replace("\r", "\n").split("\n") if line.strip()][-_NEAR:]
     bar = _BAR.search(lines[-1]) if lines else None
     begun = [line for line in lines if _BEGUN.search(line)]
-    counts = [int(found["count"]) for found in map(_RANKS.search, begun) if found is not None]
+    counts = [int(match["count"]) for match in map(_RANKS.search, begun) if match is not None]
     if bar is None or max(counts, default=0) < 2:
         return None
     return Stall(bar["done"], max(counts))

@@ -166,11 +166,11 @@ def owners_of(name: str) -> Counter[_Owner]:
 
 @cache
 def _owners() -> dict[str, Counter[_Owner]]:
-    found: dict[str, Counter[_Owner]] = {}
+    owners: dict[str, Counter[_Owner]] = {}
     for change in chain(changes(), names()):
         if match := _CLASS.match(change.name):
-            found.setdefault(match[0], Counter())[_Owner(change.library, change.modules)] += 1
-    return found
+            owners.setdefault(match[0], Counter())[_Owner(change.library, change.modules)] += 1
+    return owners
 
 
 def spelt(name: str) -> str:

@@ -179,8 +179,8 @@ _GIVE_IT = "give {key}: on the command line, in the configuration or the environ
 def turned_round(message: str) -> str:
     """Advice from the first recognized rule in `message`; empty if there is none."""
     text = " ".join(message.split())
-    told = (rule(text) if callable(rule) else _said_of(text, *rule) for rule in _RULES)
-    return next(filter(None, told), "")
+    sentences = (rule(text) if callable(rule) else _said_of(text, *rule) for rule in _RULES)
+    return next(filter(None, sentences), "")
 
 
 def _said_of(text: str, pattern: re.Pattern[str], sentence: str) -> str:
@@ -213,11 +213,11 @@ def _multiple(text: str) -> str:
     below, above = given // divisor * divisor, -(-given // divisor) * divisor
     if below == above:
         return ""
-    told = say(_NEAREST if below else _LEAST_MULTIPLE, below=below, above=above, given=given)
+    remedy = say(_NEAREST if below else _LEAST_MULTIPLE, below=below, above=above, given=given)
     divisors = [str(each) for each in range(2, min(divisor * 2, given, 4096) + 1) if given % each == 0]
     if divisors and divisor <= given:
-        told = say(_DIVISORS, given=given, divisor=divisor, list=", ".join(divisors[-4:]), other=told)
-    return say(_MULTIPLE_OF, x=x, y=y, numbers=told)
+        remedy = say(_DIVISORS, given=given, divisor=divisor, list=", ".join(divisors[-4:]), other=remedy)
+    return say(_MULTIPLE_OF, x=x, y=y, numbers=remedy)
 
 
 def _other_text(text: str) -> str:

@@ -132,11 +132,11 @@ def milestones_in(numbered: Sequence[tuple[int, str]]) -> Milestones:
     """Find the milestones among the last lines of a log, given with their numbers."""
     rows = [row for _, row in numbered]
     may_be = ((number, _said(row)) for number, row in numbered if _SIGN.search(row) is not None)
-    found = [(number, message) for number, message in may_be if _MILESTONE.match(message)]
+    milestones = [(number, message) for number, message in may_be if _MILESTONE.match(message)]
     last = [(number, row, lines_of.read(row).message) for number, row in numbered if row.strip()][-_LAST:]
     return Milestones(
-        all=[number for number, _ in found],
-        runs=[number for number, message in found if _RUNS.match(message)],
+        all=[number for number, _ in milestones],
+        runs=[number for number, message in milestones if _RUNS.match(message)],
         well=max((number for number, _, message in last if _ENDED_WELL.match(message)), default=0),
         installed=" ".join(each["names"] or each["name"] for row in rows if (each := _INSTALLED_BY_PIP.search(row))),
         last=last[-1][0] if last else 0,

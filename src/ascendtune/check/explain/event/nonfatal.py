@@ -84,13 +84,13 @@ class _GoneOn:
     def __init__(self, numbered: Sequence[tuple[int, str]], *, of_one_process: bool, are_prefixed: bool) -> None:
         self._of_one_process, self._are_prefixed = of_one_process, are_prefixed
         self._steps = [
-            (number, row[found.start() : found.end() + _LONGEST_FIGURE])
+            (number, row[progress.start() : progress.end() + _LONGEST_FIGURE])
             for number, row in numbered
-            for found in _PROGRESS.finditer(row)
+            for progress in _PROGRESS.finditer(row)
         ]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
         last = "\n".join(lines_of.read(row).message.strip() for _, row in numbered[-_LAST:])
-        passed = (numbered[-1][0] - last.count("\n", found.end()) for found in _PASSED.finditer(last))
+        passed = (numbered[-1][0] - last.count("\n", progress.end()) for progress in _PASSED.finditer(last))
         self._passed = max(passed, default=0)
         answers = ((number, _ANSWER.search(row)) for number, row in numbered if "HTTP/" in row)
         self._answers = [(number, match["status"]) for number, match in answers if match is not None]

@@ -201,7 +201,7 @@ def _is_private(message: str) -> bool:
 def _release(named: tuple[str, ...]) -> tuple[int, ...]:
     """Major, minor and patch of the only version in the log; empty if there is none, or several."""
     numbers = [
-        tuple(map(int, found[0].split("."))) for each in named if (found := re.match(r"\d{1,4}(\.\d{1,4}){2}", each))
+        tuple(map(int, match[0].split("."))) for each in named if (match := re.match(r"\d{1,4}(\.\d{1,4}){2}", each))
     ]
     return numbers[0] if len(set(numbers)) == 1 else ()
 

@@ -113,9 +113,9 @@ def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
 def refusal(texts: list[str], messages: list[str], last_lines: int) -> tuple[int, str]:
     """Refusal of a program (`message_lines.refusal`), else the reason that a person announces, else the worst line of a
     post; as (index, text)."""
-    found = message_lines.refusal(texts, messages, last_lines)
-    found = found if found[1] else _announced_reason(texts, messages)
-    return found if found[1] else _worst_line(texts, messages)
+    line = message_lines.refusal(texts, messages, last_lines)
+    line = line if line[1] else _announced_reason(texts, messages)
+    return line if line[1] else _worst_line(texts, messages)
 
 
 def is_post(texts: Sequence[str]) -> bool:
@@ -145,13 +145,15 @@ def _worst_line(texts: Sequence[str], messages: Sequence[str]) -> tuple[int, str
     words = [each.strip().strip("`").strip() for each in messages]
     of_program = [index for index, text in enumerate(texts) if _is_message_of_program(text, words[index])]
     plain = [index for index in of_program if not (level.is_overcome(texts[index]) or _goes_on(texts[index]))]
-    found = [index for index in plain if _EXCEPTION.match(words[index]) or level.is_error(words[index], words[index])]
+    candidates = [
+        index for index in plain if _EXCEPTION.match(words[index]) or level.is_error(words[index], words[index])
+    ]
     for is_bad in (level.are_last_words, level.is_last_refusal):
-        found += [index for index in plain if is_bad(texts[index], words[index])]
+        candidates += [index for index in plain if is_bad(texts[index], words[index])]
     if asks_about_failure(texts):
         warned = [index for index in of_program if level.is_warning(texts[index])]
-        found += [index for index in (*plain, *warned) if _sounds_bad(words[index])]
-    worst = next((index for index in found if not went_on_after(texts[index + 1 :])), None)
+        candidates += [index for index in (*plain, *warned) if _sounds_bad(words[index])]
+    worst = next((index for index in candidates if not went_on_after(texts[index + 1 :])), None)
     return (worst, words[worst]) if worst is not None else (0, "")
 
 

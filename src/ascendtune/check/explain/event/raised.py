@@ -67,7 +67,7 @@ def name_caller_and_library(hit: Hit, trace: Trace) -> None:
     """Add to the names of `hit` the caller, the expression, the table, the library and the place from the frames, and
     the release of a model type from the tables."""
     importer, owner = caller_and_library_of(hit, trace)
-    found = {
+    names = {
         IMPORTER: importer,
         EXPRESSION: trace.none_expression or trace.taken_from,
         TABLE: trace.table,
@@ -75,8 +75,8 @@ def name_caller_and_library(hit: Hit, trace: Trace) -> None:
         PLACE: calling_place(trace) if trace.frames else "",
     }
     if f"{{{SINCE}}}" in hit.entry.what:
-        found[SINCE] = release_of_model_type(hit.names.get("type", ""))
-    for name, value in found.items():
+        names[SINCE] = release_of_model_type(hit.names.get("type", ""))
+    for name, value in names.items():
         if value:
             hit.names.setdefault(name, value)
 
@@ -92,8 +92,8 @@ def look_up_unmatched(events: Iterable[Event]) -> None:
     """Match the entries for messages that packages raise with errors that were logged without an exception."""
     for event in events:
         is_error = event.trace is None and not (event.weak or event.is_heading or event.entry.kind == "notice")
-        if is_error and (found := _hit_of_line(event.text)) is not None:
-            event.hit = min(event.hit, found, key=rank)
+        if is_error and (hit := _hit_of_line(event.text)) is not None:
+            event.hit = min(event.hit, hit, key=rank)
 
 
 def _hit_of_line(message: str) -> Hit | None:
@@ -105,7 +105,7 @@ def _hit_of_line(message: str) -> Hit | None:
 
 def _passed(hits: list[Hit], message: str, trace: Trace) -> list[Hit]:
     """Hits whose required frames and origin the traceback has, with the names of the origin added."""
-    found = []
+    passed = []
     for hit in hits:
         names = names_of(hit.entry.origin, message, trace)
         if hit.entry.what.startswith(f"{{{IMPORTER}}}") and trace.asks_for_attribute and not trace.importer_of(""):
@@ -116,8 +116,8 @@ def _passed(hits: list[Hit], message: str, trace: Trace) -> list[Hit]:
             continue
         if names is not None and (not hit.entry.frame or trace.passed(hit.entry.frame)):
             hit.names.update(names)
-            found.append(hit)
-    return found
+            passed.append(hit)
+    return passed
 
 
 def _may_raise(hit: Hit, message: str, trace: Trace) -> bool:

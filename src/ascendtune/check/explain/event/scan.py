@@ -285,15 +285,15 @@ class Scan:
         """Note the launcher's summary as one event, without its lines about ranks that ended later."""
         self._traces.close(line.speaker)
         rows = lines[index : index + torchrun_summary.LONGEST]
-        found = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
+        summary = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
         self._noted.note_line(line, line.message, line.message, self.lines + index + 1, [])
-        if found is None:
+        if summary is None:
             return
-        self.launcher = found.root_cause
-        self._passed = self.lines + index + 1 + found.last
-        message = found.text.strip()
+        self.launcher = summary.root_cause
+        self._passed = self.lines + index + 1 + summary.last
+        message = summary.text.strip()
         for hit in best(self._matcher.hits(message) or self._matcher.hits(torchrun_summary.HEADER)):
-            self._noted.note_words(line, message, self.lines + index + 1 + found.index, hit)
+            self._noted.note_words(line, message, self.lines + index + 1 + summary.index, hit)
 
     def _note_last_words(self) -> None:
         """Note words of failure at the end of a log without errors: it is not a log of success."""

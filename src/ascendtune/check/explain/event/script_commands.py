@@ -53,12 +53,12 @@ def _tells_nothing(other: Event) -> bool:
 
 def gives_way(event: Event, others: Sequence[Event]) -> bool:
     """Whether another failure ended the job, and not this error of a script's command before or after it."""
-    found = _OF_COMMAND.match(event.text) if event.trace is None else None
-    if found is None:
+    match = _OF_COMMAND.match(event.text) if event.trace is None else None
+    if match is None:
         return False
-    named = found["command"] or found["word"] or found["of_system"]
-    command = named or (found.lastgroup or "apt")
-    is_missing = found["command"] is not None or found["word"] is not None
+    named = match["command"] or match["word"] or match["of_system"]
+    command = named or (match.lastgroup or "apt")
+    is_missing = match["command"] is not None or match["word"] is not None
     needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
     return any(
         not (event.entry.specific and _tells_nothing(other))

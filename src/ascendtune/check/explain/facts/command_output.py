@@ -101,15 +101,15 @@ def _port_holders(text: str, lower: str) -> Iterator[tuple[str, str]]:
 def _slurm_options(text: str) -> Iterator[tuple[str, str]]:
     """Options of the job; several values of one are joined with "|"."""
     named: dict[str, set[str]] = {}
-    found = False
+    has_options = False
     for place in _SUBMISSION.finditer(text):
-        found = found or not place["step"]
+        has_options = has_options or not place["step"]
         for option in _OPTION.finditer(place["header"] or place["command"]):
             name = option["long"] or _LONG[option["short"]]
             named.setdefault(name, set()).add(option["value"])
-    if found:
-        told = (f"{name}={'|'.join(sorted(named[name]))}" for name in _OPTIONS if name in named)
-        yield "slurm_options", " ".join(told) or "none"
+    if has_options:
+        options = (f"{name}={'|'.join(sorted(named[name]))}" for name in _OPTIONS if name in named)
+        yield "slurm_options", " ".join(options) or "none"
 
 
 def _driver_pair(text: str) -> Iterator[tuple[str, str]]:

@@ -177,10 +177,10 @@ def of_log(texts: Iterable[str]) -> Facts:
     `accelerator`, `container`, `speaker` ("compose" writes its services' names before lines), `scheduler`
     (job_environment.py).
     """
-    found: dict[str, dict[str, None]] = {}
+    by_name: dict[str, dict[str, None]] = {}
 
     def note(name: str, value: str) -> None:
-        values = found.setdefault(name, {})
+        values = by_name.setdefault(name, {})
         if len(values) < _MOST_VALUES:
             values.setdefault(value.rstrip(".,")[:_LONGEST_VALUE])
 
@@ -208,10 +208,10 @@ def of_log(texts: Iterable[str]) -> Facts:
         of_commands = (*_of_commands(text, lower), *of_command_output(text, lower))
         for name, value in (*of_commands, *of_packages(text, lower), *of_job_environment(text, lower)):
             note(name, value)
-    asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
+    asked = _largest(by_name.get("nproc", {})) * max(1, _largest(by_name.get("nnodes", {})))
     if asked > 1:
         note("asked", str(asked))
-    return {name: tuple(values) for name, values in found.items()}
+    return {name: tuple(values) for name, values in by_name.items()}
 
 
 def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
@@ -266,18 +266,18 @@ def versions(facts: Facts, package: str) -> tuple[str, ...]:
 
 def of_message(text: str) -> Facts:
     """Facts in a message: shapes, dtypes, sizes, operators, error codes, peers, paths, names."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_name: dict[str, tuple[str, ...]] = {}
     for name, pattern in _MESSAGE.items():
         values = dict.fromkeys(
             next((part for part in match.groups() if part), match[0]).strip()[:_LONGEST_VALUE]
             for match in pattern.finditer(text)
         )
         if values:
-            found[name] = tuple(values)[:_MOST_VALUES]
+            by_name[name] = tuple(values)[:_MOST_VALUES]
     numbers = dict.fromkeys(match[1] for match in _ERRNO.finditer(text))
     if numbers:
-        found["errno"] = tuple(f"{number} {errno.errorcode.get(int(number), '')}".strip() for number in numbers)
-    return found
+        by_name["errno"] = tuple(f"{number} {errno.errorcode.get(int(number), '')}".strip() for number in numbers)
+    return by_name
 
 
 def statement(message: str) -> str:

@@ -216,14 +216,14 @@ class Sums:
 
 def sums_in(text: str) -> Sums | None:
     """Amounts in a message of torch's allocator on CUDA or NPU, of old and new releases."""
-    found = {name: _bytes(pattern.search(text)) for name, pattern in _FIELDS.items()}
-    tried, unused = found.pop("tried_bytes"), found.pop("unused_bytes")
+    sums = {name: _bytes(pattern.search(text)) for name, pattern in _FIELDS.items()}
+    tried, unused = sums.pop("tried_bytes"), sums.pop("unused_bytes")
     if tried is None:
         return None
-    if found["reserved_bytes"] is None and unused is not None and found["allocated_bytes"] is not None:
-        found["reserved_bytes"] = found["allocated_bytes"] + unused
+    if sums["reserved_bytes"] is None and unused is not None and sums["allocated_bytes"] is not None:
+        sums["reserved_bytes"] = sums["allocated_bytes"] + unused
     processes = tuple(_bytes(match) or 0 for match in _PROCESS.finditer(text))
-    return Sums(tried, **found, processes_bytes=processes)
+    return Sums(tried, **sums, processes_bytes=processes)
 
 
 def _bytes(match: re.Match[str] | None) -> int | None:

@@ -38,15 +38,15 @@ class Names:
     @property
     def inserted(self) -> tuple[str, bool] | None:
         """(part by which most names differ, whether the file's names have it); None if there is none."""
-        found = Counter[tuple[str, bool]]()
+        counts = Counter[tuple[str, bool]]()
         for missing in self.missing:
             for unexpected in self.unexpected:
                 if part := _extra(missing, unexpected):
-                    found[part, False] += 1
+                    counts[part, False] += 1
                 if part := _extra(unexpected, missing):
-                    found[part, True] += 1
-        if found:
-            return found.most_common(1)[0][0]
+                    counts[part, True] += 1
+        if counts:
+            return counts.most_common(1)[0][0]
         sides = ((self.unexpected, True), (self.missing, False))
         wraps = ((part, is_in_file) for part in _WRAPPERS for names, is_in_file in sides if _all_have(part, names))
         return next(wraps, None)

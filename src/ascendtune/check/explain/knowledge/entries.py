@@ -243,35 +243,35 @@ def chinese_of_raised() -> dict[str, Words]:
 @cache
 def entries() -> tuple[KnownFailure, ...]:
     """All entries for lines of any kind, family by family."""
-    found = []
+    entries = []
     for name, content in _tables(_FOLDER):
         common = content.get("common", {})
-        found += [_entry({**common, **each}, name) for each in content.get("entry", ())]
-        found += [_code(number, what, content["codes"]) for number, what in content.get("code", {}).items()]
-    return tuple(found)
+        entries += [_entry({**common, **each}, name) for each in content.get("entry", ())]
+        entries += [_code(number, what, content["codes"]) for number, what in content.get("code", {}).items()]
+    return tuple(entries)
 
 
 @cache
 def raised_entries() -> tuple[KnownFailure, ...]:
     """All entries for messages that packages raise, package by package."""
-    found = []
+    entries = []
     for name, content in _tables(_FOLDER / RAISED):
         common = {"kind": "cause", "specific": True, **content.get("common", {})}
-        found += [_entry({**common, **each}, RAISED + name) for each in content.get("entry", ())]
-    return tuple(found)
+        entries += [_entry({**common, **each}, RAISED + name) for each in content.get("entry", ())]
+    return tuple(entries)
 
 
 def _translated(known: Iterable[KnownFailure], folder: Traversable) -> dict[str, Words]:
     by_id = {entry.id: entry for entry in known}
-    found = {}
+    translated = {}
     for _, content in _tables(folder):
         common = content.pop("common", {})
         numbers = {number: {"what": what} for number, what in content.pop("code", {}).items()}
         for name, own in {**content, **numbers}.items():
             entry, words = by_id[name], {**common, **own}
             causes, remedies = words.get("causes", entry.causes), words.get("remedies", entry.remedies)
-            found[name] = Words(words["what"], tuple(causes), tuple(remedies))
-    return found
+            translated[name] = Words(words["what"], tuple(causes), tuple(remedies))
+    return translated
 
 
 def _tables(folder: Traversable) -> Iterator[tuple[str, dict[str, Any]]]:

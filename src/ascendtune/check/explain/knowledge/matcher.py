@@ -153,19 +153,19 @@ class Matcher:
         words = frozenset(line.translate(_WORDS_ONLY).split())
         if self._anchors.isdisjoint(words):
             return []
-        found: dict[str, Hit] = {}
+        hits: dict[str, Hit] = {}
         for word in self._anchors.intersection(words):
             for other, parts, entry in self._by_word[word]:
                 if other not in words or parts[0] not in line:
                     continue
                 length = _stands_in(parts, line, written)
-                if not length or (entry.id in found and found[entry.id].length >= length):
+                if not length or (entry.id in hits and hits[entry.id].length >= length):
                     continue
                 match = entry.pattern.search(text) if entry.pattern else None
                 if entry.pattern and not match:
                     continue
-                found[entry.id] = Hit(entry, length, _names(entry, text, match))
-        ranked = sorted(found.values(), key=rank)
+                hits[entry.id] = Hit(entry, length, _names(entry, text, match))
+        ranked = sorted(hits.values(), key=rank)
         longest = max(ranked, key=lambda hit: hit.length, default=None)
         # A line that is known as harmless may contain the words of a failure.
         if longest is None or longest.entry.kind != "notice":

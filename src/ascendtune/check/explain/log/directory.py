@@ -127,21 +127,21 @@ class _Files:
 
 
 def _look_through(directory: Path) -> _Files:
-    found, entries, size, top = _Files(), 0, 0, directory.resolve()
+    files, entries, size, top = _Files(), 0, 0, directory.resolve()
     for place, directories, names in walk(directory):
         entries += len(directories) + len(names)
         closed = (place / name for name in directories if not os.access(place / name, os.R_OK | os.X_OK))
-        found.unread += [Unread(str(path), IS_CLOSED) for path in closed]
+        files.unread += [Unread(str(path), IS_CLOSED) for path in closed]
         for path in (place / name for name in names):
             if is_log(path.name) and path.is_file():
                 with suppress(OSError):
-                    found.logs[path] = path.stat()
-                    size += found.logs[path].st_size if _mark_of(path) is None else 0
+                    files.logs[path] = path.stat()
+                    size += files.logs[path].st_size if _mark_of(path) is None else 0
             elif _HAS_NO_SUFFIX.match(path.name) and path.is_file():
-                found.unnamed.append(path)
+                files.unnamed.append(path)
             elif path.is_symlink() and path.is_dir() and not path.resolve().is_relative_to(top):
-                found.unread.append(Unread(str(path), IS_LINK, may_matter=False))
-        if entries > _MOST_ENTRIES or len(found.logs) > _MOST_LOGS or size > _MOST_BYTES:
+                files.unread.append(Unread(str(path), IS_LINK, may_matter=False))
+        if entries > _MOST_ENTRIES or len(files.logs) > _MOST_LOGS or size > _MOST_BYTES:
             raise InputError(
                 f"the directory holds more than the logs of a training: over {_MOST_ENTRIES:,} files, "
                 f"{_MOST_LOGS:,} logs or {format_bytes(_MOST_BYTES)} of logs",
@@ -149,7 +149,7 @@ def _look_through(directory: Path) -> _Files:
                 remedy="give the directory of one training, or name the files",
                 where=directory,
             )
-    return found
+    return files
 
 
 def _require_other_than_runs(directory: Path, logs: Iterable[Path]) -> None:
@@ -184,10 +184,10 @@ def _mark_of(path: Path) -> re.Match[str] | None:
     return _ROTATED.match(_unpacked_name(path.name))
 
 
-def _once(found: dict[Path, os.stat_result]) -> dict[Path, os.stat_result]:
+def _once(logs: dict[Path, os.stat_result]) -> dict[Path, os.stat_result]:
     """The files in the order of their names; a file with several names is listed under the first."""
-    files = {(found[path].st_dev, found[path].st_ino): path for path in sorted(found, reverse=True)}
-    return {path: found[path] for path in sorted(files.values())}
+    files = {(logs[path].st_dev, logs[path].st_ino): path for path in sorted(logs, reverse=True)}
+    return {path: logs[path] for path in sorted(files.values())}
 
 
 def _joined(files: dict[Path, os.stat_result]) -> tuple[list[Log], list[Unread]]:

@@ -91,10 +91,10 @@ _COLON = rb"(?::|\xef\xbc\x9a)"
 
 
 def _any_of(*tables: dict[str, tuple[str, ...]]) -> bytes:
-    found = [re.escape(local.encode()) for table in tables for each in table.values() for local in each]
+    words = [re.escape(local.encode()) for table in tables for each in table.values() for local in each]
     # The longest first: some are prefixes of others.
-    found.sort(key=len, reverse=True)
-    return b"|".join(found)
+    words.sort(key=len, reverse=True)
+    return b"|".join(words)
 
 
 _MESSAGE = re.compile(
@@ -126,23 +126,23 @@ def in_english(block: bytes) -> bytes:
     if not any(map(block.__contains__, _SIGNS if is_other else _SIGNS_IN_ASCII)):
         return block
     block = _DUMPED.sub(b" (core dumped)", _LINE_OF_SCRIPT.sub(_line_of_script, block))
-    block = _MESSAGE.sub(lambda found: b": %s (%s)" % (_ENGLISH[found["local"]], found["local"]), block)
-    block = _SIGNAL.sub(lambda found: _ENGLISH[found["local"]], block)
+    block = _MESSAGE.sub(lambda match: b": %s (%s)" % (_ENGLISH[match["local"]], match["local"]), block)
+    block = _SIGNAL.sub(lambda match: _ENGLISH[match["local"]], block)
     block = _PART.sub(_part, block)
     return _OF_MAKE.sub(rb"\g<before>Error \g<number>", _LEVEL.sub(_level, block))
 
 
-def _line_of_script(found: re.Match[bytes]) -> bytes:
-    return b": line %s: " % (found["a"] or found["b"])
+def _line_of_script(match: re.Match[bytes]) -> bytes:
+    return b": line %s: " % (match["a"] or match["b"])
 
 
-def _part(found: re.Match[bytes]) -> bytes:
-    colon = b"" if found[0] == found["local"] else b": "
-    return _ENGLISH[found["local"]] + colon
+def _part(match: re.Match[bytes]) -> bytes:
+    colon = b"" if match[0] == match["local"] else b": "
+    return _ENGLISH[match["local"]] + colon
 
 
-def _level(found: re.Match[bytes]) -> bytes:
+def _level(match: re.Match[bytes]) -> bytes:
     """git writes `fatal:`, compilers write `fatal error:` after the place in the source."""
-    of_compiler = b":" in found["before"]
-    level = (b"fatal error" if of_compiler else b"fatal") if found["level"].startswith("致命".encode()) else b"error"
-    return found["before"] + level + b": "
+    of_compiler = b":" in match["before"]
+    level = (b"fatal error" if of_compiler else b"fatal") if match["level"].startswith("致命".encode()) else b"error"
+    return match["before"] + level + b": "

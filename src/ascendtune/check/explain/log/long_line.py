@@ -27,10 +27,10 @@ def failure_at_end(line: bytes) -> str:
     if len(line) <= LONGEST_TEXT or level.is_warning_or_news(text_of(line)):
         return ""
     text = without_colours(line[-_END:]).decode(errors="replace").rstrip()
-    found = ""
+    failure = ""
     while (match := _FAILURE.search(text)) is not None:
-        found, text = match[0], match[0][1:]
-    return "" if _IS_DATA.search(found) or found.count('"') % 2 or found.count("`") % 2 else found
+        failure, text = match[0], match[0][1:]
+    return "" if _IS_DATA.search(failure) or failure.count('"') % 2 or failure.count("`") % 2 else failure
 
 
 def without_endless_words(text: bytes) -> bytes:

@@ -174,11 +174,11 @@ def _whole_refusal(line: str, below: list[str]) -> str:
 
 def _coded_paragraph(below: list[str]) -> str:
     """Lines that continue a CANN reason: up to the end of its sentence, or the place in the source."""
-    found: list[str] = []
+    paragraph: list[str] = []
     for each in below[:_MOST_CODED]:
         if not each.strip() or _ENDS_CODED.match(each.strip()) or level.is_error(each, each):
             break
-        found.append(each.strip())
+        paragraph.append(each.strip())
         if each.rstrip().endswith((".", "!")):
             break
-    return " ".join(found)
+    return " ".join(paragraph)

@@ -53,15 +53,15 @@ class Neighbours:
         Returns:
             Its distance in lines, and its text; (0, "") if there is none.
         """
-        found = 0, ""
+        failure = 0, ""
         for up in range(1, min(self._index, _FAILURES_ABOVE) + 1):
             row = self._lines[self._index - up]
             message = text_of(row.removeprefix(self._prefix)).strip()
             if message and row.startswith(self._prefix):
                 if not level.are_last_words(message, message):
                     break
-                found = up, message
-        return found
+                failure = up, message
+        return failure
 
     @property
     def _all_above(self) -> list[bytes]:

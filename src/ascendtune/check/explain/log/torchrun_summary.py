@@ -45,14 +45,14 @@ def summary(lines: list[str]) -> Summary | None:
     start = next((index for index, line in enumerate(lines) if HEADER in line), None)
     if start is None:
         return None
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     telling = last = start
     for index, line in enumerate(lines[start + 1 : start + 1 + _LAST], start + 1):
         if "=====" in line or "Traceback (most" in line:
             break
         last = index
         if match := _FIELD.search(line):
-            found.setdefault(match[1], match[2])
+            fields.setdefault(match[1], match[2])
             telling = index if match[1] == "exitcode" else telling
         if re.search(r"traceback *: Signal", line):
             telling = index
@@ -62,9 +62,9 @@ def summary(lines: list[str]) -> Summary | None:
         if match[1] == "exitcode" and rank is not None and match[2] != _ENDED_BY_LAUNCHER:
             failed.add(rank)
     root_cause = RootCause(
-        _number(found.get("rank")), found.get("host"), _number(found.get("exitcode")), frozenset(failed)
+        _number(fields.get("rank")), fields.get("host"), _number(fields.get("exitcode")), frozenset(failed)
     )
-    return Summary(root_cause, lines[telling], telling, last) if found else None
+    return Summary(root_cause, lines[telling], telling, last) if fields else None
 
 
 def _number(text: str | None) -> int | None:

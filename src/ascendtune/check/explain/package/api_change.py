@@ -114,8 +114,8 @@ class ApiPattern:
         self._kind = kind
 
     def search(self, text: str) -> ApiChange | None:
-        found = change_in(text)
-        return found if found is not None and found.kind == self._kind else None
+        change = change_in(text)
+        return change if change is not None and change.kind == self._kind else None
 
 
 def change_in(message: str) -> ApiChange | None:
@@ -150,8 +150,8 @@ def inherited_in(message: str) -> ApiChange | None:
     ending = max(filter(owner.endswith, _BASES), key=len, default="")
     bases = _BASES[ending] if ending and owner != ending else ()
     known = (change for base in bases for change in _changes().get(f"{base}{member}", ()) if change.release)
-    found = next(known, None)
-    return replace(found, name=f"{owner}{member}", is_overridden=is_overridden) if found is not None else None
+    inherited = next(known, None)
+    return replace(inherited, name=f"{owner}{member}", is_overridden=is_overridden) if inherited is not None else None
 
 
 def missing_in(message: str) -> tuple[str, str] | None:
@@ -219,8 +219,8 @@ def _known(name: str, module: str) -> ApiChange | None:
     beginnings = (f"{name[:end]}*" for end in range(len(name), 0, -1))
     spellings = (name, *(each for pair in zip(beginnings, _endings(name), strict=True) for each in pair))
     known = (change for each in spellings for change in _changes().get(each, ()) if root in change.modules)
-    found = next(known, None)
-    return replace(found, name=name) if found is not None else None
+    known_change = next(known, None)
+    return replace(known_change, name=name) if known_change is not None else None
 
 
 def _endings(name: str) -> Iterator[str]:
@@ -239,32 +239,32 @@ def _of_call(function: str, argument: str) -> ApiChange | None:
 def _of_class(owner: str, member: str) -> ApiChange | None:
     """Change of the class itself, else of the longest ending of its name in the tables."""
     names = (f"{owner}{member}", *(f"{each}{member}" for each in _endings(owner)))
-    found = _agreed(next((_changes()[name] for name in names if name in _changes()), ()))
-    return replace(found, name=f"{owner}{member}") if found is not None else None
+    change = _agreed(next((_changes()[name] for name in names if name in _changes()), ()))
+    return replace(change, name=f"{owner}{member}") if change is not None else None
 
 
-def _agreed(found: Sequence[ApiChange]) -> ApiChange | None:
+def _agreed(changes: Sequence[ApiChange]) -> ApiChange | None:
     """The first change, unless the changes differ in package or kind."""
-    return found[0] if len({(change.library, change.kind) for change in found}) == 1 else None
+    return changes[0] if len({(change.library, change.kind) for change in changes}) == 1 else None
 
 
 @cache
 def _arguments() -> dict[str, list[ApiChange]]:
     """Changes of all constructors and functions, by the argument's name."""
-    found: dict[str, list[ApiChange]] = {}
+    by_argument: dict[str, list[ApiChange]] = {}
     for name, changes in _changes().items():
         if name.endswith(")"):
-            found.setdefault(name[name.index("(") + 1 : -1], []).extend(changes)
-    return found
+            by_argument.setdefault(name[name.index("(") + 1 : -1], []).extend(changes)
+    return by_argument
 
 
 @cache
 def _changes() -> dict[str, tuple[ApiChange, ...]]:
     """Changes by name, as in the tables."""
-    found: dict[str, tuple[ApiChange, ...]] = {}
+    by_name: dict[str, tuple[ApiChange, ...]] = {}
     for change in changes():
-        found[change.name] = (*found.get(change.name, ()), change)
-    return found
+        by_name[change.name] = (*by_name.get(change.name, ()), change)
+    return by_name
 
 
 def changes() -> Iterator[ApiChange]:

@@ -97,13 +97,13 @@ def names_of(origin: Origin, message: str, trace: Trace | None) -> dict[str, str
     module = missing["module"] or missing["missing"] or missing["owner"]
     package, file = module.partition(".")[0], posix(missing["file"] or "")
     if origin == "own-package":
-        found = _own_package(package, file, trace)
+        names = _own_package(package, file, trace)
     elif origin == "own-folder":
-        found = _own_folder(package, file, trace) if module == package else None
+        names = _own_folder(package, file, trace) if module == package else None
     else:
-        found = _copy(package, file, trace, is_installed=origin == "installed-copy")
+        names = _copy(package, file, trace, is_installed=origin == "installed-copy")
     lacking = missing["name"] or missing["missing"] or missing["attribute"]
-    return found and {"package": package, "missing": lacking, **found}
+    return names and {"package": package, "missing": lacking, **names}
 
 
 def is_read_by_itself(message: str, trace: Trace) -> bool:
@@ -241,10 +241,10 @@ def root_of(file: str, package: str) -> str:
     """Directory of the project with a file of `package`; for an installed package its own directory."""
     if (installed := _INSTALLED.match(file)) is not None:
         return installed["folder"] if installed["package"] == package else ""
-    folder, found, _ = file.rpartition(f"/{package}/")
-    while found and folder.rpartition("/")[2] in _SOURCES:
+    folder, separator, _ = file.rpartition(f"/{package}/")
+    while separator and folder.rpartition("/")[2] in _SOURCES:
         folder = folder.rpartition("/")[0]
-    return folder if found else ""
+    return folder if separator else ""
 
 
 def _folders(file: str) -> Iterator[str]:

@@ -50,12 +50,12 @@ def patch_in(message: str, trace: Trace) -> dict[str, str] | None:
     if named := _NAMED.search(message):
         package = "liger_kernel" if named["liger"] else "unsloth"
         return {"package": package, "missing": "transformers", "file": named["function"]}
-    found = _FILE.match(place)
-    if found is None:
+    match = _FILE.match(place)
+    if match is None:
         return None
-    package, rest = found["package"], f"{found['rest']} in {found['function']}"
+    package, rest = match["package"], f"{match['rest']} in {match['function']}"
     if not (_IS_PATCH.search(rest) or rest.startswith(_WHOLLY.get(package, "\n"))):
         return None
     other = _PATCHED.search(rest)
     patched = other[1] if other else _PATCHERS[package]
-    return {"package": package, "missing": patched, "file": f"{package}/{found['rest']}:{line}"}
+    return {"package": package, "missing": patched, "file": f"{package}/{match['rest']}:{line}"}

@@ -18,8 +18,8 @@ _LEAST_SUBSTITUTED_IN_CLASS, _LEAST_MOVED_IN_CLASS = 8, 6
 
 def meant(name: str, known: Iterable[str]) -> str:
     """The one of `known` that `name` misspells; empty if there is none, or more than one."""
-    found = {each for each in known if is_misspelt(name, each)}
-    return found.pop() if len(found) == 1 else ""
+    candidates = {each for each in known if is_misspelt(name, each)}
+    return candidates.pop() if len(candidates) == 1 else ""
 
 
 def is_misspelt(name: str, right: str) -> bool:

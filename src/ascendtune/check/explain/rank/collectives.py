@@ -76,8 +76,8 @@ def odd_ranks(texts: dict[int, str], *, of_two: bool) -> OddRanks | None:
 
 def number_of(text: str) -> int | None:
     """Number of the collective in a line, counted from 1 in its group."""
-    found = _WORK.search(text)
-    return int(found["number"]) if found else None
+    match = _WORK.search(text)
+    return int(match["number"]) if match else None
 
 
 def are_of_subgroups(texts: Iterable[str]) -> bool:
@@ -90,9 +90,9 @@ def _works_of_one_group(texts: dict[int, str]) -> list[_Work]:
     """Collectives of the process group that most ranks name; each group counts its own."""
     groups: dict[str, list[_Work]] = {}
     for rank, text in texts.items():
-        if (found := _WORK.search(text)) is not None:
+        if (match := _WORK.search(text)) is not None:
             group = _GROUP.search(text)
-            work = _Work(rank, int(found["number"]), found["operation"], found["elements"] or "")
+            work = _Work(rank, int(match["number"]), match["operation"], match["elements"] or "")
             groups.setdefault(group[1] if group else "", []).append(work)
     return max(groups.values(), key=len, default=[])
 

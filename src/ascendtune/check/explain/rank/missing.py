@@ -132,13 +132,13 @@ def world_size(scans: Sequence[Scan]) -> int | None:
     """Number of ranks in the logs; None if it is not there, or the logs contradict each other."""
     texts = texts_of(scans)
     sizes = {
-        int(found["size"]) if found["size"] else int(found["peers"]) + 1
+        int(match["size"]) if match["size"] else int(match["peers"]) + 1
         for text in texts
-        for found in _WORLD.finditer(text)
+        for match in _WORLD.finditer(text)
     } - {0}
     if not sizes:
-        each = {int(found[1]) for text in texts for found in _RANKS_PER_NODE.finditer(text)}
-        nodes = {int(found[1]) for text in texts for found in _NODES.finditer(text)} or {1}
+        each = {int(match[1]) for text in texts for match in _RANKS_PER_NODE.finditer(text)}
+        nodes = {int(match[1]) for text in texts for match in _NODES.finditer(text)} or {1}
         sizes = {one * many for one in each for many in nodes}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -161,15 +161,15 @@ def _told_by_last_lines(missing: Missing, ranks: Ranks) -> Missing:
     telling = (
         line for line, phase in zip(lines, phases, strict=True) if phase in (_SILENT, FINISHED) or phase in REMEDIES
     )
-    told = next(telling, lines[0])
+    shown = next(telling, lines[0])
     return replace(
         missing,
-        first_rank=told.rank,
-        last_line=told.text,
-        is_log_given=bool(told.text) or ranks.is_given(told.rank),
-        are_lines_told_apart=bool(told.text) or ranks.are_lines_told_apart(told.rank, missing.waiting),
-        where=told.where,
-        phase=told.phase,
+        first_rank=shown.rank,
+        last_line=shown.text,
+        is_log_given=bool(shown.text) or ranks.is_given(shown.rank),
+        are_lines_told_apart=bool(shown.text) or ranks.are_lines_told_apart(shown.rank, missing.waiting),
+        where=shown.where,
+        phase=shown.phase,
         are_alike=len(set(phases)) == 1,
         last_lines=lines,
     )
@@ -209,7 +209,7 @@ def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
 
 def _connected(scans: Sequence[Scan]) -> set[int]:
     """Ranks that connected to HCCL's root, by its list; empty if the logs have none."""
-    lists = [found["ranks"] for text in texts_of(scans) for found in _CONNECTED.finditer(text)]
+    lists = [match["ranks"] for text in texts_of(scans) for match in _CONNECTED.finditer(text)]
     return {int(rank) for ranks in lists for rank in _LIST.findall(ranks) if int(rank) < _MOST_RANKS}
 
 

@@ -50,14 +50,14 @@ class _Label:
     @cached_property
     def _known(self) -> dict[int, int] | None:
         """Number -> rank; None if the numbers do not identify ranks."""
-        found = {}
+        by_number = {}
         for number, ranks in self.pairs.items():
             rank, count = ranks.most_common(1)[0]
             if count < _MOSTLY * sum(ranks.values()):
                 return None
-            found[number] = rank
-        is_believed = self.names_ranks or len(found) >= _AGREEING
-        return found if is_believed and len(set(found.values())) == len(found) else None
+            by_number[number] = rank
+        is_believed = self.names_ranks or len(by_number) >= _AGREEING
+        return by_number if is_believed and len(set(by_number.values())) == len(by_number) else None
 
     @cached_property
     def offset(self) -> int | None:
@@ -97,13 +97,13 @@ class _Log:
     @cached_property
     def by_rank(self) -> dict[int, list[tuple[str, int]]]:
         """Lines of each rank without labels, with their numbers."""
-        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        lines: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for text, line, number in self._lines:
             if (rank := self.rank_of(text, line)) is not None:
                 label = None if line.speaker else _UNKNOWN_LABEL.match(text)
                 message = text[label.end() :] if label is not None and self._is_label(text, line) else line.message
-                found[rank].append((message.strip(), number))
-        return found
+                lines[rank].append((message.strip(), number))
+        return lines
 
     @cached_property
     def has_loose_lines(self) -> bool:
@@ -228,15 +228,15 @@ def _tells_a_phase(text: str) -> bool:
 def _labels(text: str, line: Line) -> list[tuple[str, str, int]]:
     """(shape, kind, number) of the labels at the beginning of a line, the innermost first; the kind of an unknown
     label is empty."""
-    found: list[tuple[str, str, int]] = []
+    labels: list[tuple[str, str, int]] = []
     # Text after a progress bar has the label of another process: the last one of a kind counts.
     last = {known["kind"]: known for known in _LABEL.finditer(line.speaker)}
     for kind, known in last.items():
         outer = re.sub(rf"(?:^| ){kind} \S+", "", line.speaker[: known.start()])
-        found.append((f"{outer} {kind} {known['name']}#", kind, int(known["number"])))
-    if not found and (unknown := _UNKNOWN_LABEL.match(text)) is not None:
-        found = [(_NUMBER.sub("#", unknown[0]), "", int(unknown[1] or unknown[2]))]
-    return found[::-1]
+        labels.append((f"{outer} {kind} {known['name']}#", kind, int(known["number"])))
+    if not labels and (unknown := _UNKNOWN_LABEL.match(text)) is not None:
+        labels = [(_NUMBER.sub("#", unknown[0]), "", int(unknown[1] or unknown[2]))]
+    return labels[::-1]
 
 
 def _named(text: str, line: Line) -> int | None:
@@ -305,6 +305,6 @@ def _first_rank(name: str, firsts: dict[str, int]) -> int | None:
         (low, base), (high, top) = points[0], points[-1]
         each, rest = divmod(top - base, high - low)
         is_even = not rest and all(first == base + each * (at - low) for at, first in points)
-        if is_even and each and (found := base + each * (number - low)) >= 0:
-            return found
+        if is_even and each and (rank := base + each * (number - low)) >= 0:
+            return rank
     return None

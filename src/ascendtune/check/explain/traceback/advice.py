@@ -33,7 +33,7 @@ def advice_below(message: str, below: list[str]) -> str:
         message: the message as far as it is known; it may contain the first of the lines.
         below: the lines below the exception.
     """
-    found: list[str] = []
+    advice: list[str] = []
     for line in below[:_MOST]:
         stripped = line.strip()
         if not stripped:
@@ -41,9 +41,9 @@ def advice_below(message: str, below: list[str]) -> str:
         is_advice = _LINE.match(line) is not None
         if not (is_advice or stripped in message or _PROSE.match(line)) or _OTHER.match(stripped) or _has_level(line):
             break
-        if found or is_advice:
-            found.append(stripped)
-    return " ".join(found)
+        if advice or is_advice:
+            advice.append(stripped)
+    return " ".join(advice)
 
 
 def _has_level(line: str) -> bool:

@@ -33,27 +33,27 @@ def refusal_in(message: str, below: list[str]) -> str:
     # An operator that is not in this build tells nothing about the inputs, unless none is.
     nearest = min(candidates, key=lambda name: (_is_not_built(by_operator[name]), len(by_operator[name])))
     reasons = by_operator[nearest]
-    told = f"`{nearest}` is not supported because: {', '.join(reasons)}"
+    refusal = f"`{nearest}` is not supported because: {', '.join(reasons)}"
     if any(_CAPABILITY in each for each in reasons):
-        return told
+        return refusal
     everywhere = ((name, reason) for name, each in by_operator.items() for reason in each)
     other = next((f"; `{name}`: {reason}" for name, reason in everywhere if _CAPABILITY in reason), "")
-    return told + other
+    return refusal + other
 
 
 def _reasons(below: list[str]) -> dict[str, list[str]]:
     """Reasons by operator, in the order of the message."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     name = ""
     for line in below:
         if operator := _OPERATOR.match(line):
             name = operator["name"]
-            found[name] = [operator["reason"].strip()] if operator["reason"] else []
+            by_name[name] = [operator["reason"].strip()] if operator["reason"] else []
         elif name and _REASON.match(line):
-            found[name].append(line.strip())
+            by_name[name].append(line.strip())
         elif name:
             break
-    return {name: reasons for name, reasons in found.items() if reasons}
+    return {name: reasons for name, reasons in by_name.items() if reasons}
 
 
 def _is_not_built(reasons: list[str]) -> bool:

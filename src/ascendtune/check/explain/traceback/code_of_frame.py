@@ -102,8 +102,8 @@ def completed(message: str, code: str) -> str:
     """Complete a message that is cut within a name with the name in the line of code; empty if several names fit."""
     for cut, named in _CUT_NAMES:
         if (end := cut.search(message)) is not None:
-            found = (each["name"] for each in named.finditer(code))
-            name = _only(each for each in found if each.startswith(end["part"]))
+            names = (each["name"] for each in named.finditer(code))
+            name = _only(each for each in names if each.startswith(end["part"]))
             return f"{message.removesuffix(end['part'])}{name}'" if name else ""
     return ""
 
@@ -263,8 +263,8 @@ def _iterated(code: str) -> str:
 
 def _only(names: Iterable[str]) -> str:
     """The name, if it is the only one."""
-    found = dict.fromkeys(names)
-    return next(iter(found)) if len(found) == 1 else ""
+    unique = dict.fromkeys(names)
+    return next(iter(unique)) if len(unique) == 1 else ""
 
 
 def argument_of(name: str, function: str, call: str) -> str:

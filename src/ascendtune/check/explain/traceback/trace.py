@@ -144,11 +144,11 @@ class Trace:
     @property
     def parents(self) -> list[Trace]:
         """Exceptions that led to this one, the last of them first."""
-        found, trace = list[Trace](), self.parent
+        parents, trace = list[Trace](), self.parent
         while trace is not None:
-            found.append(trace)
+            parents.append(trace)
             trace = trace.parent
-        return found
+        return parents
 
     @property
     def was_caught(self) -> bool:
