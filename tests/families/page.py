@@ -87,5 +87,5 @@ def _mark(tried: Tried | None, reasons: dict[str, int]) -> str:
     if tried is None:
         return ""
     if tried.failed or tried.different:
-        return "!" if any("PEFT makes something else" in said for said in tried.said) else "✗"
+        return "!" if any("of this adapter differently" in said for said in tried.said) else "✗"
     return str(reasons.setdefault(tried.refused, len(reasons) + 1)) if tried.refused else "✓"

@@ -319,4 +319,4 @@ def test_recipe_check_names_the_field_without_torch(model: Path, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         main(["recipe", "check", str(recipe)])
     assert ended.value.code == 2
-    assert "num_hidden_layers is 1, and the weight files hold 2 layers" in capsys.readouterr().err
+    assert "num_hidden_layers is 1, and the weight files contain 2 layers" in capsys.readouterr().err

@@ -207,7 +207,7 @@ def _free(parent: Path, name: str, identity: str) -> Path:
         if _read(place).get("identity", identity) == identity:
             return place
     raise InputError(
-        f"{parent} holds {_MOST_SERIES} benchmarks of this recipe",
+        f"{parent} contains {_MOST_SERIES} benchmarks of this recipe",
         code="too-many-benchmarks",
         remedy="remove old ones, or give --output",
     )

@@ -121,7 +121,7 @@ def _print_free(snapshot: Snapshot, count: int) -> None:
             if os.environ.get(name) != value:
                 warn(
                     say(
-                        "the devices are of several types: the ids hold with {name}={value} only",
+                        "the devices are of several types: the ids are valid with {name}={value} only",
                         name=name,
                         value=value,
                     )
@@ -141,7 +141,7 @@ def _show_topology() -> int:
         print(
             say("no topology: npu-smi does not report it")
             if smi.is_available
-            else say("no topology: npu-smi is not here or does not answer")
+            else say("no topology: npu-smi was not found or does not answer")
         )
         return 3 if smi.troubles else 0
     print(topology_picture(topology, numa_nodes()))

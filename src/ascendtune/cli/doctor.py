@@ -215,7 +215,7 @@ def fix(plan: FixPlan, *, yes: bool) -> None:
     if plan.actions:
         print(say("--fix can do:"), *(f"  {each.what}" for each in plan.actions), sep="\n")
     else:
-        print(say("--fix can do nothing here: it only cleans ascendtune's own cache and creates directories"))
+        print(say("--fix has nothing to do here: it only cleans ascendtune's own cache and creates directories"))
     if plan.shell:
         print(say("run in this shell, and add to the job script; a program cannot set these variables for you:"))
         print(*(f"  {line}" for line in plan.shell), sep="\n")

@@ -220,14 +220,15 @@ def install_plan(
         raise InputError(
             f"not yet: install {plan.before[0]}",
             code="cann-missing",
-            remedy="then run this again; the packages may be others then",
+            remedy="then run this again; the packages may differ then",
         )
     if not confirm("Install these packages?", yes=yes):
         return 1
     _install(plan, outside.program)
     if left := make_install_plan(Outside()).packages:
         raise CheckFailed(
-            f"pip ended without an error, and these are still not as planned: {', '.join(each.name for each in left)}",
+            "pip reported no error, but these packages still differ from the plan: "
+            f"{', '.join(each.name for each in left)}",
             code="package-missing",
             remedy="`pip check` may name the package that demands another version",
         )

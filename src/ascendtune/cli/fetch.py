@@ -96,7 +96,7 @@ def fetch(
             ]
     except KeyboardInterrupt:
         if not verify:
-            log.say("stopped; the same command goes on at the last byte")
+            log.say("stopped; the same command continues at the last byte")
         raise
     if as_json:
         print_json(results)

@@ -79,13 +79,15 @@ def measured_lines(found: MeasuredRun) -> list[str]:
     lines = [f"measured: two steps of full rows, {safe(found.run)}"]
     predicted = format_bytes(found.predicted_bytes)
     if found.measured_bytes is None:
-        lines.append(f"  memory: {predicted} predicted; not compared: a CPU's report has the interpreter in it")
+        lines.append(
+            f"  memory: {predicted} predicted; not compared: on a CPU the measured memory includes the interpreter"
+        )
     else:
         change = found.measured_bytes / found.predicted_bytes - 1
         lines.append(f"  memory: {predicted} predicted, {format_bytes(found.measured_bytes)} measured ({change:+.1%})")
     actual = seconds_text(found.measured_seconds)
     if found.predicted_seconds is None:
-        lines.append(f"  a step: {actual} measured, nothing was known before")
+        lines.append(f"  a step: {actual} measured, there was no prediction")
     else:
         change = found.measured_seconds / found.predicted_seconds - 1
         lines.append(f"  a step: {seconds_text(found.predicted_seconds)} predicted, {actual} measured ({change:+.1%})")

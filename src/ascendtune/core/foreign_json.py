@@ -97,7 +97,7 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict[str, Any
     content = read_json_file(path, most_bytes)
     if not isinstance(content, dict):
         raise RecipeError(
-            f"{path.name} holds {kind_of(content)}, not an object",
+            f"{path.name} contains {kind_of(content)}, not an object",
             code="not-an-object",
             remedy=remedy_for_damaged(path),
             where=path,
@@ -152,7 +152,7 @@ def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = 
     return RecipeError(
         f"{path.name}: {key} is {shown_value(value)}, and must be {expected}",
         code="invalid-field",
-        remedy=remedy or f"correct {key}, or copy {path.name} again from where the model came from",
+        remedy=remedy or f"correct {key}, or copy {path.name} again from the source of the model",
         where=path,
     )
 
@@ -290,4 +290,4 @@ def _require_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _Unfit("a text holds half of a surrogate pair, which is not Unicode") from error
+        raise _Unfit("a text contains half of a surrogate pair, which is not Unicode") from error

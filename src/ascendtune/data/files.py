@@ -179,7 +179,7 @@ def _too_large(path: Path, most: int) -> DataError:
     return DataError(
         f"the gzip file unpacks to more than {most >> 20:,} MiB, {_MOST_TIMES} times its size",
         code="gzip-too-large",
-        remedy="check what it holds; write large data as JSON lines, one row per line",
+        remedy="check its content; write large data as JSON lines, one row per line",
         where=path,
     )
 
@@ -281,7 +281,7 @@ def _data_below(folder: Path) -> list[Path]:
         entries += len(directories) + len(names)
         if entries > _MOST_ENTRIES:
             raise DataError(
-                f"the directory holds more than {_MOST_ENTRIES:,} files and directories",
+                f"the directory contains more than {_MOST_ENTRIES:,} files and directories",
                 code="directory-too-large",
                 remedy="give the directory of one data set",
                 where=folder,

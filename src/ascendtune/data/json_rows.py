@@ -260,7 +260,7 @@ def _one_object(path: Path, failed_line: int, encoding: Encoding) -> DataError |
 
 def _not_a_list(path: Path, remedy: str) -> DataError:
     return DataError(
-        "the file holds one JSON object, not a list of rows", code="not-a-list-of-rows", remedy=remedy, where=path
+        "the file contains one JSON object, not a list of rows", code="not-a-list-of-rows", remedy=remedy, where=path
     )
 
 

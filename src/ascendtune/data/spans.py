@@ -127,7 +127,7 @@ def _text_and_spans(
     turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     # Finding one turn renders all of them again.
     if len(marked) != len(turns) and len(turns) * len(messages) > _MOST_RENDERED:
-        raise TemplateRefusedRow(f"its {len(messages):,} turns take too long to tell apart; divide it")
+        raise TemplateRefusedRow(f"its {len(messages):,} turns take too long to separate; divide it")
     finder = _Finder(template, conversation, text)
     if marked:
         finder.require_turns(roles=["assistant"])
@@ -202,7 +202,7 @@ class _Finder:
                 continue
             rendered += len(self._messages)
             if rendered > _MOST_RENDERED:
-                raise TemplateRefusedRow(f"its {len(self._messages):,} turns take too long to tell apart; divide it")
+                raise TemplateRefusedRow(f"its {len(self._messages):,} turns take too long to separate; divide it")
             if content not in self._text and self._written_by(turn) is None:
                 raise TemplateRefusedRow(f"it omits turn {turn + 1} ({message['role']})")
 

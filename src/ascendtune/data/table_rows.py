@@ -210,7 +210,7 @@ def _parquet_batches(file: IO[bytes], path: Path) -> Iterator[Any]:
         raise DataError(
             f"the Parquet file contains {values:,} values in {path.stat().st_size:,} bytes",
             code="parquet-too-large",
-            remedy="check what it holds; write large data as JSON lines, one row per line",
+            remedy="check its content; write large data as JSON lines, one row per line",
             where=path,
         )
     yield from parquet.iter_batches(batch_size=_ROWS_OF_A_BATCH)

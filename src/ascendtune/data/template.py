@@ -305,7 +305,7 @@ class ChatTemplate:
         if prefix := self._prefix_not_learnt:
             found.append(
                 f"prompts end with {prefix!r}, which the template does not write before an answer without a thought: "
-                "such answers are trained on behind another prompt than they will be asked for with; give them "
+                "such answers are trained on after another prompt than at inference; give them "
                 "thoughts (reasoning_content), or choose a data.template that writes it"
             )
         return found

@@ -113,7 +113,7 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
     shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
     if not shapes:
         raise RecipeError(
-            f"{WEIGHTS} holds no weights",
+            f"{WEIGHTS} contains no weights",
             code="adapter-weights-missing",
             remedy="export or download the adapter again",
             where=path,

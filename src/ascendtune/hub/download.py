@@ -306,7 +306,7 @@ def _unreachable(error: BaseException, name: str, what: str) -> MachineError:
         return modelscope.not_in_the_cache(name, what, variable, _cache())
     reason = http_status(error) or type(error.__cause__ or error).__name__
     if isinstance(error, _StrangeAnswer):
-        reason = "its answer is not a hub's"
+        reason = "the answer is not from a hub"
     return MachineError(
         f"the {what} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used ({reason})",
         code="hub-unreachable",

@@ -101,7 +101,7 @@ def read_model_config(path: Path) -> dict[str, Any]:
         raise RecipeError(
             "config.json has no model_type",
             code="model-type-missing",
-            remedy="copy config.json from where the model came from",
+            remedy="copy config.json from the source of the model",
             where=path,
         )
     _require_no_foreign_code(path, config)
@@ -203,7 +203,7 @@ def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping
         held = max(numbers) + 1
         if held < layers or (held > layers + predicting and not _may_predict_further(text)):
             raise RecipeError(
-                f"config.json: {key} is {layers:,}, and the weight files hold {held:,} layers",
+                f"config.json: {key} is {layers:,}, and the weight files contain {held:,} layers",
                 code="weights-config-mismatch",
                 remedy="copy config.json and the weights from the same model",
                 where=config_path,
@@ -240,7 +240,7 @@ def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> N
             f"config.json: {prefix}layer_types has {count_of(len(kinds), 'entry', 'entries')}, "
             f"and {prefix}num_hidden_layers is {layers}",
             code="invalid-field",
-            remedy="give layer_types one entry per layer, or copy config.json again from where the model came from",
+            remedy="give layer_types one entry per layer, or copy config.json again from the source of the model",
             where=path,
         )
 

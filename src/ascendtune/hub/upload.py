@@ -149,7 +149,7 @@ def access_denied(hub: str, name: str, *, token: str, log_in: str) -> InputError
 
 
 def hub_unreachable(hub: str, error: Exception) -> MachineError:
-    reason = "its answer is not a hub's" if isinstance(error, STRANGE_ANSWER) else type(error).__name__
+    reason = "the answer is not from a hub" if isinstance(error, STRANGE_ANSWER) else type(error).__name__
     return MachineError(
         f"{hub} cannot be used ({reason})",
         code="hub-unreachable",

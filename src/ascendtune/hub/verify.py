@@ -67,7 +67,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
         raise RecipeError(
             "the model has no tokenizer",
             code="tokenizer-missing",
-            remedy="copy tokenizer.json and tokenizer_config.json from where the model came from",
+            remedy="copy tokenizer.json and tokenizer_config.json from the source of the model",
             where=path,
         )
     if weights_needed:

@@ -100,7 +100,7 @@ def _single_file(directory: Path) -> str:
         raise RecipeError(
             f"the weights ({shown_names(names)}) are neither {_WHOLE} nor listed in {INDEX}",
             code="weight-index-missing",
-            remedy=f"copy or download {INDEX} of this model too; a single file is to be named {_WHOLE}",
+            remedy=f"copy or download {INDEX} of this model too; a single file must be named {_WHOLE}",
             where=directory,
         )
     if any(found for pattern in _PICKLES for found in directory.glob(pattern)):

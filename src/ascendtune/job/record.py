@@ -91,7 +91,7 @@ class Job:
         kinds = get_type_hints(Job)
         for name in known:
             if not _is_of_type(getattr(job, name), kinds[name]):
-                raise ValueError(f"{name} is of another kind")
+                raise ValueError(f"{name} has the wrong type")
         if job.pid <= 0:
             raise ValueError(f"no process has the number {job.pid}")
         return _with_its_end(job)

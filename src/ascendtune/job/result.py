@@ -212,8 +212,8 @@ def _death(process: str, code: int, where: Path, *, rank: int | None = None, hos
     ending, error_code, remedy = f"ended with exit code {code}", "process-exited", "look at the end of its log"
     if code == _LOST_ANOTHER:
         remedy = (
-            "look at its last message, above or in its log: if it lost its connection to another rank, that one left "
-            "without an error, or the network between them broke; see the ends of all logs"
+            "look at its last message, above or in its log: if it lost its connection to another rank, that rank "
+            "exited without an error or the network failed; see the ends of all logs"
         )
     elif code == -signal.SIGKILL:
         ending, error_code = f"was killed ({name})", "process-killed"

@@ -37,7 +37,7 @@ def gpus() -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
 def _without_library() -> tuple[Trouble, ...]:
     if not any(_DEV.glob("nvidia[0-9]*")):
         return ()
-    what, remedy = say("NVIDIA GPUs are here, and nvidia-ml-py is not installed"), "pip install 'ascendtune[cuda]'"
+    what, remedy = say("NVIDIA GPUs were found, but nvidia-ml-py is not installed"), "pip install 'ascendtune[cuda]'"
     return (Trouble("nvml_missing", what, remedy, blinding=True),)
 
 

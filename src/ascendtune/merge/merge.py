@@ -112,8 +112,8 @@ def _verify(plan: MergePlan, directory: Path, notes: list[str], progress: Progre
         )
     if not result.is_conclusive:
         notes.append(
-            f"the adapter changes the logits by {result.effect:.1e} of their size, too little to tell a correct merge "
-            "from a wrong one: it has hardly been trained"
+            f"the adapter changes the logits by {result.effect:.1e} of their size, too little to distinguish a "
+            "correct merge from a wrong one: it has hardly been trained"
         )
     if result.lost > 0.5 and (types := rounded_types(plan)):
         notes.append(_too_fine(types, result.lost))

@@ -112,7 +112,7 @@ def require_same_recipe(run: RunDir, recipe: Recipe, resume_options: ResumeOptio
     if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
         raise RecipeError(
             f"{fixed[0]} cannot change within a run ({_shown(before.get(fixed[0]))} -> {_shown(after.get(fixed[0]))}): "
-            "its checkpoints hold other weights",
+            "its checkpoints contain other weights",
             code="recipe-changed",
             remedy=f"undo the change; or {_START_OVER}",
             where=run.recipe,

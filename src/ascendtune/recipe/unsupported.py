@@ -105,13 +105,13 @@ REFUSALS = (
     ),
     Refusal(
         lambda recipe: recipe.method.adapter is not None and recipe.model.init == "random",
-        "an adapter (method.tuner: lora or oft) with model.init: random is one whose base is nowhere on disk",
+        "an adapter (method.tuner: lora or oft) with model.init: random would have no base model on disk",
         "use method.tuner: full, or save the random model first and give its path",
         ("model", "init"),
     ),
     Refusal(
         lambda recipe: recipe.method.adapter is not None and recipe.model.new_layers > 0,
-        "an adapter (method.tuner: lora or oft) with model.new_layers is one whose base is nowhere on disk",
+        "an adapter (method.tuner: lora or oft) with model.new_layers would have no base model on disk",
         "use method.tuner: freeze with method.freeze.spread_layers",
         ("model", "new_layers"),
     ),

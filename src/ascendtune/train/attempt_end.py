@@ -37,7 +37,7 @@ def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: in
         if isinstance(error, KeyboardInterrupt):
             message, steps = "stopped at once, without a checkpoint of the last step", run.checkpoint_steps()
             after = f"resumes from step {steps[-1]}" if steps else "starts over, as there is no checkpoint yet"
-            error = Stopped(message, remedy=f"give the same command again: it {after}", signal_number=signal.SIGINT)
+            error = Stopped(message, remedy=f"run the same command again: it {after}", signal_number=signal.SIGINT)
         with file_lock(run.path / ".cause.lock", wait=True):
             if len(run.read()["attempts"]) == len(before["attempts"]):
                 # This attempt ended before the ranks met: run.json describes an earlier attempt.

@@ -268,7 +268,7 @@ class Loop:
         return CheckFailed(
             f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
             code="loss-not-finite",
-            remedy=f"{', or '.join(changes)}; no checkpoint holds "
+            remedy=f"{', or '.join(changes)}; no checkpoint contains "
             f"weights of this step. `ascendtune align nan {self.run_directory}` names the module that produced it. "
             "on_nan: skip skips such steps",
             where=self.run_directory.metrics,
@@ -328,7 +328,7 @@ class Loop:
         extra = "" if self.recipe.checkpoint.resume == "auto" else " with checkpoint.resume=auto"
         raise Stopped(
             f"stopped by {signal.Signals(number).name} after step {step}, with a checkpoint",
-            remedy=f"give the same command again{extra} to go on from there",
+            remedy=f"run the same command again{extra} to continue from there",
             signal_number=number,
             where=self.run_directory.checkpoint(step),
         )

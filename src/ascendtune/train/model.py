@@ -43,9 +43,9 @@ def read_config(section: ModelSection, directory: Path) -> Any:
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then set model.trust_remote_code: true"
         elif section.trust_remote_code and ".py" in str(error):
-            remedy = "copy the model's Python files into the folder, from where the model came from"
+            remedy = "copy the model's Python files into the folder from the source of the model"
         elif type(error).__name__.startswith("StrictDataclass"):
-            remedy = "correct this field of config.json, or copy the file again from where the model came from"
+            remedy = "correct this field of config.json, or copy the file again from the source of the model"
         raise RecipeError(
             f"the model cannot be read: {first_line(error)}", code="model-not-loadable", remedy=remedy, where=directory
         ) from error

@@ -189,7 +189,7 @@ def warn_of_rounded_steps(recipe: Recipe) -> None:
     if still < _LARGE_WEIGHT:
         warn(
             f"the weights are trained in {recipe.model.dtype} (model.dtype): those of {still:.2g} and more hardly move "
-            f"with a learning rate of {recipe.learning_rate:g}, as rounding takes its steps back. model.dtype: auto "
+            f"with a learning rate of {recipe.learning_rate:g}, as rounding cancels its updates. model.dtype: auto "
             "trains them in fp32"
         )
 

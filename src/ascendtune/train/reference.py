@@ -149,7 +149,7 @@ def _stopped(number: int, done: int, needed: int, path: Path) -> Stopped:
     return Stopped(
         f"stopped by {signal.Signals(number).name} before the first step; of the reference log-probabilities "
         f"{done:,} of {count_of(needed, 'batch', 'batches')} kept",
-        remedy="give the same command again to go on from there",
+        remedy="run the same command again to continue from there",
         signal_number=number,
         where=path,
     )
@@ -264,7 +264,7 @@ def _another_model(
         ).to(strategy.device.torch_device)  # fmt: skip
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(
-            f"the reference model knows {rows:,} tokens, the model that is trained {tokens:,}",
+            f"the reference model has {rows:,} tokens, the trained model {tokens:,}",
             code="reference-tokenizer-differs",
             remedy="use a reference with the same tokenizer",
             where=directory,

@@ -78,10 +78,13 @@ def require_same_packing(recipe: Recipe, before: Mapping[str, Any], resolved: Ma
     if recipe.data.packing == "auto" and before.get("packing", resolved["packing"]) != resolved["packing"]:
         then, now = ("true", "false") if before["packing"] else ("false", "true")
         raise RecipeError(
-            f"data.packing: auto is {now} on this device, and was {then} when this run began, so that the steps that "
-            "are left have other rows",
+            f"data.packing: auto is {now} on this device, and was {then} when this run began, so that the remaining "
+            "steps would have other rows",
             code="packing-changed",
-            remedy=f"give data.packing={then} --allow-change data.packing; or go on where the run began",
+            remedy=(
+                f"give data.packing={then} --allow-change data.packing; or continue on the kind of device on "
+                "which the run began"
+            ),
             where=source,
         )
 

@@ -120,7 +120,7 @@ def _unfinished_before(newest: RunDir, directory: Path) -> list[str]:
         end = _ENDS.get(_run_value(earlier.path, "state"))
         if end and earlier.path != newest.path and (steps := earlier.checkpoint_steps()):
             more = shlex.quote(f"{_RESUME}={earlier.path.name}@{steps[-1]}")
-            return [f"{earlier} is not finished, {end} (step {steps[-1]}): to go on there instead, add {more}"]
+            return [f"{earlier} is not finished, {end} (step {steps[-1]}): to continue it instead, add {more}"]
     return []
 
 
@@ -160,7 +160,7 @@ def require_checkpoint(checkpoint: Path) -> None:
         raise RecipeError(
             f"{_RESUME}: not a complete checkpoint",
             code="checkpoint-incomplete",
-            remedy="give a directory that holds state.json and digests.json",
+            remedy="give a directory that contains state.json and digests.json",
             where=checkpoint,
         )
 

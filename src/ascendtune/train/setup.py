@@ -178,7 +178,7 @@ def _choose_layout(record: dict[str, Any], recipe: Recipe, strategy: Strategy, s
     # All ranks must have the same plan of batches: otherwise they would train on different rows.
     is_shared = strategy.agree(padding_free)
     if padding_free and not is_shared and strategy.is_main:
-        warn("rows are padded: attention keeps documents apart on this rank, and not on every other one")
+        warn("rows are padded: attention separates documents on this rank, but not on all others")
     return _Layout(is_shared, masked, of_reference)
 
 

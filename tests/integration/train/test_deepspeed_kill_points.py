@@ -52,7 +52,7 @@ def test_checkpoint_with_a_pickle_runs_no_code(bench: Callable[[str], Bench], tm
         torch.save({**content, "attack": Attack(marker)}, file)
         sign(run.checkpoint(step))
         assert runs.start("whole", Fault("kill", 0)) == 77
-        assert "the checkpoint is damaged: DeepSpeed's files hold more" in runs.said() and not marker.exists()
+        assert "the checkpoint is damaged: DeepSpeed's files contain more" in runs.said() and not marker.exists()
         file.write_bytes(whole)
     sign(run.checkpoint(step))
     assert runs.start("whole", Fault("kill", 0)) == 0, runs.said()

@@ -42,7 +42,7 @@ def test_interrupt_says_how_to_go_on(hub: Hub, capsys: pytest.CaptureFixture[str
     pieces = itertools.count()
     hub.before_piece = lambda name: None if next(pieces) else _thread.interrupt_main()
     assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 130
-    assert "stopped; the same command goes on at the last byte" in capsys.readouterr().err
+    assert "stopped; the same command continues at the last byte" in capsys.readouterr().err
     hub.before_piece = lambda name: None
     assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 0
 

@@ -165,7 +165,7 @@ def test_what_answers_in_place_of_a_hub_is_told_as_that(
     monkeypatch.setattr("hub_server._Handler.do_GET", strange)
     with pytest.raises(MachineError) as caught:
         _push(run)
-    assert caught.value.code == "hub-unreachable" and "its answer is not a hub's" in caught.value.what
+    assert caught.value.code == "hub-unreachable" and "the answer is not from a hub" in caught.value.what
 
 
 def _make_adapter(run: RunDir) -> None:

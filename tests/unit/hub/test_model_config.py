@@ -172,7 +172,7 @@ def _large(path: Path) -> None:
         (lambda path: path.write_text('{"a": ' + "9" * 5000 + "}"), "not readable as JSON"),
         (lambda path: path.write_text('{"a": 1, "a": 2}'), 'the key "a" occurs twice'),
         (lambda path: path.write_text('{"a": "\\ud800"}'), "half of a surrogate pair"),
-        (lambda path: path.write_text("[]"), "holds a list, not an object"),
+        (lambda path: path.write_text("[]"), "contains a list, not an object"),
         (lambda path: path.symlink_to(path), "not a regular file"),
     ],
 )

@@ -58,7 +58,7 @@ def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
     assert (cause["rank"], cause["host"], cause["exit_code"]) == (3, "node2", ends_with)
     assert result.exit_code == ends_with and result.is_failure
     # torchrun does not tell of a rank that left with 0.
-    assert ("left without an error" in cause["remedy"]) == (exit_code == 3)
+    assert ("exited without an error" in cause["remedy"]) == (exit_code == 3)
 
 
 @pytest.mark.parametrize(

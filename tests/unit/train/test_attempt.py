@@ -57,7 +57,7 @@ def test_stop_at_once_tells_what_the_same_command_does(
     monkeypatch.setattr(attempt, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
         attempt.train(run, run.read())
-    assert run.read()["exit_cause"]["remedy"] == f"give the same command again: it {after}"
+    assert run.read()["exit_cause"]["remedy"] == f"run the same command again: it {after}"
 
 
 @pytest.mark.parametrize(

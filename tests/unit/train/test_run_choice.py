@@ -116,7 +116,7 @@ def test_checkpoint_of_an_adapter_that_would_be_another_change_of_the_model_is_r
         planned_run(recipe("second", after, source), ResumeOptions())
     assert caught.value.code == "recipe-changed" and said in caught.value.what
     assert f"start_from=[{run.path}]" in caught.value.remedy
-    with pytest.raises(RecipeError, match="its checkpoints hold other weights") as caught:
+    with pytest.raises(RecipeError, match="its checkpoints contain other weights") as caught:
         planned_run(recipe("first", after, "auto"), ResumeOptions(["method"]))
     assert caught.value.code == "recipe-changed"
 
@@ -193,7 +193,7 @@ def test_a_start_after_a_finished_run_tells_of_an_earlier_one_that_was_stopped(t
     assert first == f"starting {tmp_path}/sft-3: {tmp_path}/sft-2 has finished"
     assert second == (
         f"{tmp_path}/sft is not finished, it was stopped (step 18): "
-        "to go on there instead, add checkpoint.resume=sft@18"
+        "to continue it instead, add checkpoint.resume=sft@18"
     )
     resumed = planned_run(Recipe.check({**values, "checkpoint": {"resume": "sft@18"}}), ResumeOptions())
     assert (resumed.run.path, resumed.resumed) == (tmp_path / "sft", tmp_path / "sft/checkpoints/step_18")

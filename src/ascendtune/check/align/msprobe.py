@@ -87,7 +87,7 @@ def read_msprobe(path: Path) -> RankDump:
             for key, kind, statistics in _of_call(call, content, parents):
                 add_tensor(tensors, counts, key, _tensor(statistics, kind, order=len(tensors)))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise damaged(path, f"a statistic of {call[:200]} is missing, or of another kind") from error
+            raise damaged(path, f"a statistic of {call[:200]} is missing or has the wrong type") from error
     return RankDump(path, max(1, len(_ranks(path.parent.parent))), tensors)
 
 

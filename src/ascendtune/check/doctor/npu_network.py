@@ -63,7 +63,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if tool is None:
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool is not here"),
+            say("hccn_tool was not found"),
             remedy=say("mount /usr/local/Ascend/driver/tools; or ask on the host"),
         )
         return

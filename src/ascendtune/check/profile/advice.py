@@ -68,7 +68,7 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
             "slow-data",
             say("the batches take {time} of each step, and nothing else runs meanwhile",
                 time=milliseconds(split.data / split.steps)),
-            say("put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host")
+            say("put the token cache (XDG_CACHE_HOME) on a local disk; check whether other programs load the host")
             if rank.facts
             else say("tokenise before the training, not in the collate function; give the DataLoader num_workers"),
             split.data / split.steps,
@@ -302,7 +302,7 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
             "small-micro-batches",
             say("the host prepares and launches each of {count} micro-batches of a step, which takes {time}",
                 count=count, time=milliseconds(split.launch / split.steps)),
-            say("set batch.per_device: {size} and batch.accumulate: {count} where `ascendtune plan` says that it fits: "
+            say("set batch.per_device: {size} and batch.accumulate: {count} if `ascendtune plan` shows that it fits: "
                 "the global batch is the same", size=size * factor, count=count // factor),
             split.launch / split.steps * (1 - 1 / factor),
             keys={"batch.per_device": size * factor, "batch.accumulate": count // factor},
@@ -325,7 +325,7 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "recomputation",
             say("activation checkpointing computes {time} of each step a second time", time=milliseconds(seconds)),
-            say("set memory.gradient_checkpointing: false where `ascendtune plan` says that it fits"),
+            say("set memory.gradient_checkpointing: false if `ascendtune plan` shows that it fits"),
             seconds,
             keys={"memory.gradient_checkpointing": False},
         )

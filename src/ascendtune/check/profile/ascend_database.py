@@ -103,7 +103,7 @@ def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
         for start, end, name in rows
     )
     if kernels[-1].start > _LONGEST or max(each.end - each.start for each in kernels) > _LONGEST:
-        raise _invalid(path, "its times are further apart than any steps")
+        raise _invalid(path, "its timestamps are too far apart for steps of a training")
     steps = list(_rows(database, _STEPS[1], path)) if "STEP_TIME" in tables else []
     if not steps:
         return [RecordedStep(kernels, None)]

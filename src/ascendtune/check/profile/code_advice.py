@@ -49,7 +49,7 @@ def _pauses(split: Split, step: float) -> Iterator[Advice]:
         "host-pause",
         say("no operator runs for {time} of each step, the longest time at {place}",
             time=milliseconds(sum(places.values())), place=most),
-        say("look what the program does between these two: Python code, a file, a lock, garbage collection; "
+        say("check what the program does between these two: Python code, a file, a lock, garbage collection; "
             "torch.profiler's with_stack (profile.stacks here) shows the functions in Perfetto"),
         sum(places.values()),
         is_defect=True,

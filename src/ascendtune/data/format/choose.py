@@ -121,7 +121,7 @@ def _refusing_media(convert: Convert) -> Convert:
             contents = [each["content"] for conversation in conversations_of(result) for each in conversation.messages]
             # A text may be a link that the answer mentions; a list of files or a picture itself may not.
             if isinstance(row[column], list | dict) or any(f"<{name}>" in content for content in contents):
-                raise BadRow("not only text", f"the column {column} holds {name}s; only text is supported")
+                raise BadRow("not only text", f"the column {column} contains {name}s; only text is supported")
         return result
 
     return of_text

@@ -290,7 +290,7 @@ def _count_of(request: SnapshotRequest, missing: Sequence[RemoteFile], progress:
         remedy="free space, or choose another --to",
     )
     if received:
-        say(f"{format_bytes(received)} of them are here from an earlier try")
+        say(f"{format_bytes(received)} of them were received earlier")
     return _Count(f"MiB of {request.name}", total, progress, parts)
 
 

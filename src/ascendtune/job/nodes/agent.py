@@ -225,7 +225,7 @@ def joined(spec: JobSpec, hosts: Sequence[str], started_from: str) -> Iterator[C
     try:
         job = registry.register(spec, spec.argv, watched=True, hosts=hosts, started_from=started_from)
     except MachineError as error:
-        warn(f"`ascendtune jobs` will not know the job on this host: {error.what}")
+        warn(f"`ascendtune jobs` will not list the job on this host: {error.what}")
         yield lambda exit_code: None
         return
     with registry.closing(job) as ended_with:

@@ -44,7 +44,7 @@ def place_from_environment(env: Mapping[str, str]) -> NodePlace:
             if node_rank == 0:
                 warn(
                     f"{master} is a loopback address here: listening on {address}; "
-                    f"if the other nodes know {master} by another one, set MASTER_ADDR to that"
+                    f"if {master} has another address for the other nodes, set MASTER_ADDR to that"
                 )
     if node_rank == 0:
         checked_port(str(port), address)

@@ -196,7 +196,10 @@ def _hanging(words: tuple[str, ...], seconds: float) -> Trouble:
     return Trouble(
         "npu_smi_hangs",
         say("npu-smi {words} gave no answer within {seconds:g} s", words=" ".join(words), seconds=seconds),
-        say("look at the kernel log (dmesg); end processes that hold the cards; restart the machine if it stays"),
+        say(
+            "look at the kernel log (dmesg); end processes that use the cards; restart the machine if the "
+            "problem persists"
+        ),
         blinding=words == ("info",),
     )
 
@@ -207,7 +210,7 @@ def _forbidden(done: Finished) -> Trouble:
 
 
 def _no_table(answer: str) -> Trouble:
-    remedy = say("run `npu-smi info` by hand; what it prints belongs into a bug report")
+    remedy = say("run `npu-smi info` by hand; include its output in a bug report")
     evidence = next((line.strip() for line in answer.splitlines() if line.strip()), "")
     what = say("npu-smi info printed no table of devices")
     return Trouble("npu_smi_no_table", what, remedy, evidence, blinding=True)

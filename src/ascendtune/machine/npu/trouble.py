@@ -51,20 +51,22 @@ _KNOWN = (
     _Known(
         re.compile(r"ret is -9005\b"),
         "board_not_listed",
-        "npu-smi cannot list the boards (-9005): usual in a container with a part of them, no proof of a broken card",
-        "mount /usr/local/dcmi into the container; `ascendtune doctor --deep` tells whether the cards compute",
+        "npu-smi cannot list the boards (-9005): usual in a container with some of them, and not a sign of a broken "
+        "card",
+        "mount /usr/local/dcmi into the container; `ascendtune doctor --deep` shows whether the cards compute",
     ),
     _Known(
         re.compile(r"ret is -8002\b"),
         "not_permitted",
-        "this user may not ask the driver (-8002)",
+        "this user may not query the driver (-8002)",
         "run `sudo npu-smi info`, or `sudo usermod -aG HwHiAiUser $USER` and log in again",
     ),
     _Known(
         re.compile(r"ret is -80(?:06|12|17)\b"),
         "device_not_ready",
         "the card does not answer yet: it is starting, busy or being upgraded (-8006, -8012, -8017)",
-        "wait two minutes and run `npu-smi info` again; if it stays, look at `dmesg | tail -50` and restart the host",
+        "wait two minutes and run `npu-smi info` again; if the error persists, look at `dmesg | tail -50` and "
+        "restart the host",
     ),
     _Known(
         re.compile(r"ret is -800[78]\b"),
@@ -108,7 +110,7 @@ _KNOWN = (
     _Known(
         re.compile(r"Error parameter of|Command or option is not found"),
         "unknown_question",
-        "this npu-smi does not know the query",
+        "this version of npu-smi does not support the query",
         "update the driver if the value is needed",
         blinding=False,
     ),

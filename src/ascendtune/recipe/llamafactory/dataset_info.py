@@ -210,11 +210,11 @@ class DatasetInfoEntry:
                 'name another data set; or, if it has pairs, add "ranking": true, and chosen and rejected to "columns"'
             )
             self._add_error(
-                at, f"{name} holds no pairs, which stage: {stage} needs", remedy, code="data-format-mismatch"
+                at, f"{name} contains no pairs, which stage: {stage} needs", remedy, code="data-format-mismatch"
             )
             return
         if self.values.get("ranking") and not wants_pairs:
-            what = f"{name} holds pairs, which stage: {stage} cannot use"
+            what = f"{name} contains pairs, which stage: {stage} cannot use"
             self._add_error(("ranking",), what, "use stage dpo or rm, or another data set", code="data-format-mismatch")
             return
         if stage == "pt" and (self.has_turns or columns["query"] or columns["history"]):

@@ -46,8 +46,8 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"use_badam": False},
     ),
     (
-        "Adam-mini is not supported in this version: adam-mini knows only CUDA and the CPU, and counts ranks by CUDA "
-        "devices",
+        "Adam-mini is not supported in this version: adam-mini supports only CUDA and the CPU, and counts ranks by "
+        "CUDA devices",
         _LESS_MEMORY,
         {"use_adam_mini": False},
     ),
@@ -172,7 +172,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metric_for_best_model": None, "greater_is_better": None},
     ),
     (
-        "a token does not belong into a recipe, which is copied into the run directory",
+        "a token does not belong in a recipe, which is copied into the run directory",
         "remove it and set the environment variable HF_TOKEN",
         {"hf_hub_token": None, "ms_hub_token": None, "om_hub_token": None, "hub_token": None, "swanlab_api_key": None,
          "push_to_hub_token": None},

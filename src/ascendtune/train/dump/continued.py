@@ -52,7 +52,7 @@ def claim(directory: Path, *, resumes: bool) -> bool:
     try:
         (directory / (RESUMED if continues else METRICS)).open("xb").close()
     except FileExistsError:
-        warn(f"a second training is not recorded: {directory} holds one")
+        warn(f"a second training is not recorded: {directory} already contains one")
         return False
     return True
 
@@ -86,7 +86,7 @@ def continue_recording(
         first = 1
     if first > last:
         return first if first == last + 1 else None
-    warn(f"the training went on from step {first - 1}: steps {first} to {last} are recorded again")
+    warn(f"the training continued from step {first - 1}: steps {first} to {last} are recorded again")
     earlier = [each for each in records if each["step"] < first]
     write_atomically(directory / METRICS, "".join(json.dumps(each) + "\n" for each in earlier))
     for step in range(first, last + 1):

@@ -213,7 +213,7 @@ class Recording:
         first_step: int = gather([first or 0], dtype=torch.int64, device=self._device)[0][0]
         if not first_step:
             raise InputError(
-                f"the training goes on after {updates} updates, which are more than were recorded",
+                f"the training continues after {updates} updates, which are more than were recorded",
                 code="recorded-steps-missing",
                 remedy="resume it from an earlier checkpoint, or record it into another directory",
                 where=self._directory,

@@ -195,7 +195,9 @@ class EngineState(CheckpointContent):
                 self._engine.optimizer.checkpoint_event_prologue()
         except pickle.UnpicklingError as error:
             # torch's own message recommends to allow code.
-            raise damaged_checkpoint(directory, "DeepSpeed's files hold more than tensors and plain values") from error
+            raise damaged_checkpoint(
+                directory, "DeepSpeed's files contain more than tensors and plain values"
+            ) from error
         except (ValueError, AssertionError) as error:
             raise InputError(
                 f"DeepSpeed cannot read this checkpoint with the present configuration: {error}",

@@ -223,5 +223,5 @@ def _load_group(file: Path, directory: Path) -> dict[str, torch.Tensor]:
     except (OSError, SafetensorError) as error:
         raise damaged_checkpoint(directory, error) from error
     if _WEIGHTS not in tensors:
-        raise damaged_checkpoint(directory, f"{file.name} holds no weights")
+        raise damaged_checkpoint(directory, f"{file.name} contains no weights")
     return tensors

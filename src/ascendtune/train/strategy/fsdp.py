@@ -214,7 +214,7 @@ def require_copies_on_nodes(nodes: Sequence[str], shards: int) -> None:
         members = Counter(nodes[first : first + shards])
         if len(members) > 1 and any(sizes[node] != count for node, count in members.items()):
             raise RecipeError(
-                f"ranks {first} to {first + shards - 1}, which would hold one copy of the model, are parts of nodes "
+                f"ranks {first} to {first + shards - 1}, which would share one copy of the model, are parts of nodes "
                 f"{', '.join(sorted(members))}",
                 code="replicas-across-nodes",
                 remedy="set parallel.fsdp.replicas: nodes, and start the same number of ranks on each node",

@@ -125,7 +125,7 @@ def _write_tensors(tuned: Any, directory: Path) -> None:
         save_file(written, file, metadata={"format": "pt"})
     if lost:
         warn(
-            f"PEFT makes something else of {count_of(len(lost), 'weight')} of this adapter when it loads them, first "
+            f"PEFT loads {count_of(len(lost), 'weight')} of this adapter differently, first "
             f"{lost[0].removeprefix(PREFIX)}: use `ascendtune merge`"
         )
 

@@ -121,7 +121,7 @@ def require_no_parameter_adapted(tuned: Any, linears: Iterable[nn.Linear]) -> No
                 "itself, and this weight is quantised",
                 code="quantised-parameter-adapted",
                 remedy=f"name the module in method.lora.target: {module_name.rpartition('.')[2]}; an adapter of "
-                "method.lora.start_from goes on only without model.quantization",
+                "method.lora.start_from can be continued only without model.quantization",
             )
 
 

@@ -173,7 +173,7 @@ def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: b
     silent = without_gradient(model, _nested(candidates, mixtures)) if ask else set()
     for names, why in (
         (read, "the model's code reads their weight without calling them, so an adapter would do nothing"),
-        (silent - read, "no gradient comes to them"),
+        (silent - read, "they receive no gradient"),
     ):
         if names:
             listed = ", ".join(_families(names))

@@ -155,7 +155,7 @@ def test_the_command_shows_first_and_does_only_what_is_agreed_to(tmp_path: Path)
     assert not (tmp_path / "cache").exists()
     done = _doctor(tmp_path, "--fix", "--yes")
     assert done.stderr.startswith("done: create the cache directory") and (tmp_path / "cache/ascendtune").is_dir()
-    assert "--fix can do nothing here" in _doctor(tmp_path, "--fix").stdout
+    assert "--fix has nothing to do here" in _doctor(tmp_path, "--fix").stdout
 
 
 @pytest.mark.long

@@ -481,7 +481,9 @@ def test_complaint_after_which_two_losses_were_reported_is_no_failure(
     assert not explained(f"[ERROR] HCCL wait of the moon timed out\n{steps}").is_healthy
 
 
-def test_device_library_that_is_missing_is_no_failure_where_steps_follow(explained: Callable[..., Explanation]) -> None:
+def test_device_library_that_is_missing_is_no_failure_where_steps_follow(
+    explained: Callable[..., Explanation],
+) -> None:
     line = (
         "The installed version of bitsandbytes was compiled without GPU support. 8-bit optimizers, 8-bit "
         "multiplication, and GPU quantization are unavailable.\n"

@@ -57,10 +57,10 @@ def test_the_task_decides_what_is_looked_for(task: Task, columns: list[str], nam
 @pytest.mark.parametrize(
     ("question", "column", "value", "detail"),
     [
-        ("<image>What is this?", "images", ["1.jpg"], "the column images holds images"),
-        ("What is this?", "images", [{"path": "1.jpg"}], "the column images holds images"),
-        ("What is this?", "image", {"bytes": "…"}, "the column image holds images"),
-        ("What is this?\n<image>", "image", "coco/1.jpg", "the column image holds images"),
+        ("<image>What is this?", "images", ["1.jpg"], "the column images contains images"),
+        ("What is this?", "images", [{"path": "1.jpg"}], "the column images contains images"),
+        ("What is this?", "image", {"bytes": "…"}, "the column image contains images"),
+        ("What is this?\n<image>", "image", "coco/1.jpg", "the column image contains images"),
         ("<audio>What is this?", "audios", "['1.wav']", "the column audios holds audios"),
         ("What is this?", "image", "https://example.org/1.jpg", None),
         ("What is this?", "images", [], None),

@@ -28,7 +28,7 @@ from ascendtune.train.strategy.deepspeed import EngineState
         (lambda file: file.write_bytes(b"abc"), "header"),
         (lambda file: file.write_bytes(os.urandom(300)), "header"),
         (lambda file: file.mkdir(), "No such device"),
-        (lambda file: save_file({"exp_avg": torch.zeros(2)}, file), "group_0.safetensors holds no weights"),
+        (lambda file: save_file({"exp_avg": torch.zeros(2)}, file), "group_0.safetensors contains no weights"),
     ],
     ids=["absent", "short", "random", "directory", "without weights"],
 )
