@@ -33,7 +33,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
 
 
-def test_training_goes_on_in_the_background_once_all_is_ready() -> None:
+def test_training_continues_in_the_background_once_all_is_ready() -> None:
     started = _run("train", "recipe.yaml", "--detach")
     assert started.returncode == 0, started.stderr
     assert "20 rows read" in started.stderr, "the data was prepared in front"
@@ -51,13 +51,13 @@ def test_training_goes_on_in_the_background_once_all_is_ready() -> None:
     assert _run("jobs", "list").stdout == "no job runs; --all lists 1 that did\n"
 
 
-def test_what_is_wrong_is_said_in_front() -> None:
+def test_a_wrong_recipe_is_reported_in_the_foreground() -> None:
     refused = _run("train", "recipe.yaml", "--detach", "data.train=nothing.jsonl")
     assert refused.returncode == 2 and "nothing.jsonl" in refused.stderr
     assert _run("jobs", "list", "--all").stdout == "no job runs\n"
 
 
-def test_what_goes_wrong_before_the_start_is_said_in_front_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_before_the_start_is_reported_in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "nonsense")
     refused = _run("launch", "--detach", "--devices", "2", "--", "true")
     assert refused.returncode == 2 and "MASTER_PORT=nonsense is not a port" in refused.stderr

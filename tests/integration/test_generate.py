@@ -109,7 +109,7 @@ def test_sampling_follows_its_seed_and_leaves_the_random_state_alone(engine: Eng
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_turn_may_end_with_text_that_is_no_token(taught: Path, tmp_path: Path) -> None:
+def test_a_turn_may_end_with_text_that_is_not_a_token(taught: Path, tmp_path: Path) -> None:
     template = tmp_path / "ends-with-paris.jinja"
     template.write_text(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
@@ -218,7 +218,7 @@ def test_weights_without_a_template_need_the_option(taught: Path, tmp_path: Path
     assert load(tmp_path / "base", template="chatml").generate([asked("who are you?")])[0].startswith("I am")
 
 
-def test_what_does_not_exist_is_not_answered_as_a_recipe_would_be(
+def test_missing_files_and_templates_are_reported_without_recipe_keys(
     taught: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in ((["--file", "questions.none"], "no such data file"), (["?", "--template", "chatlm"], "chatml")):

@@ -113,7 +113,7 @@ def _furnish(home: Path, model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_told_what_may_not_be_read_or_written(answers: dict[str, dict[str, Any]], name: str) -> None:
+def test_permission_errors_name_the_path(answers: dict[str, dict[str, Any]], name: str) -> None:
     answer, said = answers[name], CASES[name][1]
     assert answer["code"] == 3, answer["err"]
     assert answer["out"] == "" and answer["err"].count("error: ") == 1 and "Traceback" not in answer["err"]

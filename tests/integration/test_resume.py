@@ -344,7 +344,7 @@ def test_two_ranks_lose_one_then_become_one(
     assert place.leftovers(run) == []
 
 
-def test_torchrun_killed_before_the_first_checkpoint_is_a_failure_after_which_the_run_goes_on(
+def test_torchrun_killed_before_the_first_checkpoint_is_a_failure_after_which_the_run_continues(
     bench: Callable[[str], Workshop],
 ) -> None:
     place = bench("full")
@@ -462,7 +462,7 @@ def test_data_that_changed_is_refused_unless_allowed(
     assert hashes[20] == before[20] and hashes[21] != before[21]
 
 
-def test_which_run_a_start_takes(interrupted: RunDir) -> None:
+def test_a_start_chooses_the_run_to_resume(interrupted: RunDir) -> None:
     assert _prepare("checkpoint.resume=never")[0].path == Path("runs/run-2")
     shutil.rmtree("runs/run-2")
     interrupted.update(state="finished")

@@ -18,7 +18,7 @@ _GUARD = _ALONE.format("guard")
 _LINEAR = f"{_REFERENCE}::test_full_training_follows_the_reference[4x1-linear]"
 _RANKS = f"{_EQUIVALENCE}::test_two_ranks_are_one"
 _ACCUMULATION = f"{_EQUIVALENCE}::test_accumulation_does_not_change_the_step"
-_GOES_ON = f"{_CHECKPOINT}::test_a_run_goes_on_bit_by_bit"
+_GOES_ON = f"{_CHECKPOINT}::test_a_run_continues_bit_by_bit"
 _COLLATE, _PLAN = "tests/unit/data/test_collate.py", "tests/unit/data/test_plan.py"
 _PREPARE, _TOKENIZE = "tests/unit/data/test_prepare.py", "tests/unit/data/test_tokenize.py"
 _SPANS = "tests/unit/data/test_spans.py"
@@ -431,7 +431,7 @@ FAULTS = [
         "    if not bool(((logits - expected).abs() <= _ALLOWED * expected.abs()).all()):",
         "    if not bool(((logits - expected).abs() <= expected.abs().max()).all()):",
         "what a model does to its logits beside scaling and capping is skipped in the loss",
-        f"{_ALONE.format('heads')}::test_what_is_neither_scale_nor_cap_takes_the_models_own_logits",
+        f"{_ALONE.format('heads')}::test_heads_with_other_changes_than_scale_and_cap_use_the_models_own_logits",
     ),
     Fault(
         "train/objective/head.py",
@@ -532,7 +532,7 @@ FAULTS = [
         "replace(config, lora_dropout=0.0, modules_to_save=None)",
         "replace(config, modules_to_save=None)",
         "dropout on what takes a PiSSA start back",
-        f"{_TUNERS}::test_what_takes_a_pissa_start_back_has_no_dropout",
+        f"{_TUNERS}::test_the_adapter_that_subtracts_the_pissa_start_has_no_dropout",
     ),
     Fault(
         "train/loop.py",

@@ -187,9 +187,7 @@ def test_mfu_counts_the_parameters_of_the_model(modules: dict[str, Any], shape: 
     assert mfu_6n(cell, 1e3, None) is None
 
 
-def test_what_was_measured_is_kept_where_the_plan_fails(
-    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measurements_are_kept_if_the_plan_fails(modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from hardware.speed import planned
 
     from ascendtune.core.errors import MachineError

@@ -40,7 +40,7 @@ def _start(machines: Cluster, *words: str, **env: str) -> subprocess.Popen[str]:
     )
 
 
-def test_what_differs_and_who_is_odd(machines: Cluster) -> None:
+def test_differences_name_the_odd_node(machines: Cluster) -> None:
     doctor = _start(machines, "--nodes", "localhost,nodea,nodeb")
     out, err = doctor.communicate(timeout=60)
     lines = [line.strip() for line in out.splitlines()]
@@ -76,7 +76,7 @@ def test_doctor_exits_with_3_when_no_node_answers(machines: Cluster) -> None:
     assert doctor.returncode == 3 and out == "" and "error: the connection to nodec has ended" in err
 
 
-def test_nothing_is_left_where_the_asker_was_killed(machines: Cluster, tmp_path: Path) -> None:
+def test_no_process_is_left_if_the_asking_process_was_killed(machines: Cluster, tmp_path: Path) -> None:
     hanging = tmp_path / "npu-smi"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)
@@ -90,7 +90,7 @@ def test_nothing_is_left_where_the_asker_was_killed(machines: Cluster, tmp_path:
     doctor.communicate(timeout=10)
 
 
-def test_what_does_not_go_with_nodes(machines: Cluster) -> None:
+def test_options_that_exclude_nodes_are_refused(machines: Cluster) -> None:
     for words, said in (
         (["clock_skew"], "code: option-missing"),
         (["--nodes", "a,b", "--fix"], "--fix and --bundle work on one machine"),

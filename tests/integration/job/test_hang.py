@@ -94,7 +94,7 @@ def test_torchrun_that_hangs_before_its_workers_is_reported(
     assert err.count("error: the run hung before its first step: startup\n") == 1
 
 
-def test_a_warning_comes_once_and_the_run_may_go_on(run: RunDir) -> None:
+def test_a_warning_comes_once_and_the_run_may_continue(run: RunDir) -> None:
     job = _start(run, "wait", "warn")
     deadline = time.monotonic() + 40
     while not list(run.logs.glob("stacks_*/rank_1.txt")):
@@ -124,14 +124,14 @@ def test_one_process_that_was_stopped_is_ended_with_the_same_exit_code(run: RunD
 
 
 @pytest.mark.parametrize("how", ["checkpoint", "evaluation"])
-def test_a_long_checkpoint_or_evaluation_is_no_hang(run: RunDir, how: str) -> None:
+def test_a_long_checkpoint_or_evaluation_is_not_a_hang(run: RunDir, how: str) -> None:
     job = _start(run, how, "stop", nproc=1)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 0, err
     assert "hang" not in err and not list(run.logs.glob("stacks_*"))
 
 
-def test_a_training_of_two_ranks_that_hangs_goes_on_from_its_checkpoint(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_training_of_two_ranks_that_hangs_continues_from_its_checkpoint(tmp_path: Path, tiny_model: Path) -> None:
     rows = [
         {"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": f"number {n}"}]}
         for n in range(64)

@@ -182,7 +182,7 @@ def test_the_same_failure_without_progress_is_not_tried_for_ever(run: RunDir) ->
     assert len(run.read()["attempts"]) == 2
 
 
-def test_a_stop_is_no_failure_to_be_tried_again(run: RunDir) -> None:
+def test_a_stop_is_not_a_failure_to_be_tried_again(run: RunDir) -> None:
     job = _start(run, "wait", nproc=1, max_restarts=9)
     until(lambda: (run.path / "pid_0").exists())
     job.send_signal(signal.SIGINT)

@@ -69,7 +69,7 @@ def test_a_host_that_is_cut_off_is_named(run: RunDir, cluster: Any, start_nodes:
 
 
 @pytest.mark.parametrize("lost", ["nodea", pytest.param("nodeb", marks=pytest.mark.soak)])
-def test_a_job_goes_on_without_a_lost_host(
+def test_a_job_continues_without_a_lost_host(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, lost: str
 ) -> None:
     job = start_nodes(run, "wait-once", max_restarts=1, min_nodes=1)
@@ -198,7 +198,7 @@ def test_the_last_words_of_rank_0_are_shown(run: RunDir, cluster: Any, start_nod
     assert cluster.is_quiet()
 
 
-def test_a_job_goes_on_while_its_terminal_is_held(
+def test_a_job_continues_while_its_terminal_is_held(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
 ) -> None:
     job = start_nodes(run, "flood")
@@ -288,7 +288,7 @@ def test_node_0_whose_own_name_is_a_loopback_shows_the_address_that_others_see(c
 
 
 @pytest.mark.parametrize("victim", ["driver", "ascendtune.job.nodes.agent", "ascendtune.job.torchrun", "ssh"])
-def test_whichever_process_is_killed_none_is_left(
+def test_no_process_is_left_after_a_kill(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, victim: str
 ) -> None:
     job = start_nodes(run, "wait")

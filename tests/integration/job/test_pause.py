@@ -55,7 +55,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     started.close()
 
 
-def test_a_job_of_two_ranks_is_paused_whole_and_goes_on_to_its_end(shell: Shell, tmp_path: Path) -> None:
+def test_a_job_of_two_ranks_is_paused_whole_and_continues_to_its_end(shell: Shell, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "ascendtune", "launch", "--devices", "2", "--", sys.executable, "-c", _TICK]
     shell.type(f"{shlex.join(words)}\n")
     for said in ("tick 3", "tick 30"):

@@ -102,7 +102,7 @@ def test_two_nodes_train_one_model(workshop: Workshop, cluster: SlurmCluster) ->
     assert [line["step"] for line in workshop.run.read_metrics()] == [1, 2, 3]
 
 
-def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_goes_on(
+def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_continues(
     workshop: Workshop, cluster: SlurmCluster
 ) -> None:
     long = ("optim.max_steps=100000", "checkpoint.every_steps=100000")
@@ -124,7 +124,7 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_goes_on(
     assert max(workshop.run.checkpoint_steps()) == steps[-1]
 
 
-def test_near_the_time_limit_a_job_queues_again_and_goes_on(workshop: Workshop, cluster: SlurmCluster) -> None:
+def test_near_the_time_limit_a_job_queues_again_and_continues(workshop: Workshop, cluster: SlurmCluster) -> None:
     # A real limit is minutes away; this is the signal that Slurm sends before it.
     job = workshop.submit("optim.max_steps=100000", "checkpoint.every_steps=100000", "--hours", "1")
     workshop.until_step(3, job)

@@ -65,7 +65,7 @@ def test_a_host_that_does_not_answer_is_named_before_anything_is_prepared(place:
     assert not place.run("absent").path.exists()
 
 
-def test_a_slow_cable_is_no_dead_host(place: Workplace, cluster: Any) -> None:
+def test_a_slow_cable_is_not_a_dead_host(place: Workplace, cluster: Any) -> None:
     cluster.slow_down("nodeb", megabits=4)
     try:
         job = place.start("slow", "--nodes", "nodea,nodeb", PATH=cluster.environment()["PATH"])
@@ -75,7 +75,7 @@ def test_a_slow_cable_is_no_dead_host(place: Workplace, cluster: Any) -> None:
     assert place.exact("slow") == place.exact("reference")
 
 
-def test_a_run_whose_host_dies_goes_on_from_its_checkpoint(
+def test_a_run_whose_host_dies_continues_from_its_checkpoint(
     place: Workplace, cluster: Any, wait_until: Callable[..., None]
 ) -> None:
     words = ("--nodes", "nodea,nodeb", "--max-restarts", "1", "optim.max_steps=60")
@@ -129,7 +129,7 @@ def test_a_rank_that_hangs_on_another_host_is_named_with_it(
 
 
 @pytest.mark.soak
-def test_a_run_that_loses_the_host_of_rank_0_goes_on_with_unequal_ones(
+def test_a_run_that_loses_the_host_of_rank_0_continues_with_unequal_ones(
     place: Workplace, cluster: Any, wait_until: Callable[..., None]
 ) -> None:
     (place.path / "hosts").write_text("[{nodea}] slots=1\n{nodeb} slots=2\n".format(**cluster.addresses))

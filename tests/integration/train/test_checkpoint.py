@@ -32,7 +32,7 @@ EXACT = ("step", "loss", "grad_norm", "learning_rate", "batch_hash", "tokens_see
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_a_run_goes_on_bit_by_bit(recipe: Callable[..., Recipe], train: Train, dropout: float) -> None:
+def test_a_run_continues_bit_by_bit(recipe: Callable[..., Recipe], train: Train, dropout: float) -> None:
     changes: dict[str, Any] = {
         # A learning rate at which the optimizer's memory shows.
         "method": {"tuner": "lora", "lora": {"rank": 4, "dropout": dropout}},
@@ -108,7 +108,7 @@ def small_checkpointer(directory: Path, keep: int = 9) -> tuple[RunDir, torch.nn
     return run, model, Checkpointer(run, strategy, strategy.content(model, optimizer), keep=keep)
 
 
-def test_what_changes_after_save_is_not_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_after_save_are_not_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written while training goes on: the copy must be made before `save` returns."""
     go_on, write = threading.Event(), Staging.write
 

@@ -106,7 +106,7 @@ def test_bytes_of_a_checkpoint_are_those_that_the_engine_writes(
     ("stage", "method"),
     [pytest.param(2, {}, marks=pytest.mark.soak), pytest.param(3, {}, marks=pytest.mark.soak), (3, DORA)],
 )
-def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int, method: dict[str, Any]) -> None:
+def test_a_run_continues_bit_by_bit(train_on_ranks: Train, stage: int, method: dict[str, Any]) -> None:
     changes: dict[str, Any] = {
         "optim": {"max_steps": 5, "learning_rate": 0.01},
         "batch": {"per_device": 2},
@@ -231,7 +231,7 @@ def test_order_of_gradients_does_not_mix_the_weights(train: Train, train_on_rank
     ],
     ids=str,
 )
-def test_what_deepspeed_refuses_is_an_error_of_the_recipe(
+def test_deepspeeds_refusal_is_an_error_of_the_recipe(
     recipe: Callable[..., Recipe], tmp_path: Path, config: dict[str, Any]
 ) -> None:
     path = tmp_path / "ds.json"
@@ -248,7 +248,7 @@ def test_what_deepspeed_refuses_is_an_error_of_the_recipe(
     [{"gradient_predivide_factor": 2.0}, {"comet": {"enabled": True}}],
     ids=["refused", "package that is absent"],
 )
-def test_what_deepspeed_cannot_is_an_error_of_the_recipe(
+def test_a_fault_that_deepspeeds_engine_finds_is_an_error_of_the_recipe(
     recipe: Callable[..., Recipe], on_ranks: Callable[..., None], tmp_path: Path, config: dict[str, Any]
 ) -> None:
     """It finds some faults only where it makes its engine."""
@@ -436,7 +436,9 @@ def test_recorded_engine_is_aligned_with_ours(
 
 
 @pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.soak), 2, pytest.param(3, marks=pytest.mark.soak)])
-def test_resumed_engine_goes_on_with_its_recording(train: Train, tiny_model: Path, tmp_path: Path, stage: int) -> None:
+def test_resumed_engine_continues_with_its_recording(
+    train: Train, tiny_model: Path, tmp_path: Path, stage: int
+) -> None:
     write_batches(tmp_path, RowsInOrder(train(optim={"max_steps": 3}).run))
     record(tmp_path, tiny_model, stage, 1)
     files = ["metrics.jsonl", *(f"dump/step-0000003/rank_{rank}.jsonl" for rank in range(2))]

@@ -63,7 +63,7 @@ def wide_model(variant: Callable[..., Path]) -> Path:
     ("parts", "precision", "ranks"),
     [(BOTH[:1], "fp32", 2), (BOTH[1:], "bf16", 1), (BOTH, "bf16", 1), (BOTH, "bf16", 2)],
 )
-def test_a_run_goes_on_bit_by_bit(
+def test_a_run_continues_bit_by_bit(
     start_by_torchrun: Train, wide_model: Path, tmp_path: Path, parts: tuple[str, ...], precision: str, ranks: int
 ) -> None:
     (swap := tmp_path / "swap").mkdir()

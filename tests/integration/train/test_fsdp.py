@@ -230,7 +230,7 @@ def go_on(trained: Trained, start: Callable[[], Trained]) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "parallel"), [(2, FSDP), (4, {"strategy": "ddp"})], ids=["fsdp", "ddp"])
-def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, ranks: int, parallel: dict[str, Any]) -> None:
+def test_a_run_continues_bit_by_bit(train_on_ranks: Train, ranks: int, parallel: dict[str, Any]) -> None:
     """Of `ddp` on four ranks: where more than two add, the place of a number decides in which order."""
     changes: dict[str, Any] = {
         "optim": {"max_steps": 5, "learning_rate": 0.01},

@@ -58,7 +58,7 @@ def counting_on(documents: list[torch.Tensor]) -> DeviceBatch:
     return dataclasses.replace(batch, position_ids=torch.arange(batch.input_ids.shape[1])[None])
 
 
-def test_guard_fails_when_positions_go_on_counting(
+def test_guard_fails_when_positions_continue_counting(
     make_loop: Callable[..., Loop], variant: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With absolute positions. Rotary ones are relative: they do not notice where a document begins."""
@@ -106,7 +106,7 @@ def test_attention_asked_for_by_name_that_does_not_compute_the_model_is_refused(
             make_loop(**PACKED, model={"path": str(capped), "attention": name})
 
 
-def test_an_operator_that_the_device_lacks_is_no_matter_of_packing(
+def test_an_operator_that_the_device_lacks_is_not_a_matter_of_packing(
     make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`packing: auto` would pad in silence, and the operator would be missing all the same."""

@@ -150,7 +150,7 @@ def found(model: Any) -> HeadForm | None:
         to_half_precision,
     ],
 )
-def test_what_is_neither_scale_nor_cap_takes_the_models_own_logits(
+def test_heads_with_other_changes_than_scale_and_cap_use_the_models_own_logits(
     change: Callable[[Any, torch.Tensor], torch.Tensor],
 ) -> None:
     assert found(changed(change)) is None

@@ -378,7 +378,7 @@ def test_the_kernel_for_experts_computes_with_adapters(
 
 @pytest.mark.parametrize("target", ["all-linear", BOTH], ids=["default", "experts"])
 @pytest.mark.parametrize("name", ["Qwen3Moe", "DeepseekV3"])
-def test_a_run_goes_on_from_adapters_of_a_mixture(
+def test_a_run_continues_from_adapters_of_a_mixture(
     train: Train, base: Callable[..., Path], exported: list[Any], target: Any, name: str
 ) -> None:
     directory = base(f"{name}Config", FAMILIES[NAMES.index(name)][1])

@@ -137,7 +137,7 @@ def test_a_size_that_does_not_divide_becomes_the_nearest(
         ({"modules_to_save": ["lm_haed"]}, "unknown-module"),
     ],
 )
-def test_what_oft_cannot_turn_is_refused(
+def test_targets_that_oft_cannot_rotate_are_refused(
     recipe: Callable[..., Recipe], tiny_model: Path, keys: dict[str, Any], code: str
 ) -> None:
     with pytest.raises(RecipeError) as refused:
@@ -273,7 +273,7 @@ def test_rotations_learn_in_bf16(train: Train, per_device: int) -> None:
         pytest.param({"modules_to_save": ["embed_tokens"], "target": ["q_proj"]}, id="modules_to_save"),
     ],
 )
-def test_a_run_goes_on_bit_by_bit(train: Train, other_rows: Path, keys: dict[str, Any]) -> None:
+def test_a_run_continues_bit_by_bit(train: Train, other_rows: Path, keys: dict[str, Any]) -> None:
     changes = {"name": "whole", "method": oft(**keys), "optim": {**STEPS, "max_steps": 4}}
     evaluated = {"data": {"eval": str(other_rows)}, "eval": {"every_steps": 2}}
     whole = train(**changes, **evaluated, checkpoint={"every_steps": 2})

@@ -179,7 +179,7 @@ def test_more_threads_than_cores_are_named_first(train: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ["evaluation", "checkpoint"])
-def test_what_interrupts_each_step_of_a_run_is_on_the_list(train: Any, what: str, other_rows: Path) -> None:
+def test_interruptions_of_each_step_are_listed(train: Any, what: str, other_rows: Path) -> None:
     key = {"evaluation": "eval", "checkpoint": "checkpoint"}[what]
     keys = {**FOUR_STEPS, key: {"every_steps": 1}}
     if what == "evaluation":

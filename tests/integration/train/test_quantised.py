@@ -135,7 +135,7 @@ def test_scores_are_trained_over_a_quantised_base(train: Train, dense: Dense, tm
     require_same(train(model=nf4(), **changes), train(name="plain", model={"path": str(dense())}, **changes))
 
 
-def test_a_run_goes_on_bit_by_bit_with_the_same_bytes_only(train: Train) -> None:
+def test_a_run_continues_bit_by_bit_with_the_same_bytes_only(train: Train) -> None:
     changes = {"name": "whole", "method": {"tuner": "lora"}, "optim": {**STEPS, "max_steps": 4}}
     whole = train(**changes, model=nf4(), checkpoint={"every_steps": 2})
     losses, weights = whole.losses(), whole.weights()

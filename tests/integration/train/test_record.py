@@ -172,7 +172,7 @@ def test_trainer_is_recorded_without_a_change(trainer: Path) -> None:
     assert {key[1] for key in rows_of(trainer, step=3)} == {0, 1, None}
 
 
-def test_resumed_trainer_goes_on_with_its_recording(tmp_path: Path, trainer: Path, tiny_model: Path) -> None:
+def test_resumed_trainer_continues_with_its_recording(tmp_path: Path, trainer: Path, tiny_model: Path) -> None:
     expected, dumped = metrics(trainer), rows_of(trainer, step=3)
     shutil.copytree(trainer, tmp_path, dirs_exist_ok=True)
     record(tmp_path, TRAINER, str(tiny_model), "out/checkpoint-2", resumes=True)

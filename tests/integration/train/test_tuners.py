@@ -181,7 +181,9 @@ def test_pissa_of_the_main_rank_is_what_all_train(
     assert together.curve("grad_norm") == pytest.approx(alone.curve("grad_norm"), rel=1e-4)
 
 
-def test_what_takes_a_pissa_start_back_has_no_dropout(recipe: Callable[..., Recipe], tiny_model: Path) -> None:
+def test_the_adapter_that_subtracts_the_pissa_start_has_no_dropout(
+    recipe: Callable[..., Recipe], tiny_model: Path
+) -> None:
     tuned = apply_tuner(load(tiny_model), recipe(method=lora(init="pissa", dropout=0.5)).method)
     layer = tuned.get_submodule("base_model.model.model.layers.0.mlp.up_proj")
     assert layer.lora_dropout["default"].p == 0.5
@@ -283,7 +285,7 @@ def test_adapters_learn_in_bf16(train: Train, per_device: int) -> None:
         pytest.param(None, id="several"),
     ],
 )
-def test_a_run_goes_on_bit_by_bit(train: Train, method: Any) -> None:
+def test_a_run_continues_bit_by_bit(train: Train, method: Any) -> None:
     if method is None:
         earlier = [train(name=name, method=lora(), optim={"max_steps": 1}) for name in ("one", "two")]
         method = lora(start_from=[str(each.run.model) for each in earlier], dropout=0.2)
@@ -297,7 +299,7 @@ def test_a_run_goes_on_bit_by_bit(train: Train, method: Any) -> None:
         assert torch.equal(weight, weights[name]), name
 
 
-def test_a_run_does_not_go_on_with_another_adapter(train: Train) -> None:
+def test_a_run_does_not_continue_with_another_adapter(train: Train) -> None:
     first = train(method=lora(), optim={"max_steps": 1})
     changes = {"name": "second", "method": lora(start_from=[str(first.run.model)]), "optim": {"max_steps": 2}}
     second = train(**changes, checkpoint={"every_steps": 1})

@@ -67,6 +67,6 @@ def test_exit_code_is_that_of_the_worst_finding() -> None:
     assert exit_code([unknown("a", "b")]) == 4 and exit_code([]) == 0
 
 
-def test_what_is_wrong_needs_a_remedy() -> None:
+def test_a_failure_needs_a_remedy() -> None:
     with pytest.raises(ValueError, match="needs a remedy"):
         Finding("a", "failure", "b")

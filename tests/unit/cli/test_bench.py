@@ -83,7 +83,7 @@ def test_a_benchmark_writes_its_tables_and_is_not_trained_again(
 
 
 @pytest.mark.long
-def test_an_interrupted_benchmark_goes_on_behind_the_last_training(trainings: Trainings) -> None:
+def test_an_interrupted_benchmark_continues_behind_the_last_training(trainings: Trainings) -> None:
     trainings.interrupted_at = 4
     with pytest.raises(KeyboardInterrupt):
         run_bench()

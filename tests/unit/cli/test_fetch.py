@@ -37,7 +37,7 @@ def test_fetch_writes_the_files_of_one_repository(hub: Hub, capsys: pytest.Captu
     assert Path("models/m/config.json").read_bytes() == _FILES["config.json"]
 
 
-def test_interrupt_says_how_to_go_on(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_says_how_to_continue(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     # Once: a second interrupt would end the wait for the threads that download, which a process does not outlive.
     pieces = itertools.count()
     hub.before_piece = lambda name: None if next(pieces) else _thread.interrupt_main()

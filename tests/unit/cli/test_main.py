@@ -363,7 +363,7 @@ def test_a_compiled_module_that_was_cut_is_named(failing: Any, tmp_path: Path, m
     assert code == 3 and "code: bytecode-damaged" in said and f"rm {compiled}" in said
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_is_not_an_error(tmp_path: Path) -> None:
     for number in range(300):
         run = tmp_path / f"a-run-with-quite-a-long-name-{number}"
         run.mkdir()
@@ -385,7 +385,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         ("2>/dev/full", ["trian"], 2),
     ],
 )
-def test_a_closed_stream_is_no_bug_and_changes_no_exit_code(closing: str, words: list[str], code: int) -> None:
+def test_a_closed_stream_is_not_a_bug_and_changes_no_exit_code(closing: str, words: list[str], code: int) -> None:
     argv = ["bash", "-c", f'"$@" {closing}', "bash", sys.executable, "-m", "ascendtune", *words]
     result = subprocess.run(argv, stdin=subprocess.PIPE, capture_output=True, text=True, check=False)
     assert result.returncode == code and "bug" not in result.stderr and "Traceback" not in result.stderr

@@ -153,7 +153,7 @@ def test_missing_token_and_dead_hub_are_told_apart(
 
 
 @pytest.mark.parametrize("answer", [b"null", b"[1, 2]", b"7", b"", b"<html>Log in</html>", b'{"id": '])
-def test_what_answers_in_place_of_a_hub_is_told_as_that(
+def test_an_answer_that_is_not_from_a_hub_is_reported(
     hub: Hub, run: RunDir, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     # huggingface_hub would keep such an answer as its list of agents, for a day.

@@ -158,7 +158,7 @@ def test_a_missing_file_is_not_taken_for_any_other_with_its_suffix(
 
 
 @pytest.mark.parametrize("text", ["0", "00x", "'010'", "0.10", "0x10", "089"])
-def test_a_zero_that_misleads_nobody_is_read(text: str) -> None:
+def test_a_leading_zero_without_ambiguity_is_read(text: str) -> None:
     assert parse_document(f"a: {text}\n", "r.yaml").values
 
 
@@ -232,7 +232,7 @@ def test_a_list_that_is_none_is_named_without_words_of_the_language(text: str, t
     assert caught.value.remedy.startswith("write a list")
 
 
-def test_of_very_many_errors_of_one_check_the_first_are_told() -> None:
+def test_the_first_of_very_many_errors_of_one_check_are_reported() -> None:
     errors = [RecipeError(f"fault {number}", code="invalid-value", remedy="mend it") for number in range(9000)]
     told = combined_error(errors)
     assert told.what == "fault 0" and len(told.further) == 50

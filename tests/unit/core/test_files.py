@@ -74,7 +74,7 @@ def test_a_file_name_that_is_not_utf8_can_be_noted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "note.json").read_text(encoding="utf-8")) == {"path": "rows-\udcff.json"}
 
 
-def test_lock_of_a_removed_file_is_no_lock(tmp_path: Path) -> None:
+def test_lock_of_a_removed_file_is_not_a_lock(tmp_path: Path) -> None:
     """The last holder removes the file, while a second process waits and a third one makes the file anew."""
     path, taken, release = tmp_path / "lock", threading.Event(), threading.Event()
 

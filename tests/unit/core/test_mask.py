@@ -204,7 +204,7 @@ def test_mail_addresses_and_nodes_are_masked() -> None:
         "model.layers.0.self_attn.q_proj.weight checkpoint-500/model.safetensors",
     ],
 )
-def test_what_diagnosis_needs_stays(text: str) -> None:
+def test_text_that_diagnosis_needs_is_not_masked(text: str) -> None:
     assert Mask(users=["wanglei"], hosts=["npu-a7"]).text(text) == text
 
 

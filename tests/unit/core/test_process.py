@@ -34,7 +34,7 @@ def test_a_program_that_closes_its_streams_is_waited_for() -> None:
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 60"], timeout_seconds=0.3).timed_out
 
 
-def test_bytes_that_are_no_text_are_no_error() -> None:
+def test_bytes_that_are_not_text_are_not_errors() -> None:
     assert run(["sh", "-c", r"printf 'a\377b'"]).output == "a\ufffdb"
 
 

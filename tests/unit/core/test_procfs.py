@@ -43,7 +43,7 @@ def test_this_machine_and_its_pids_have_names() -> None:
     assert len(procfs.boot_id()) == 36 and procfs.pid_namespace().startswith("pid:[")
 
 
-def test_names_of_processes_that_are_no_text_are_shown_without_control_characters(
+def test_names_of_processes_that_are_not_text_are_shown_without_control_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(procfs, "_PROC", tmp_path)

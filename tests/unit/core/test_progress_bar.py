@@ -150,7 +150,7 @@ def test_child_forked_while_a_line_is_written_can_write(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_work_goes_on_where_progress_cannot_be_written(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+def test_work_continues_where_progress_cannot_be_written(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     tried = []
 
     class Full(io.StringIO):

@@ -65,7 +65,7 @@ def test_records_of_a_long_run_are_not_read_to_drop_the_last_ones(run: RunDir, m
     assert run.metrics.stat().st_ino == before
 
 
-def test_checkpoints_after_the_one_that_a_run_goes_on_from_are_removed(run: RunDir) -> None:
+def test_checkpoints_after_the_one_that_a_run_continues_from_are_removed(run: RunDir) -> None:
     for step in (2, 10, 9):
         run.checkpoint(step).mkdir(parents=True)
     (run.checkpoints / ".step_11.writing").mkdir()

@@ -65,5 +65,5 @@ def test_the_module_runs_as_the_program_of_this_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD=x", "PYTHONHASHSEED=1", "MALLOC_ARENA_MAX=2"])
-def test_what_only_a_new_interpreter_would_see_is_left_to_one(tmp_path: Path, variable: str) -> None:
+def test_variables_that_need_a_new_interpreter_prevent_the_same_one(tmp_path: Path, variable: str) -> None:
     assert _start(tmp_path, variable)[1] == "returned\n"

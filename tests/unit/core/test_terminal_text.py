@@ -179,7 +179,7 @@ def test_non_ascii_text_is_replaced_or_escaped_on_an_ascii_stream() -> None:
     assert _printed(ascii(quoted), PYTHONIOENCODING="utf-8") == quoted.encode()
 
 
-def test_a_file_name_that_is_no_text_is_printed_as_it_is() -> None:
+def test_a_file_name_that_is_not_text_is_printed_as_it_is() -> None:
     assert _printed(ascii(os.fsdecode(b"a\xff.log")), PYTHONIOENCODING="utf-8") == b"a\xff.log"
 
 
@@ -193,7 +193,7 @@ def test_bytes_of_stdin_that_are_not_utf8_are_read_as_those_of_the_command_line(
     assert read.stdout == b"'a\\udcff' 'a\\udcff'\n"
 
 
-def test_a_line_goes_on_behind_its_label_and_words_stay_whole() -> None:
+def test_a_line_continues_behind_its_label_and_words_stay_whole() -> None:
     said = "error: one two three four five six\n   do: /a/path/that/is/longer/than/the/line --option\n"
     said += "where: a place of some length"
     assert wrapped(said, 28).split("\n") == [

@@ -6,7 +6,7 @@ import pytest
 from ascendtune.core.threads import run_in_daemon_thread
 
 
-def test_what_the_work_returns_or_raises_is_passed_on() -> None:
+def test_results_and_exceptions_of_the_work_are_passed_on() -> None:
     assert run_in_daemon_thread(lambda: 7).result(5) == 7
     with pytest.raises(SystemExit, match="3"):
         run_in_daemon_thread(lambda: sys.exit(3)).result(5)

@@ -118,7 +118,7 @@ def test_truncation_counts_pairs_and_leaves_no_eos(template: ChatTemplate, tmp_p
     assert [(number, reason) for number, reason, _ in outcome.dropped] == [(3, NO_ANSWER_LEFT)]
 
 
-def test_a_borrowed_answer_is_no_reason_to_drop_a_row(template: ChatTemplate, tmp_path: Path) -> None:
+def test_a_borrowed_answer_is_not_a_reason_to_drop_a_row(template: ChatTemplate, tmp_path: Path) -> None:
     rows = [
         UnpairedPreference(chat("q", "yes"), True),
         UnpairedPreference(chat("q", "long " * 60), False),

@@ -109,7 +109,7 @@ def test_a_long_row_that_is_not_cut_is_left_out_whole(
     assert not any(segment.is_cut for row in rows for each in row.sequences for segment in each.segments)
 
 
-def test_what_is_cut_is_one_segment_however_many_answers_it_holds(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_truncated_part_is_one_segment(tiny_model: Path, tmp_path: Path) -> None:
     turns = [{"role": role, "content": f"{role} says"} for role in ("user", "assistant") * 6]
     inspection = _inspection(tmp_path / "rows.jsonl", [{"messages": turns}], "conversations", tiny_model)
     [row] = inspection.rows(1, 1)

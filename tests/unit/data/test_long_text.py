@@ -59,7 +59,7 @@ def test_first_tokens_are_those_of_the_whole_text(any_tokenizer: Tokenizer, text
         assert len(encoding) > tokens or (seen == len(text) and encoding.ids == whole.ids)
 
 
-def test_of_a_long_text_little_is_tokenised(any_tokenizer: Tokenizer) -> None:
+def test_only_the_beginning_of_a_long_text_is_tokenised(any_tokenizer: Tokenizer) -> None:
     encoding, seen = first_tokens(any_tokenizer.backend, "The cat was happy. " * 100_000, 1000)
     assert len(encoding) > 1000
     assert seen < 40_000

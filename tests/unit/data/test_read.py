@@ -94,7 +94,7 @@ def test_the_suffix_json_also_holds_lines_and_jsonl_an_array(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.csv"])
-def test_a_utf8_mark_is_no_part_of_the_first_row(name: str, tmp_path: Path) -> None:
+def test_a_utf8_mark_is_not_part_of_the_first_row(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(b"\xef\xbb\xbf" + _CONTENTS[name])
     assert [row.values for row in _read(path)] == _ROWS
@@ -160,7 +160,7 @@ def test_directories_of_save_to_disk_are_read(tmp_path: Path) -> None:
     assert _refused(cut).code == "arrow-damaged"
 
 
-def test_arrow_file_that_is_no_stream_is_read(tmp_path: Path) -> None:
+def test_arrow_file_that_is_not_a_stream_is_read(tmp_path: Path) -> None:
     """As polars and Feather write it."""
     import pyarrow.ipc
 
@@ -588,7 +588,7 @@ def test_a_card_has_a_default_subset_or_none_at_all(header: str, read: list[str]
     ],
     ids=str,
 )
-def test_what_a_card_names_is_offered_where_nothing_is_found(chosen: dict[str, str], what: str, tmp_path: Path) -> None:
+def test_names_of_the_card_are_suggested_if_no_file_matches(chosen: dict[str, str], what: str, tmp_path: Path) -> None:
     splits = "{train: m-train.jsonl, test: m-test.jsonl}"
     header = f"configs:\n- {{config_name: math, data_files: {splits}}}\n- {{config_name: code, data_files: c.jsonl}}"
     (tmp_path / "README.md").write_text(f"---\n{header}\n---\n")
@@ -751,7 +751,7 @@ def test_a_line_of_endless_length_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="no /proc")
-def test_a_file_of_the_kernel_is_no_data(tmp_path: Path) -> None:
+def test_a_file_of_the_kernel_is_not_data(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").symlink_to("/proc/kmsg")
     for path in (tmp_path, tmp_path / "rows.txt", Path("/dev/zero")):
         with pytest.raises(DataError) as caught:

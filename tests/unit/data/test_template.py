@@ -212,7 +212,7 @@ def test_template_that_reaches_into_python_is_refused(make_model: Callable[..., 
         template.render_prompt(HELLO)
 
 
-def test_markers_that_are_no_tokens_are_warned_of(make_model: Callable[..., Path]) -> None:
+def test_markers_that_are_not_tokens_are_warned_of(make_model: Callable[..., Path]) -> None:
     directory = make_model(eos_token="</s>")
     assert ChatTemplate.load("chatml", Tokenizer.load(directory)).warnings == []
     path = directory / "tokenizer.json"
@@ -252,7 +252,7 @@ def test_the_turn_end_stops_generation_before_the_eos(make_model: Callable[..., 
 
 
 @pytest.mark.parametrize("before, after", [("<answer>", "</answer>"), ("answer: ", "")])
-def test_what_ends_a_turn_is_trained_on_where_the_template_writes_the_word_answer(
+def test_the_end_of_a_turn_is_trained_on_if_the_template_writes_the_word_answer(
     before: str, after: str, make_model: Callable[..., Path]
 ) -> None:
     source = (

@@ -130,7 +130,7 @@ def test_an_unknown_activation_is_reported_with_its_field(tmp_path: Path) -> Non
     assert activation_fault(path, "model_type") is None
 
 
-def test_layers_that_predict_further_tokens_are_no_surplus(tmp_path: Path) -> None:
+def test_layers_that_predict_further_tokens_are_not_surplus(tmp_path: Path) -> None:
     shapes = {f"model.layers.{number}.mlp.up_proj.weight": (8, 8) for number in range(5)}
     for changes in ({"model_type": "deepseek_v3"}, {"num_nextn_predict_layers": 1}):
         path = written(tmp_path, **changes)

@@ -118,7 +118,7 @@ def test_dora_magnitude_of_wrong_size_is_refused(tmp_path: Path) -> None:
         ("arrow_config", {"top_k": 2}),
     ],
 )
-def test_a_form_of_lora_that_is_no_product_of_two_matrices_is_refused(
+def test_a_form_of_lora_that_is_not_a_product_of_two_matrices_is_refused(
     setting: str, value: object, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as caught:

@@ -100,7 +100,7 @@ def test_generation_stops_at_the_end_token(make_engine: Callable[..., Engine], e
     assert seen == [*answer, engine.tokenizer.id_of(end)]
 
 
-def test_an_answer_ends_at_text_that_is_no_token(
+def test_an_answer_ends_at_text_that_is_not_a_token(
     make_engine: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = tmp_path / "template.jinja"
@@ -161,7 +161,7 @@ def test_textual_end_and_what_follows_is_not_shown(
         (["a", "beyond", "b"], ["a", "b"]),
     ],
 )
-def test_bytes_that_are_no_character_are_shown_as_that(
+def test_bytes_that_are_not_characters_are_shown_as_that(
     make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, said: list[str], pieces: list[str]
 ) -> None:
     """As of Llama 2 and Gemma: a token for each byte that has no other, which a model may draw in any order."""
@@ -300,7 +300,7 @@ def make_llama(directory: Path) -> Path:
     [["hello"], [None], {"role": "user", "content": "hello"}, "hello", 3, [{"role": "user", "content": 3}],
      [{"content": "hello"}], [{"role": "nobody", "content": "hello"}]],
 )  # fmt: skip
-def test_what_is_no_conversation_is_refused(make_engine: Callable[..., Engine], conversation: Any) -> None:
+def test_values_that_are_not_conversations_are_refused(make_engine: Callable[..., Engine], conversation: Any) -> None:
     engine = make_engine(END_OF_TURN)
     for ask in (lambda: engine.generate([conversation], 3), lambda: engine.stream(conversation, print, 3)):
         with pytest.raises(InputError) as caught:
@@ -322,7 +322,7 @@ def test_an_option_out_of_range_is_refused(make_engine: Callable[..., Engine], o
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_batch_of_nothing_is_no_empty_answer(make_engine: Callable[..., Engine], size: int) -> None:
+def test_a_batch_of_nothing_is_not_an_empty_answer(make_engine: Callable[..., Engine], size: int) -> None:
     with pytest.raises(InputError) as caught:
         make_engine(END_OF_TURN).generate([ASKED], 3, batch_size=size)
     assert caught.value.code == "invalid-value"

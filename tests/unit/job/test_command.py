@@ -31,7 +31,7 @@ def test_a_program_of_the_users_meets_its_ranks_at_a_loopback_address() -> None:
     assert argv[argv.index("--rdzv-backend") :][:4] == ["--rdzv-backend", "address", "--rdzv-endpoint", "127.0.0.1:0"]
 
 
-def test_an_ipv6_address_of_node_0_stands_in_brackets() -> None:
+def test_an_ipv6_address_of_node_0_is_in_brackets() -> None:
     assert "[fd00::1]:29500" in command(_spec(8), {}, NodePlace(2, 1, "fd00::1", 29500, "fd00::2", "eth1"))
 
 

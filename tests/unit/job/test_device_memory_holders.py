@@ -46,7 +46,7 @@ def test_memory_of_ended_processes_and_unexplained_memory_are_reported(job: regi
     assert held.holders_after(replace(job, kind="cpu"), ENDED, 0) == ()
 
 
-def test_the_share_that_the_driver_always_holds_is_no_trouble(
+def test_the_share_that_the_driver_always_holds_is_not_a_problem(
     job: registry.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", Node().lay_out(tmp_path / "idle")["PATH"])

@@ -54,7 +54,7 @@ def test_a_process_of_another_user_is_refused(server: socket.socket, monkeypatch
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: it starts a process of another user")
-def test_a_process_of_another_user_that_leaves_is_no_harm(server: socket.socket) -> None:
+def test_a_process_of_another_user_that_leaves_does_no_harm(server: socket.socket) -> None:
     with _connected(server, "import encodings.idna; os.setuid(65534)") as process:
         process.communicate()
         peers.require_own_peers()

@@ -106,7 +106,7 @@ def test_values_that_agree_are_fine(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_switched_off_is_not_passed_on(tmp_path: Path, off: dict[str, Any]) -> None:
+def test_features_that_are_off_are_not_passed_on(tmp_path: Path, off: dict[str, Any]) -> None:
     """DeepSpeed refuses `amp` and others also where they are off."""
     zero = {"zero_optimization": {"stage": 2}}
     assert from_json(tmp_path, {**zero, **off}) == from_json(tmp_path, zero)
@@ -156,7 +156,7 @@ def test_unknown_key_is_found(tmp_path: Path, key: str, place: str, remedy: str)
     ],
     ids=str,
 )
-def test_what_would_change_the_training_is_refused(tmp_path: Path, config: dict[str, Any], code: str) -> None:
+def test_keys_that_would_change_the_training_are_refused(tmp_path: Path, config: dict[str, Any], code: str) -> None:
     with pytest.raises(RecipeError) as raised:
         from_json(tmp_path, config)
     assert raised.value.code == code

@@ -265,7 +265,7 @@ def test_mixtures_of_trl_are_recognised(tmp_path: Path, data: dict[str, Any]) ->
         ("train.sh", "FOO=1 swift sft \\\n --model m", "in place of `swift`"),
     ],
 )
-def test_file_that_is_no_recipe_is_answered_with_the_command(
+def test_file_that_is_not_a_recipe_is_answered_with_the_command(
     tmp_path: Path, name: str, content: str, remedy: str
 ) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -304,5 +304,5 @@ def test_recipe_in_json_is_one(tmp_path: Path) -> None:
     assert Recipe.load(tmp_path / "r.json").model.path == "m"
 
 
-def test_a_model_and_data_that_the_configuration_lacks_stand_in_capitals() -> None:
+def test_a_model_and_data_that_the_configuration_lacks_are_in_capitals() -> None:
     assert native_commands({"learning_rate": 1e-4}, "TRL").init == "ascendtune init --model MODEL --data DATA"

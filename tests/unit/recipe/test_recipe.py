@@ -275,7 +275,7 @@ def test_complaints_follow_the_lines(path):
     assert lines == [1, 2, 6, 7]
 
 
-def test_what_is_no_mapping_or_no_list_of_overrides_is_named(path):
+def test_a_recipe_that_is_not_a_mapping_and_overrides_that_are_not_a_list_are_refused(path):
     with pytest.raises(RecipeError, match="'null' is not a mapping of keys"):
         Recipe.check(None)
     with pytest.raises(RecipeError) as caught:
@@ -283,7 +283,7 @@ def test_what_is_no_mapping_or_no_list_of_overrides_is_named(path):
     assert caught.value.remedy == "give a list: ['optim.epochs=1']"
 
 
-def test_of_very_many_errors_the_first_are_shown(path):
+def test_the_first_of_very_many_errors_are_shown(path):
     path.write_text("".join(f"k{number}: 1\n" for number in range(3000)) + TEXT)
     began = time.process_time()
     with pytest.raises(RecipeError) as raised:

@@ -190,7 +190,7 @@ def test_weights_without_gradients_and_their_state_stay() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_state_goes_on_with_the_kernel_or_without(first: bool) -> None:
+def test_state_continues_with_the_kernel_or_without(first: bool) -> None:
     """A checkpoint of one form is continued in the other."""
     network, reference = model(), model()
     optimizer, by_torch = optimizer_of(network, kernel=first), optimizer_of(reference, kernel=False)

@@ -103,7 +103,7 @@ def test_adapters_that_cannot_be_added_are_refused(adapter, config):
     assert refused.value.code == "adapters-not-combinable" and "ascendtune merge" in refused.value.remedy
 
 
-def test_dora_is_no_start_over_a_quantised_base(adapter):
+def test_dora_is_not_a_start_over_a_quantised_base(adapter):
     """As `method.lora.dora` is none."""
     odd, plain = adapter("odd", use_dora=True), adapter("plain")
     assert len(found(plain, quantised=True)) == 1

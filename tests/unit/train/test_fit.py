@@ -65,7 +65,7 @@ def test_row_that_json_cannot_hold_is_refused_with_its_number(tmp_path: Path, ro
         ({"model": {"path": "none"}, "data": "rows.jsonl"}, [GOOD], "invalid-value"),
     ],
 )
-def test_what_is_neither_recipe_nor_rows_is_refused(recipe: Any, rows: Any, code: str) -> None:
+def test_arguments_that_are_neither_recipe_nor_rows_are_refused(recipe: Any, rows: Any, code: str) -> None:
     with pytest.raises(AscendtuneError) as caught:
         fit(recipe, rows=rows)
     assert caught.value.code == code

@@ -432,7 +432,7 @@ def test_a_profile_without_a_step_or_rank_of_the_run_is_an_error(section: dict[s
     assert is_reached or caught.value.code == "nothing-to-profile"
 
 
-def test_a_training_whose_profile_is_not_reached_goes_on_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_whose_profile_is_not_reached_continues_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(step_profile, "warn", warnings.append)
     require_profiled_steps(ProfileSection(steps=7), 6, FirstOfTwo())

@@ -162,7 +162,7 @@ def mixed_types(model: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [disabled, two_active, merged, hooked, trained_base, mixed_types])
-def test_whatever_else_pefts_layer_does_is_kept(change: Callable[[Any], None]) -> None:
+def test_other_behaviour_of_pefts_layer_is_kept(change: Callable[[Any], None]) -> None:
     theirs, ours = pair()
     for model in (theirs, ours):
         torch.manual_seed(5)

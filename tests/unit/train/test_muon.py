@@ -110,7 +110,7 @@ def test_a_score_and_biases_of_stacked_experts_take_adamw() -> None:
     assert len(of_muon) == 1 and of_muon[0] is trained.linear.weight
 
 
-def test_a_loaded_state_goes_on_alike() -> None:
+def test_a_loaded_state_continues_alike() -> None:
     whole, resumed = model(), model()
     optimizer, first = optimizer_of(whole), optimizer_of(resumed)
     for seed in range(2):

@@ -116,7 +116,7 @@ def test_rank_that_never_came_is_named() -> None:
         meet(barriers(dist.HashStore(), 2)[0])
 
 
-def test_one_node_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_node_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     meet(PatientBarrier.of_this_job(Phases(None)))
 

@@ -46,7 +46,7 @@ def test_short_and_odd_runs_are_drawn(tmp_path: Path, losses: list[float]) -> No
 
 
 @pytest.mark.long
-def test_what_is_recorded_is_drawn_in_every_panel(tmp_path: Path) -> None:
+def test_every_panel_shows_its_records(tmp_path: Path) -> None:
     draw(recorded(tmp_path, [4.0, 2.0, 1.0], tokens_per_second=1234.0, accuracy=0.5))
     words = text_of(tmp_path / "loss.svg")
     assert "not recorded" not in words

@@ -36,7 +36,7 @@ def test_auto_is_the_best_that_the_device_has(chip, expected):
     assert choose_precision(recipe(), chip).compute == expected
 
 
-def test_what_a_device_cannot_is_refused_before_it_starts():
+def test_an_unsupported_precision_is_refused():
     with pytest.raises(MachineError) as caught:
         choose_precision(recipe("bf16"), device(bf16=False, fp16=True))
     assert caught.value.code == "bf16-unsupported"

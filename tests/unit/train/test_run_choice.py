@@ -121,7 +121,7 @@ def test_checkpoint_of_an_adapter_that_would_be_another_change_of_the_model_is_r
     assert caught.value.code == "recipe-changed"
 
 
-def test_checkpoint_of_an_adapter_goes_on_where_its_alpha_is_written_out(tmp_path: Path) -> None:
+def test_checkpoint_of_an_adapter_continues_where_its_alpha_is_written_out(tmp_path: Path) -> None:
     def recipe(**lora: Any) -> Recipe:
         return Recipe.check({
             "name": "run", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"},

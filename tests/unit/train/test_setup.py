@@ -143,7 +143,7 @@ def test_only_the_main_rank_has_callbacks_and_writes_run_json(start: MakeLoop, t
     assert resolved["total_steps"] == resolved["steps_per_epoch"] == 5 and resolved["global_batch"] == 2
 
 
-def test_a_start_goes_on_from_the_newest_checkpoint_with_its_counters(start: MakeLoop) -> None:
+def test_a_start_continues_from_the_newest_checkpoint_with_its_counters(start: MakeLoop) -> None:
     first = start(optim={"learning_rate": 0.01, "max_steps": 3})
     first.run()
     first.checkpointer.wait()

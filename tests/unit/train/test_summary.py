@@ -65,7 +65,7 @@ def test_summary_of_one_record_shows_its_loss_alone(tmp_path: Path) -> None:
     assert summary["loss"] == "4, recorded once, at step 1" and summary["accuracy"] == "0.5"
 
 
-def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
+def test_the_summary_lists_results_and_next_commands(tmp_path: Path) -> None:
     run = made(tmp_path / "a run", 3, skipped_steps=1)
     assert "ascendtune chat" not in str(summary_lines(run))
     run.model.mkdir()
@@ -88,7 +88,7 @@ def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_reward_model_it_tells_the_accuracy_and_proposes_no_chat(tmp_path: Path) -> None:
+def test_the_summary_of_a_reward_model_has_its_accuracy_and_no_chat(tmp_path: Path) -> None:
     run = made(tmp_path / "scores", 2, accuracy=0.75, margin=0.5)
     lines_of(run.path, "eval.jsonl", [{"step": 2, "loss": 0.5, "accuracy": 0.875}])
     run.model.mkdir()

@@ -42,7 +42,7 @@ def wall_times(run: RunDir, tag: str) -> list[float]:
     return [event.wall_time for event in events_of(run, tag)]
 
 
-def test_scalars_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_scalars_are_there_while_the_run_continues(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     writer = write(run, 1, 0, [3.0, 2.0])
     writer.on_evaluation({"step": 2, "loss": 2.5})

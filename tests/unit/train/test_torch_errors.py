@@ -66,7 +66,7 @@ from ascendtune.train.torch_errors import is_lost_connection, lost_connection, t
         ),
     ],
 )
-def test_what_a_device_cannot_do_is_told_in_one_line_with_a_remedy(error: Exception, what: str, remedy: str) -> None:
+def test_errors_of_devices_become_one_line_with_a_remedy(error: Exception, what: str, remedy: str) -> None:
     told = translated(error)
     assert isinstance(told, MachineError) and told.exit_code == 3
     assert told.what == what and remedy in told.remedy
@@ -86,7 +86,7 @@ def test_memory_error_of_python_or_numpy_is_of_the_host() -> None:
         dist.DistNetworkError("The client socket has timed out after 1800000ms while trying to connect to (a, 29500)."),
     ],
 )
-def test_ranks_that_do_not_come_are_no_fault_of_the_program(error: Exception) -> None:
+def test_ranks_that_do_not_come_are_not_a_fault_of_the_program(error: Exception) -> None:
     told = translated(error)
     assert told is not None and told.code == "ranks-not-met"
 

@@ -211,7 +211,7 @@ def test_zero_refuses_experts_that_ranks_use_differently(trained, stage, ranks, 
     ],
     ids=["convolution", "two of a kind", "nothing weighs them"],
 )
-def test_what_has_no_router_is_not_a_mixture(parts):
+def test_modules_without_a_router_are_not_a_mixture(parts):
     assert find_mixtures(Model(**parts)) == []
 
 

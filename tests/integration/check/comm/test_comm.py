@@ -140,7 +140,7 @@ def test_table_shows_sizes_bandwidths_and_the_expectation_that_is_missed(run: Ru
 
 
 @pytest.mark.soak
-def test_nothing_measured_is_no_verdict(run: Run) -> None:
+def test_without_measurements_there_is_no_verdict(run: Run) -> None:
     done = run("bench", "--min-bytes", "1M", "--expect", "1", fault=("has little memory", 1))
     assert done.returncode == 4, done.stderr
     assert "no size fits" in done.stdout and "--min-bytes" in done.stdout

@@ -51,7 +51,7 @@ def test_two_npus_agree_in_everything_that_hccl_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_the_table_and_a_peak_that_nobody_tells(tmp_path: Path) -> None:
+def test_the_table_with_a_peak_that_is_not_published(tmp_path: Path) -> None:
     done = _run(tmp_path, "bench", "--max-bytes", "64", "--iterations", "2", "--expect", "peak")
     assert done.returncode == 0, done.stderr
     assert "2 ranks over hccl" in done.stdout and "every element is right at 4 sizes" in done.stdout

@@ -61,7 +61,7 @@ def test_a_head_with_a_bias_grows_with_its_weight_and_goes_with_it(
     assert shapes.get("lm_head.bias") == ((513,) if stage == "sft" else None)
 
 
-def test_a_run_that_went_on_from_another(train: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_that_continued_from_another(train: Callable[..., Any], tmp_path: Path) -> None:
     first = train(name="first", optim=_SHORT, method={"tuner": "lora"}).run
     lora = {"start_from": [str(first.model)]}
     second = train(name="second", optim=_SHORT, method={"tuner": "lora", "lora": lora}).run

@@ -90,7 +90,7 @@ def test_an_operator_that_is_one_per_cent_off_is_not_used(
 
 
 @pytest.mark.parametrize("kernel", ["auto", "off"])
-def test_what_training_runs_is_compared_with_the_cpu(
+def test_operators_of_experts_are_compared_with_the_cpu(
     node: Node, prepared: Callable[..., RunDir], mixture: Callable[..., Path], kernel: str
 ) -> None:
     from tests.integration.train.npu.test_operators import CHECKED_ELSEWHERE, operators_of_the_cases, train_with

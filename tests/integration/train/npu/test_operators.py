@@ -216,7 +216,7 @@ CHECKED_ELSEWHERE = {
     ],
     ids=["packed", "padded and recomputed in bf16", "lora in fp16"],
 )
-def test_what_training_runs_is_among_the_cases(
+def test_operators_of_a_training_are_among_the_cases(
     node: Node, prepared: Callable[..., RunDir], changes: dict[str, Any]
 ) -> None:
     _, ran = node.call(train_with, prepared(**{**MUTANTS, **changes}).path, "none")

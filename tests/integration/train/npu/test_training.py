@@ -157,7 +157,7 @@ def test_sliding_window_on_npu_equals_cpu(train_on_npu: Train, train: Train, var
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_run_goes_on_bit_by_bit(train_on_npu: Train, precision: str) -> None:
+def test_a_run_continues_bit_by_bit(train_on_npu: Train, precision: str) -> None:
     """Dropout draws from the device's generator, so its state must come back too."""
     changes = {
         **PACKED,
@@ -227,7 +227,7 @@ def step_with_three_optimizers() -> list[list[float]]:
     ],
     ids=["ours", "the user's"],
 )
-def test_what_the_device_was_told_is_recorded(node: Node, variables: dict[str, Any], told: dict[str, str]) -> None:
+def test_settings_of_the_device_are_recorded(node: Node, variables: dict[str, Any], told: dict[str, str]) -> None:
     assert node.call(settings_of_the_device, **variables) == told
 
 

@@ -138,7 +138,7 @@ def test_updates_that_no_setting_explains_are_said_to_differ_alone(tmp_path: Pat
     assert found is not None and not found.is_same and found.other is None and found.steps == 2, found
 
 
-def test_gradients_that_are_rounded_on_their_way_are_no_other_optimizer(tmp_path: Path) -> None:
+def test_gradients_that_are_rounded_on_their_way_are_not_another_optimizer(tmp_path: Path) -> None:
     def of_bf16(model: nn.Module) -> torch.optim.Optimizer:
         def round_gradients(*_: Any) -> None:
             for each in model.parameters():

@@ -44,7 +44,7 @@ def _apart(seed: int, at_ten: float, factor: float) -> Values:
 @pytest.mark.parametrize(
     ("precision", "at_ten", "factor"), [("fp32", 1e-7, 3.0), ("fp32", 1e-7, 8.0), ("bf16", 5e-3, 1.6)]
 )
-def test_rounding_that_grows_to_the_size_of_the_jumps_of_the_losses_accuses_nobody(
+def test_rounding_that_grows_to_the_jumps_of_the_losses_is_not_a_failure(
     seed: int, precision: str, at_ten: float, factor: float
 ) -> None:
     reference = _unstable(seed)
@@ -55,14 +55,14 @@ def test_rounding_that_grows_to_the_size_of_the_jumps_of_the_losses_accuses_nobo
     assert "this training amplifies it" in said
 
 
-def test_difference_above_what_the_losses_jump_by_is_none_of_an_unstable_training() -> None:
+def test_a_difference_above_the_jumps_of_the_losses_is_not_instability() -> None:
     reference = np.asarray(3 - np.arange(STEPS) / 100)
     found = _compared(reference, reference * (1 + _apart(1, 5e-3, 1.6)), "bf16")
     assert found.divergence is not None and found.divergence.code == "later"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_difference_of_the_first_updates_is_none_of_an_unstable_training(precision: str) -> None:
+def test_a_difference_after_the_first_updates_is_not_instability(precision: str) -> None:
     reference, step = _unstable(3), np.arange(STEPS)
     found = _compared(reference, reference + np.where(step >= 2, 0.4, 0.0) * np.sign(_apart(4, 1.0, 1.0)), precision)
     assert found.divergence is not None and found.divergence.code == "update" and found.step == 3

@@ -53,7 +53,7 @@ def test_decay_of_a_weight_that_one_side_has_rounded_is_not_parted() -> None:
     assert not any(row.exceeds_limit for row in rows if row.key.phase == "parameter_after")
 
 
-def test_decay_below_the_last_digit_of_weights_that_one_side_keeps_coarser_is_not_parted() -> None:
+def test_decay_below_the_last_digit_of_coarser_weights_is_not_a_difference() -> None:
     one, other = _dump(0.5 * (1 - 1e-5)), _dump(0.5)
     key = TensorKey("parameter_after", None, "a.lora_A.weight", "", 0)
     other = replace(other, tensors={**other.tensors, key: other.tensors[key]._replace(dtype="bfloat16")})

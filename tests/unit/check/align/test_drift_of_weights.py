@@ -29,7 +29,9 @@ def _dump(weights: float, computed: float) -> RankDump:
     [(1e-5, 1e-4, False), (0.0, 1e-4, True), (1e-5, 1e-3, True)],
     ids=["small adapter after one update", "equal weights", "more than weights explain"],
 )
-def test_what_weights_explain_does_not_part(weights: float, computed: float, exceeds_limit: bool) -> None:
+def test_a_difference_that_weights_explain_is_within_the_limit(
+    weights: float, computed: float, exceeds_limit: bool
+) -> None:
     sides = _dump(1.0, 1.0), _dump(1.0 + weights, 1.0 + computed)
     [row] = [row for row in make_tensor_rows(2, 0, *sides, with_modules=True) if row.key.phase == "backward"]
     assert row.exceeds_limit is exceeds_limit, (row.difference, row.limit)

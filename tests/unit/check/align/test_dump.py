@@ -70,7 +70,7 @@ def test_many_tensors_of_one_key_take_one_step_each(tmp_path: Path, monkeypatch:
     ("field", "value"),
     [("step", 2), ("rank", 1), ("step", None), ("row_begins", "1"), ("row_begins", [None]), ("row_begins", [1.5])],
 )
-def test_header_of_another_file_or_with_begins_that_are_no_whole_numbers_is_refused(
+def test_header_of_another_file_or_with_begins_that_are_not_whole_numbers_is_refused(
     tmp_path: Path, field: str, value: Any
 ) -> None:
     with pytest.raises(DataError) as caught:

@@ -85,7 +85,7 @@ def test_measured_noise_is_three_times_the_largest_difference_so_far() -> None:
     assert noise.band(np.array([1]))[0] == noise.loss
 
 
-def test_repeated_runs_that_are_equal_measure_nothing() -> None:
+def test_equal_repeated_runs_measure_no_noise() -> None:
     reference = side([2.0] * 60)
     expected, steps = expected_noise(reference, reference), np.arange(1, 61)
     noise = measured_noise(reference, [side([2.0] * 60)], expected)

@@ -81,7 +81,7 @@ def test_finite_dump_names_nothing(tmp_path: Path) -> None:
     assert first_non_finite(run) is None
 
 
-def test_strange_values_are_no_numbers(tmp_path: Path) -> None:
+def test_strange_values_are_not_numbers(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     write(run, [{"order": "x", "phase": 3, "nan": True, "inf": "1"}, {**row(1, "forward", "a", nan=1), "min": "low"}])
     found = first_non_finite(run)

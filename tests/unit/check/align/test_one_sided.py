@@ -72,7 +72,7 @@ def test_rounding_and_chaos_have_no_side(seed: int) -> None:
         assert found.divergence is None and not found.hints, found.findings
 
 
-def test_bias_that_rounding_can_have_is_none_of_a_fault() -> None:
+def test_a_bias_that_rounding_explains_is_not_a_fault() -> None:
     losses = _reference() * (1 + 0.9 * SIGMA**2 + _noise(2) / 100)
     assert _compared(losses).divergence is None
 

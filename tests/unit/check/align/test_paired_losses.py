@@ -145,7 +145,7 @@ def test_fault_parts_records_of_the_same_kind(reading: Reading, every: tuple[int
     assert outcome(one, other) == "later"
 
 
-def test_fault_parts_logs_that_do_not_say_what_they_hold_and_the_assumption_is_evidence() -> None:
+def test_logs_of_unknown_means_diverge_at_a_fault_and_the_assumption_is_evidence() -> None:
     one, other = side("one", logged(10, "steps")), side("other", logged(10, "steps", fault=0.5))
     found = compare_trainings(one, other, expected_noise(one, other))
     assert found.divergence is not None and any(

@@ -80,7 +80,7 @@ def test_lists_of_items_are_read_and_a_clear_loss_is_a_failure(tmp_path: Path) -
     assert finding.status == "failure" and finding.code == "math"
 
 
-def test_what_one_side_alone_has_is_said(tmp_path: Path) -> None:
+def test_tasks_of_one_side_are_reported(tmp_path: Path) -> None:
     one = read_scores(written(tmp_path / "one.json", {"t": [0, 1] * 200, "u": [0, 1]}))
     other = read_scores(written(tmp_path / "other.json", {"t": [0, 1] * 199, "v": [1, 1]}))
     found = findings_of(compare_tasks(one, other), one, other)
@@ -90,7 +90,7 @@ def test_what_one_side_alone_has_is_said(tmp_path: Path) -> None:
     assert verdict(found).startswith("tasks: 1;")
 
 
-def test_tasks_without_items_and_errors_are_no_verdict(tmp_path: Path) -> None:
+def test_tasks_without_items_and_errors_give_no_verdict(tmp_path: Path) -> None:
     plain = read_scores(written(tmp_path / "a.json", {"results": {"a": {"acc,none": 0.5}}}))
     other = read_scores(written(tmp_path / "b.json", {"results": {"b": {"acc,none": 0.5}}}))
     for pair in ((plain, plain), (plain, other)):

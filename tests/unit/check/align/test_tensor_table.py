@@ -29,7 +29,7 @@ def _side(place: Path, numbers: dict[str, float]) -> Path:
     return place
 
 
-def test_names_of_strangers_are_escaped_and_the_first_that_parts_is_on_top(tmp_path: Path) -> None:
+def test_names_from_dumps_are_escaped_and_the_first_difference_is_on_top(tmp_path: Path) -> None:
     one = read_training_record(_side(tmp_path / "a", {"first": 1.0, HOSTILE: 1.0, "last": 1.0}))
     other = read_training_record(_side(tmp_path / "b", {"first": 1.0, HOSTILE: 1.5, "last": 2.0}))
     comparison = compare_trainings(one, other, expected_noise(one, other))

@@ -239,7 +239,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("name", "content", "kind", "code"), WRONG.values(), ids=WRONG)
-def test_what_is_not_a_log_is_refused(
+def test_files_that_are_not_training_records_are_refused(
     tmp_path: Path, name: str, content: bytes | None, kind: type[InputError], code: str
 ) -> None:
     if content is not None:

@@ -65,7 +65,7 @@ def test_tensors_of_experts_after_padding_are_left_out() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_samples_that_are_not_finite_on_both_sides_are_no_difference(value: float) -> None:
+def test_samples_that_are_not_finite_on_both_sides_are_not_differences(value: float) -> None:
     before = row("forward", "mlp", (value, 2.0, 3.0, 4.0), (value, 2.0, 3.0, 5.0))
     assert trained_rows([before, GRADIENT]) == ([GRADIENT], before)
     at_padding = row("forward", "mlp", (1.0, 2.0, 3.0, value), (1.0, 2.0, 3.0, value), difference=0.1)

@@ -67,7 +67,7 @@ def test_missing_cache_directories_are_made(lay: Lay, tmp_path: Path) -> None:
     assert (tmp_path / "hub").is_dir() and outside.cache.is_dir() and _planned(outside).actions == ()
 
 
-def test_what_nobody_builds_goes_and_what_is_being_built_stays(lay: Lay) -> None:
+def test_abandoned_builds_are_removed_and_running_ones_kept(lay: Lay) -> None:
     outside = lay("healthy-910b4")
     tokens = outside.cache / "tokens"
     for name in ("dead", "alive"):
@@ -122,7 +122,7 @@ def test_cache_that_may_not_be_looked_at_is_left_alone(lay: Lay, monkeypatch: py
     assert _planned(lay("healthy-910b4")).actions == ()
 
 
-def test_what_cannot_be_removed_is_not_told_as_done(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_removal_is_not_reported_as_done(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = lay("healthy-910b4")
     building_of(outside.cache / "tokens", "dead").mkdir(parents=True)
     planned = _planned(outside)

@@ -50,7 +50,7 @@ def test_clock_offset_within_the_round_trip_is_unknown() -> None:
     assert found.status == "warning"
 
 
-def test_where_all_others_agree_it_is_ours() -> None:
+def test_if_all_other_clocks_agree_this_machines_clock_is_wrong() -> None:
     (found,) = _clocks((-5.0, 0.001), (-5.3, 0.001))
     assert found.measured == ("the clock of this machine is 5.0 s (± 1.0 ms) ahead of those of both nodes, which agree")
     assert len(_clocks((-5.0, 0.001), (5.0, 0.001))) == 2

@@ -103,7 +103,7 @@ def test_pair_that_was_seen_working_is_ok_and_says_so(lay: Lay, torch_npu: str, 
     assert user_of_working_pair(torch_npu, "8.0.0") is None
 
 
-def test_driver_that_was_seen_working_with_a_newer_cann_is_no_warning(lay: Lay) -> None:
+def test_driver_that_was_seen_working_with_a_newer_cann_is_not_a_warning(lay: Lay) -> None:
     packages = {"torch": "2.6.0", "torch-npu": "2.6.0.rc1"}
     node = replace(HEALTHY, driver="24.1.0", cann=(Cann("8.1.RC1"),), packages=packages)
     assert not [each for each in examine(lay(node), ["versions"]).findings if "driver 24.1.0 is" in each.measured]

@@ -89,7 +89,7 @@ def test_planted_fault_of_a_machine_is_found(lay: Lay, code: str, machine: str, 
         ("cann-kernels-of-an-a3", "install Ascend-cann-910b-ops 8.5.0"),
     ],
 )
-def test_what_cann_lacks_is_named_as_this_release_has_it(lay: Lay, machine: str, remedy: str) -> None:
+def test_missing_parts_of_cann_have_the_names_of_the_release(lay: Lay, machine: str, remedy: str) -> None:
     outside = lay(machine)
     (found,) = _answers(outside, "cann")
     script = found.remedy.removeprefix("source ")
@@ -573,7 +573,7 @@ def test_remedy_of_an_alarm_adds_no_card_that_the_user_has_left_out(lay: Lay) ->
     assert (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=5,6 leaves out")
 
 
-def test_health_that_is_no_word_of_the_vendor_s_is_not_trained_on(lay: Lay) -> None:
+def test_health_that_is_not_a_word_of_the_vendor_s_is_not_trained_on(lay: Lay) -> None:
     outside = lay(replace(HEALTHY, chips=(Chip(health="Fault"), *HEALTHY.chips[1:])))
     (found,) = _answers(outside, "health")
     assert found.status == "failure" and (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=1,2")
@@ -605,7 +605,7 @@ def test_port_that_hccn_tool_does_not_report_is_not_called_up(lay: Lay) -> None:
         ("-net_health", "net health status: Suc", "ok", "8 ports: link up"),
     ],
 )
-def test_answers_of_hccn_tool_that_are_cut_or_fail_accuse_no_port(
+def test_answers_of_hccn_tool_that_are_cut_or_fail_blame_no_port(
     lay: Lay, question: str, answer: str, status: str, said: str
 ) -> None:
     outside = lay(HEALTHY)

@@ -91,7 +91,7 @@ def test_an_older_release_is_asked_for_where_the_last_one_with_the_name_is_not_k
     assert replace(lost, is_added=True).groupdict()["fitting"] == "moon"
 
 
-def test_a_name_stands_in_one_half_of_a_table_only() -> None:
+def test_a_name_is_in_one_half_of_a_table_only() -> None:
     directions: dict[tuple[str, str], set[bool]] = {}
     for change in changes():
         directions.setdefault((change.library, change.name), set()).add(change.is_added)

@@ -43,7 +43,7 @@ def test_job_of_which_the_newest_attempt_did_not_finish_has_failed(tmp_path: Pat
     assert explanation.headline().startswith("the GPU's memory is used up") and explanation.exit_code == 1
 
 
-def test_finding_of_a_job_that_finished_later_is_no_failure(tmp_path: Path) -> None:
+def test_finding_of_a_job_that_finished_later_is_not_a_failure(tmp_path: Path) -> None:
     _write(tmp_path, [_FULL, "Training completed.\n"])
     told = json.loads(as_json(explain([str(tmp_path)])))
 

@@ -76,7 +76,7 @@ _PLACE = "RuntimeError: npu_moon:torch_npu/csrc/moon.cpp:7\n"
         ),
     ],
 )
-def test_reason_below_a_call_stands_in_the_headline(explained: Explained, block: str, reason: str) -> None:
+def test_reason_below_a_call_is_in_the_headline(explained: Explained, block: str, reason: str) -> None:
     assert reason in explained(block).headline()
 
 
@@ -90,7 +90,7 @@ def test_reason_below_a_call_stands_in_the_headline(explained: Explained, block:
         'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in rise\n    tide()\n',
     ],
 )
-def test_other_lines_below_a_call_are_no_reason(explained: Explained, below: str) -> None:
+def test_other_lines_below_a_call_are_not_reasons(explained: Explained, below: str) -> None:
     assert _first(explained(_CALL + below)).reason == ""
 
 
@@ -104,13 +104,13 @@ def test_long_reason_keeps_the_clauses_with_its_values() -> None:
     )
 
 
-def test_a_reason_of_cann_goes_on_in_the_next_line(explained: Explained) -> None:
+def test_a_reason_of_cann_continues_in_the_next_line(explained: Explained) -> None:
     log = "AclNN_Parameter_Error(EZ1001): when the moon is [full],\nthe tide should be [7], but is [9].\n"
 
     assert "the tide should be [7], but is [9]" in explained(log).headline()
 
 
-def test_what_uv_draws_as_a_tree_is_one_message(explained: Explained) -> None:
+def test_a_tree_of_uv_is_one_message(explained: Explained) -> None:
     log = (
         "  |-> No solution found when resolving: `moon`, `tide==7.1.0`,\n  |   `sun`\n"
         "  `-> Because tide==7.1.0 depends on ebb==7.1.0+cpu and there is no version of ebb==7.1.0+cpu, we can\n"
@@ -153,7 +153,7 @@ def test_a_code_of_its_own_goes_before_the_line_that_quotes_a_number(explained: 
     assert first.text.startswith("EE1002")
 
 
-def test_what_the_kernel_did_goes_before_the_report_that_it_crashed(explained: Explained) -> None:
+def test_the_error_of_a_kernel_outranks_the_report_of_its_crash(explained: Explained) -> None:
     explanation = explained(
         "[rank2]: EZ9999: [PID: 7] 2025-11-20-10:11:12.123.456 The error from device(chipId:2, dieId:0), there is an "
         "exception of aivec error, core id is 4, error code = 0x800000\n"
@@ -228,7 +228,7 @@ def test_message_of_a_cpp_exception_is_the_first_cause(explained: Explained, thr
     assert "the moon is full" in first.text
 
 
-def test_lines_of_code_are_no_errors(explained: Explained) -> None:
+def test_lines_of_code_are_not_errors(explained: Explained) -> None:
     """The head of the traceback is lost, and its frames with it."""
     first = _first(
         explained("step 1\n" * 60 + "    raise RuntimeError('Engine core initialization failed')\nRuntimeError: moon\n")
@@ -268,7 +268,7 @@ def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, wor
         "moon.Tide: Invalid port",
     ],
 )
-def test_figures_of_merit_are_no_last_words(explained: Explained, words: str) -> None:
+def test_figures_of_merit_are_not_last_words(explained: Explained, words: str) -> None:
     assert explained(f"step 1 loss 2.0\n{words}\n").is_healthy
 
 
@@ -314,7 +314,7 @@ def test_directory_of_more_than_the_logs_of_a_training_is_refused_without_readin
         ("moon", "deepspeed-build"),
     ],
 )
-def test_what_the_compiler_said_goes_before_that_an_operator_was_not_built(
+def test_a_compilers_error_outranks_the_failed_build_of_an_operator(
     explained: Explained, said: str, entry: str
 ) -> None:
     failed = f"RuntimeError: Error building extension 'fused_adam': [1/2] nvcc -c moon.cu\n{said}\n"

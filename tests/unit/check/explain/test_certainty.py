@@ -39,7 +39,7 @@ def test_killed_after_a_failure_is_not_the_cause(explained: Explained, failure: 
         "Adam Optimizer #0 is created with\n",
     ],
 )
-def test_what_was_done_when_it_was_killed_is_not_the_cause_after_a_failure(explained: Explained, doing: str) -> None:
+def test_the_activity_at_a_kill_is_not_the_cause_after_a_failure(explained: Explained, doing: str) -> None:
     alone = explained(f"{doing}Killed\n")
     after = explained(f"{doing}{_TRACEBACK}ValueError: the tide of May is 7\n\nKilled\n")
 

@@ -76,7 +76,7 @@ def test_translated_entries_have_the_sentences_of_the_english_ones() -> None:
         ), name
 
 
-def test_what_packages_raise_is_told_in_chinese() -> None:
+def test_messages_of_packages_are_explained_in_chinese() -> None:
     assert [entry.id for entry in raised_entries() if entry.id not in chinese_of_raised()] == []
 
 

@@ -67,7 +67,7 @@ def test_import_error_without_its_values_leaves_no_placeholder(explained: Explai
     assert "{" not in " ".join((explanation.headline(), *explanation.remedies(), *explanation.verdict.first.causes))  # type: ignore[union-attr]
 
 
-def test_value_that_a_command_lacks_stands_in_capitals(explained: Explained) -> None:
+def test_value_that_a_command_lacks_is_in_capitals(explained: Explained) -> None:
     explanation = explained("[Errno 98] Address already in use\n")
 
     assert all("{" not in remedy and "grep :`" not in remedy for remedy in explanation.remedies())
@@ -181,7 +181,7 @@ def test_exceptions_of_two_ranks_in_one_line_are_one(explained: Explained) -> No
         "device=0x10",
     ],
 )
-def test_address_size_or_version_is_no_device(text: str) -> None:
+def test_address_size_or_version_is_not_a_device(text: str) -> None:
     assert device_in(text) is None
 
 
@@ -194,7 +194,7 @@ def test_device_is_read() -> None:
     ]
 
 
-def test_several_devices_in_a_line_are_no_device() -> None:
+def test_several_devices_in_a_line_are_not_one_device() -> None:
     assert device_in("found at least two devices, npu:0 and npu:7!") is None
     assert device_in("npu:7 is not npu:7") == 7
 
@@ -204,7 +204,7 @@ def test_stamp_whose_month_has_one_digit_is_read() -> None:
     assert time_of("[W1106 00:43:56 moon.cpp:7]") == time_of("2027-11-06 00:43:56")
 
 
-def test_rank_of_an_adapter_is_no_rank_of_a_process() -> None:
+def test_rank_of_an_adapter_is_not_a_rank_of_a_process() -> None:
     assert rank_in("LoRA rank: 64") is None
     assert rank_in("failed on rank: 6") == 6
 
@@ -242,7 +242,7 @@ def test_line_of_a_csv_file_is_named(explained: Explained, message: str, headlin
     assert explanation.headline() == headline
 
 
-def test_what_was_none_is_named_by_the_code(explained: Explained) -> None:
+def test_the_code_names_the_object_that_was_none(explained: Explained) -> None:
     explanation = explained(
         'Traceback (most recent call last):\n  File "/moon/a.py", line 5, in f\n'
         "    height = self.almanac.find(month).tide\nAttributeError: 'NoneType' object has no attribute 'tide'\n"

@@ -87,7 +87,7 @@ def test_failure_long_before_healthy_parts_did_not_end_a_service(tmp_path: Path)
     assert explanation.scans[0].parts.where(4002) == f"{tmp_path / 'serve.log'}:1"
 
 
-def test_traceback_goes_on_behind_a_rotation(tmp_path: Path) -> None:
+def test_traceback_continues_behind_a_rotation(tmp_path: Path) -> None:
     _write(
         tmp_path,
         ("train.log.1", 'Traceback (most recent call last):\n  File "/x/t.py", line 8, in go'),
@@ -230,7 +230,7 @@ def test_compressed_log_is_read_up_to_a_bound(
     ("begin", "command"),
     [(b"\x28\xb5\x2f\xfd", "zstd -dc"), (b"\x04\x22\x4d\x18", "lz4 -dc"), (b"PK\x03\x04", "unzip")],
 )
-def test_what_unpacks_a_log_is_named_where_it_cannot_be_read(tmp_path: Path, begin: bytes, command: str) -> None:
+def test_the_remedy_for_a_compressed_log_names_the_program(tmp_path: Path, begin: bytes, command: str) -> None:
     (tmp_path / "a b.log").write_bytes(begin + bytes(99))
     with pytest.raises(InputError) as caught:
         explain([str(tmp_path / "a b.log")])

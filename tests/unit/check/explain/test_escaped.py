@@ -47,7 +47,7 @@ def test_long_traceback_in_one_line_is_read_to_its_end(explained: Explained) -> 
     assert len(line) > 4000 and entry_of(explained(line + "\n")) == KNOWN
 
 
-def test_message_that_seems_to_go_on_ends_with_its_line(explained: Explained) -> None:
+def test_message_that_seems_to_continue_ends_with_its_line(explained: Explained) -> None:
     message = "RuntimeError: Serialization of parametrized modules is only supported through state_dict(). See:"
     line = json.dumps({"msg": "\n".join([*TRACEBACK[:3], message])})
     assert entry_of(explained(line + "\n")) == "torch-parametrised-pickled"

@@ -28,7 +28,7 @@ _FAILING = [(code, lines) for _, code, lines in _excerpts("failing.txt")]
 
 
 @pytest.mark.parametrize(("name", "lines"), _HEALTHY, ids=[name for name, _ in _HEALTHY])
-def test_excerpt_of_a_job_that_went_well_is_no_failure(
+def test_excerpt_of_a_job_that_went_well_is_not_a_failure(
     explained: Callable[..., Explanation], name: str, lines: str
 ) -> None:
     first = explained(lines).verdict.first
@@ -94,5 +94,5 @@ def test_line_that_calls_itself_an_error_in_a_tools_own_way_is_one(
 @pytest.mark.parametrize(
     "line", ["tide error: 0.77", "E: 7, 0: moon", "[2027-07-07 07:07:07,777 I 77 77] moon.cc:7: rose"]
 )
-def test_figures_and_news_are_no_errors(explained: Callable[..., Explanation], line: str) -> None:
+def test_figures_and_news_are_not_errors(explained: Callable[..., Explanation], line: str) -> None:
     assert explained(f"rising\n{line}\nrising again\n").is_healthy

@@ -66,9 +66,7 @@ def test_an_unknown_exception_is_said_to_be_unknown_and_where_it_came_from(expla
         ("ascendtune 0.1.0 on cuda:0", False),
     ],
 )
-def test_where_the_log_of_the_device_lies_is_said_to_those_who_have_one(
-    explained: Explained, line: str, told: bool
-) -> None:
+def test_the_place_of_plog_is_named_for_ascend_logs_only(explained: Explained, line: str, told: bool) -> None:
     text = as_text(explained(f"{line}\n{_UNKNOWN}"), columns=None, paint=lambda text, _: text)
 
     assert ("plog" in text) == told
@@ -131,7 +129,7 @@ def test_a_launcher_says_of_ctrl_c_what_it_says_of_failures(explained: Explained
     assert not explained(f"[rank0]: RuntimeError: weird\n{_STOPPED}").is_healthy
 
 
-def test_an_error_that_the_job_outlived_is_no_failure(explained: Explained) -> None:
+def test_an_error_that_the_job_outlived_is_not_a_failure(explained: Explained) -> None:
     caught = "Traceback (most recent call last):\n  File 'x.py', line 1, in f\nValueError: never mind\n"
     going_on = "".join(f"step {step} loss 1.0\n" for step in range(6000))
 
@@ -149,11 +147,11 @@ def test_an_error_that_the_job_outlived_is_no_failure(explained: Explained) -> N
         "Exception ignored in: <function x at 0x1>",
     ],
 )
-def test_talk_of_errors_is_no_error(explained: Explained, line: str) -> None:
+def test_talk_of_errors_is_not_an_error(explained: Explained, line: str) -> None:
     assert explained(f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n").is_healthy
 
 
-def test_what_torchrun_says_of_the_first_rank(explained: Explained) -> None:
+def test_torchruns_report_names_the_first_rank(explained: Explained) -> None:
     explanation = explained(
         "failed (exitcode: -9) local_rank: 3 (pid: 123) of binary: /usr/bin/python\n"
         "ChildFailedError:\nRoot Cause (first observed failure):\n[0]:\n  time      : 2025-11-20_10:11:12\n"
@@ -344,7 +342,7 @@ def _started(run: RunDir, *, first: str) -> Job:
     return register(JobSpec(("program",), run.path, nproc=2, kind="cpu"), ["train"], watched=True)
 
 
-def test_of_a_run_that_is_under_way_the_newest_attempt_is_read(run: RunDir) -> None:
+def test_the_newest_attempt_of_a_running_run_is_read(run: RunDir) -> None:
     job = _started(run, first=_DIED)
     explanation = explain([str(run)])
     assert explanation.is_healthy and explanation.headline().startswith(
@@ -439,7 +437,7 @@ def test_an_empty_log_explains_nothing(explained: Explained) -> None:
     assert not explained("step 1\n").is_empty
 
 
-def test_what_is_no_text_is_no_log(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused_as_a_log(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b'{"a": "header"}' * 99 + random.Random(0).randbytes(20_000))
     with pytest.raises(InputError) as caught:

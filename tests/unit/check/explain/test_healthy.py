@@ -65,13 +65,13 @@ def test_explain_is_not_silent_when_it_ends_in_a_failure(explained: Callable[...
         " 33%|███      | 1/3 [00:02<00:04,  2.0s/it]Saving model checkpoint to out/checkpoint-1",
     ],
 )
-def test_a_run_that_went_on_after_it_is_healthy(explained: Callable[..., Explanation], line: str) -> None:
+def test_a_run_that_continued_after_it_is_healthy(explained: Callable[..., Explanation], line: str) -> None:
     steps = "".join(f"step {step} loss 1.{step}\n" for step in range(40))
 
     assert explained(f"{line}\n{steps}").is_healthy
 
 
-def test_last_words_that_are_a_notice_are_no_failure(explained: Callable[..., Explanation]) -> None:
+def test_last_words_that_are_a_notice_are_not_failures(explained: Callable[..., Explanation]) -> None:
     collected = (
         "step 1 loss 2.0\n[moon4:71] 3 more processes have sent help message help-mpi-btl-base.txt / btl:no-nics\n"
         '[moon4:71] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages\n'
@@ -108,7 +108,7 @@ def test_lines_of_an_excerpt_that_sound_bad_are_shown(explained: Callable[..., E
     assert "maybe" not in as_text(explained("errors: 0\nloss 2.0\n"), columns=80, paint=lambda text, _: text)
 
 
-def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[..., Explanation]) -> None:
+def test_reason_of_what_a_job_does_without_is_not_a_failure(explained: Callable[..., Explanation]) -> None:
     notice = "A matching Moon is not available, some optimizations will not be enabled.\nError caught was: {reason}\n"
     notice = notice.format(reason="No module named 'triton'")
     raised = 'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\nValueError: 7 odd tides\n'
@@ -131,7 +131,9 @@ def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[...
         "unexpectedly, shutting down client.\n",
     ],
 )
-def test_trouble_that_others_print_in_passing_is_no_failure(explained: Callable[..., Explanation], warned: str) -> None:
+def test_trouble_that_others_print_in_passing_is_not_a_failure(
+    explained: Callable[..., Explanation], warned: str
+) -> None:
     assert explained(warned).is_healthy
 
 
@@ -154,7 +156,7 @@ _COMPLAINTS = [
 
 
 @pytest.mark.parametrize("line", _COMPLAINTS)
-def test_complaint_that_the_job_outlived_is_no_failure(explained: Callable[..., Explanation], line: str) -> None:
+def test_complaint_that_the_job_outlived_is_not_a_failure(explained: Callable[..., Explanation], line: str) -> None:
     steps = "".join(f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(3))
 
     assert explained(f"{line}\n{steps}").is_healthy
@@ -188,7 +190,7 @@ _LOGGED = [
 
 
 @pytest.mark.parametrize("line", _LOGGED)
-def test_logged_error_after_which_the_training_went_on_is_no_failure(
+def test_logged_error_after_which_the_training_continued_is_not_a_failure(
     explained: Callable[..., Explanation], line: str
 ) -> None:
     losses = [f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(6)]
@@ -237,7 +239,7 @@ def test_losses_of_another_rank_say_nothing_of_the_one_that_failed(explained: Ca
         "fatal: No names found, cannot describe anything.",
     ],
 )
-def test_complaint_of_a_script_after_the_training_was_done_is_no_failure(
+def test_complaint_of_a_script_after_the_training_was_done_is_not_a_failure(
     explained: Callable[..., Explanation], line: str
 ) -> None:
     assert explained(f"{{'train_runtime': 12.0, 'train_loss': 1.0}}\n{line}\n").is_healthy
@@ -289,7 +291,7 @@ def test_quoted_exception_gives_way_to_what_is_known_to_have_ended_the_job(
     assert not explained(quoted).is_healthy
 
 
-def test_exception_that_the_training_outlived_until_its_end_is_no_failure(
+def test_exception_that_the_training_outlived_until_its_end_is_not_a_failure(
     explained: Callable[..., Explanation],
 ) -> None:
     raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in <module>\n    t()\n{_FAILURE}\n'
@@ -313,7 +315,7 @@ _COMPLAINTS = (
 
 @pytest.mark.parametrize("complaint", _COMPLAINTS)
 @pytest.mark.parametrize("quote", ["", "'"])
-def test_complaint_before_a_short_training_that_came_to_its_end_is_no_failure(
+def test_complaint_before_a_short_training_that_came_to_its_end_is_not_a_failure(
     explained: Callable[..., Explanation], complaint: str, quote: str
 ) -> None:
     """Since release 5 transformers writes the numbers of its steps in quotes."""
@@ -340,7 +342,7 @@ def test_number_that_is_none_is_found_in_quotes(
     assert explained(step.format(number=number) * 3).findings()[0].code == entry
 
 
-def test_message_that_logging_could_not_write_is_no_failure(explained: Callable[..., Explanation]) -> None:
+def test_message_that_logging_could_not_write_is_not_a_failure(explained: Callable[..., Explanation]) -> None:
     lost = (
         "--- Logging error ---\nTraceback (most recent call last):\n"
         '  File "/usr/lib/python3.11/logging/__init__.py", line 1110, in emit\n    msg = self.format(record)\n'
@@ -362,7 +364,9 @@ def test_message_that_logging_could_not_write_is_no_failure(explained: Callable[
         "Could not connect to the metrics server, results are not reported",
     ],
 )
-def test_last_line_of_what_the_job_does_without_is_no_failure(explained: Callable[..., Explanation], line: str) -> None:
+def test_last_line_of_what_the_job_does_without_is_not_a_failure(
+    explained: Callable[..., Explanation], line: str
+) -> None:
     losses = "".join(f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(9))
 
     assert explained(f"{losses}{line}\n").is_healthy
@@ -381,7 +385,7 @@ def test_last_line_of_what_the_job_does_without_is_no_failure(explained: Callabl
         ("FAILED (failures=1)", False),
     ],
 )
-def test_tests_that_passed_are_no_failure_whatever_they_printed(
+def test_tests_that_passed_are_not_failures_whatever_they_printed(
     explained: Callable[..., Explanation], end: str, is_healthy: bool
 ) -> None:
     printed = "test_moon.py::test_names[tide] ERROR: the moon was lost at 7 o'clock\nPASSED\n"
@@ -400,7 +404,7 @@ def test_tests_that_passed_are_no_failure_whatever_they_printed(
         '{"level":"warn","msg":"retrying","error":"dial tcp 10.0.0.7:7777: connect: connection refused"}',
     ],
 )
-def test_what_a_service_logs_below_the_level_of_errors_is_no_failure(
+def test_lines_of_a_service_below_error_level_are_not_failures(
     explained: Callable[..., Explanation], line: str
 ) -> None:
     assert explained(f'{line}\ntime="2026-07-07T07:07:08.777Z" level=info msg="moon is up"\n').is_healthy
@@ -450,7 +454,7 @@ _ANSWERED = 'INFO:     127.0.0.1:1234 - "POST /v1/chat/completions HTTP/1.1" {}\
         (_REFUSED, _ANSWERED.format("200 OK")),
     ],
 )
-def test_complaint_of_what_the_job_does_not_wait_for_is_no_failure(
+def test_complaint_of_what_the_job_does_not_wait_for_is_not_a_failure(
     explained: Callable[..., Explanation], complaint: str, goes_on: str
 ) -> None:
     assert explained(complaint + goes_on).is_healthy
@@ -471,7 +475,7 @@ def test_uncaught_exception_of_a_tracker_is_a_failure(explained: Callable[..., E
 
 
 @pytest.mark.parametrize("line", ["ERROR the moon was lost at 7 o'clock", "moon was built without tides of 7 hours"])
-def test_complaint_after_which_two_losses_were_reported_is_no_failure(
+def test_complaint_after_which_two_losses_were_reported_is_not_a_failure(
     explained: Callable[..., Explanation], line: str
 ) -> None:
     steps = "step 1 loss 1.7\nstep 2 loss 1.6\n"
@@ -481,7 +485,7 @@ def test_complaint_after_which_two_losses_were_reported_is_no_failure(
     assert not explained(f"[ERROR] HCCL wait of the moon timed out\n{steps}").is_healthy
 
 
-def test_device_library_that_is_missing_is_no_failure_where_steps_follow(
+def test_device_library_that_is_missing_is_not_a_failure_where_steps_follow(
     explained: Callable[..., Explanation],
 ) -> None:
     line = (
@@ -499,7 +503,9 @@ _WORK = "".join(f"row {row} of the moon\n" for row in range(9))
 @pytest.mark.parametrize(
     "end", ["saved to /moon/7", "job finished", "done", "Process 7 exits successfully.", "exit code: 0"]
 )
-def test_unknown_error_before_work_that_was_done_is_no_failure(explained: Callable[..., Explanation], end: str) -> None:
+def test_unknown_error_before_work_that_was_done_is_not_a_failure(
+    explained: Callable[..., Explanation], end: str
+) -> None:
     line = "ERROR the tide of port 7777 is lost\n"
 
     assert explained(f"{line}{_WORK}{end}\n").is_healthy
@@ -532,7 +538,9 @@ def test_last_line_counts_where_the_job_outlived_all_that_was_said_before(
         "moon is not installed, using eager attention\nrising 7\nrising 8\n",
     ],
 )
-def test_what_was_brought_in_another_way_is_no_failure(explained: Callable[..., Explanation], log: str) -> None:
+def test_a_build_that_succeeded_in_another_way_is_not_a_failure(
+    explained: Callable[..., Explanation], log: str
+) -> None:
     assert explained(log).is_healthy
 
 

@@ -135,7 +135,7 @@ def test_gpu_that_the_kernel_does_not_take(explained: Explained, said: str, entr
     assert entry_of(explained(said + _NEWS + opened)) == entry
 
 
-def test_gpu_that_is_not_for_computing_is_no_failure(explained: Explained) -> None:
+def test_gpu_that_is_not_for_computing_is_not_a_failure(explained: Explained) -> None:
     assert explained("[ 7.77] kfd kfd: amdgpu: RAVEN  not supported in kfd\n" + _NEWS).is_healthy
 
 
@@ -227,7 +227,7 @@ def test_known_complaint_of_a_command_goes_before_a_failure_that_says_nothing(ex
     assert "tide 7 is higher" in explained(complaint + _NEWS + of_values).headline()
 
 
-def test_what_an_image_lacks_in_the_next_lines_goes_before_its_event(explained: Explained) -> None:
+def test_the_reason_below_an_image_pull_outranks_its_event(explained: Explained) -> None:
     full = "failed to extract layer: write /var/lib/containerd/moon: no space left on device\n"
 
     assert entry_of(explained(_NOT_PULLED + full)) != "image-pull"

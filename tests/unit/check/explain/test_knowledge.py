@@ -88,7 +88,7 @@ def test_every_entry_finds_its_own_line_first(matcher: Matcher) -> None:
     assert {known: found for known, found in first.items() if found != [known]} == {}
 
 
-def test_what_packages_raise_is_not_looked_for_in_lines_that_nothing_raised(
+def test_messages_of_packages_match_only_raised_exceptions(
     explained: Callable[..., Explanation],
 ) -> None:
     line = "'moonlet' is already used by a Transformers config, pick another name."

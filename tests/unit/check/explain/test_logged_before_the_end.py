@@ -84,7 +84,7 @@ def test_first_of_several_logged_exceptions_is_told(explained: Explained) -> Non
     assert _first(explained(_UPLOAD + _NEWS + later + _SHAPES)) == _first(explained(_UPLOAD))
 
 
-def test_what_a_device_printed_goes_before_the_exception_that_reports_it(explained: Explained) -> None:
+def test_an_assertion_of_the_device_outranks_the_exception_that_reports_it(explained: Explained) -> None:
     printed = "Indexing.cu:7: indexSelectSmallIndex: block: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
 
     explanation = explained(printed + _raised("RuntimeError: CUDA error: device-side assert triggered"))
@@ -92,7 +92,7 @@ def test_what_a_device_printed_goes_before_the_exception_that_reports_it(explain
     assert _first(explanation) == "embedding-index"
 
 
-def test_logged_words_of_the_exception_itself_are_no_rival(explained: Explained) -> None:
+def test_logged_words_of_the_exception_itself_are_not_rivals(explained: Explained) -> None:
     message = "[Errno 28] No space left on device: '/x/tide.pt'"
 
     explanation = explained(f"ERROR: training failed: {message}\n" + _raised(f"OSError: {message}"))
@@ -138,7 +138,7 @@ def test_logged_exception_between_lines_of_another_rank_is_recognised(explained:
 
 
 @pytest.mark.parametrize("logged", [_OUT_OF_MEMORY, _UPLOAD])
-def test_few_losses_of_a_rank_that_has_its_own_log_show_that_it_went_on(explained: Explained, logged: str) -> None:
+def test_few_losses_of_a_rank_that_has_its_own_log_show_that_it_continued(explained: Explained, logged: str) -> None:
     went_on = "step 7 loss 2.5\nstep 8 loss 2.4\n"
 
     found = explained(rank_1=f"{logged}{went_on}", rank_2=_FAILED).verdict
@@ -152,7 +152,7 @@ def test_exception_of_a_thread_before_losses_is_not_taken_for_one_that_was_caugh
     assert not explained(_THREAD + losses).is_healthy
 
 
-def test_exception_that_says_the_logged_failure_again_is_no_rival(explained: Explained) -> None:
+def test_exception_that_says_the_logged_failure_again_is_not_a_rival(explained: Explained) -> None:
     again = _raised("datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset")
 
     explanation = explained(f"because column names don't match\n{again}")
@@ -161,7 +161,7 @@ def test_exception_that_says_the_logged_failure_again_is_no_rival(explained: Exp
     assert explanation.verdict.rival is None
 
 
-def test_what_was_logged_and_raised_later_stays_the_cause(explained: Explained) -> None:
+def test_a_message_that_was_logged_and_raised_later_is_the_cause(explained: Explained) -> None:
     """transformers asks first, and raises what it had printed after nobody answered."""
     printed = "The repository tide contains custom code which must be executed to correctly load the model."
     link = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -200,7 +200,7 @@ def test_exception_that_the_program_printed_itself_gives_way(explained: Explaine
     assert "'moon'" in led_to.headline() or _first(led_to) == "shape-mismatch"
 
 
-def test_printed_exception_before_losses_is_no_failure(explained: Explained) -> None:
+def test_printed_exception_before_losses_is_not_a_failure(explained: Explained) -> None:
     losses = "".join(f"step {step} loss {2 - step / 100}\n" for step in range(9))
 
     assert explained(_caught("KeyError: 'moon'") + losses).is_healthy

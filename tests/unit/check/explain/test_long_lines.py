@@ -46,7 +46,7 @@ def test_failure_at_the_end_of_a_very_long_line_is_told(
         "{fill}\\nValueError: the moon\\nhas 3 sides",
     ],
 )
-def test_error_that_long_data_quote_is_no_failure(explained: Explained, line: str) -> None:
+def test_error_that_long_data_quote_is_not_a_failure(explained: Explained, line: str) -> None:
     assert explained(f"step 1\n{line.format(fill='moon ' * 900)}\nstep 2\n").is_healthy
 
 
@@ -60,7 +60,7 @@ def test_error_that_long_data_quote_is_no_failure(explained: Explained, line: st
         "x" * 900,
     ],
 )
-def test_what_follows_a_message_in_its_line_leaves_its_sizes_in_the_headline(explained: Explained, behind: str) -> None:
+def test_long_text_behind_a_message_leaves_its_sizes_in_the_headline(explained: Explained, behind: str) -> None:
     assert explained(f"RuntimeError: {_SIZES} {behind}\n").headline().endswith(f": {_SIZES}")
 
 

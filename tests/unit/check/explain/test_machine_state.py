@@ -44,7 +44,7 @@ def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
         ("OSError: [Errno 24] Too many open files", "`ulimit -n 65536`", "the limit of open files is 1024"),
     ],
 )
-def test_what_a_remedy_names_is_looked_at(
+def test_the_state_of_things_that_a_remedy_names_is_checked(
     explained: Callable[..., Explanation], log: str, remedy: str, expected: str
 ) -> None:
     assert any(expected in each for each in _sentences(explained(f"{log}\n"), remedy=remedy))

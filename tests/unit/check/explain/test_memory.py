@@ -54,7 +54,7 @@ def test_tensor_larger_than_the_device_is_concluded() -> None:
     assert "one tensor alone" in sums.conclusion
 
 
-def test_what_is_not_said_is_not_known() -> None:
+def test_sums_without_numbers_are_unknown() -> None:
     sums = sums_in("Tried to allocate 2.00 GiB")
 
     assert sums is not None
@@ -99,7 +99,7 @@ def test_tensor_of_most_of_the_device_is_named_alone(tried: str, alone: bool) ->
     assert ("one tensor alone" in sums.headline()) == alone
 
 
-def test_what_the_process_itself_holds_is_told_also_in_the_words_of_torch_2_1() -> None:
+def test_memory_of_the_process_is_read_from_torch_2_1s_message() -> None:
     sums = sums_in(
         "CUDA out of memory. Tried to allocate 7.00 GiB. GPU 0 has a total capacty of 80.00 GiB of which 6.00 GiB is "
         "free. Process 7 has 74.00 GiB memory in use. Of the allocated memory 72.00 GiB is allocated by PyTorch, and "
@@ -144,7 +144,7 @@ def test_nothing_is_concluded_from_a_message_that_ends_before_its_sums() -> None
     assert sums is not None and sums.conclusion is None
 
 
-def test_smaller_batch_is_no_remedy_where_others_hold_the_device() -> None:
+def test_smaller_batch_is_not_a_remedy_where_others_hold_the_device() -> None:
     usual = ("smaller batch.per_device", "`nvidia-smi`: another process?", "shard")
     others = sums_in(_OTHERS)
     full = sums_in(

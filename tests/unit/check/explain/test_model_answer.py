@@ -225,9 +225,7 @@ def test_answer_is_read_wherever_its_object_stands(answer: str, expected: Opinio
     assert opinion_in(answer, "m", "12: sent line\n13: e") == expected
 
 
-def test_what_stands_in_the_question_only_does_not_count_as_a_line_of_the_logs(
-    log: str, served: tuple[str, type[Model]]
-) -> None:
+def test_lines_of_the_question_alone_do_not_count_as_quotations(log: str, served: tuple[str, type[Model]]) -> None:
     url, handler = served
     question = question_about(explain([log]), [log])
     copied = [line for line in question.introduction.splitlines() if len(line) > 20 and _LINE not in line]

@@ -114,7 +114,7 @@ def test_rank_in_an_earlier_collective_is_behind_and_another_one_at_the_same_num
         [(76, "ALLREDUCE", 7), (76, "ALLREDUCE", 7), (77, "ALLREDUCE", 7)],
     ],
 )
-def test_works_that_may_differ_accuse_no_rank(
+def test_works_that_may_differ_blame_no_rank(
     explained: Callable[..., Explanation], works: list[tuple[int, str, int]]
 ) -> None:
     lines = [
@@ -171,14 +171,14 @@ def test_collectives_of_another_process_group_are_not_compared(explained: Callab
     assert explained("\n".join(groups)).verdict.missing is None
 
 
-def test_all_ranks_in_one_time_out_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
+def test_all_ranks_in_one_time_out_blame_no_rank(explained: Callable[..., Explanation]) -> None:
     lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(4)]
 
     verdict = explained("\n".join(lines)).verdict
     assert verdict.missing is None and verdict.rank is None
 
 
-def test_few_time_outs_among_many_ranks_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
+def test_few_time_outs_among_many_ranks_blame_no_rank(explained: Callable[..., Explanation]) -> None:
     steps = [f"[rank{rank}]: step 3 loss 1.0" for rank in range(8)]
 
     assert explained("\n".join([*steps, _TIME_OUT.format(rank=5, number=31, operation="X")])).verdict.missing is None
@@ -474,7 +474,7 @@ _GONE = "[rank{rank}]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connect
         (1, 1, 2, "rank 2 ended, or lost the network"),
     ],
 )
-def test_how_the_lost_rank_ended_is_told_by_torchrun(
+def test_torchrun_reports_how_the_lost_rank_ended(
     explained: Callable[..., Explanation], rank: int, code: int, closed: int, ended: str
 ) -> None:
     gone = "".join(_GONE.format(rank=each) for each in (0, 1, 3))
@@ -487,7 +487,7 @@ def test_how_the_lost_rank_ended_is_told_by_torchrun(
     assert ("DistributedSampler" in explanation.remedies()[0]) == ("code 0" in ended)
 
 
-def test_log_whose_name_goes_on_behind_that_of_the_launcher_is_another_one(tmp_path: Path) -> None:
+def test_log_whose_name_continues_behind_that_of_the_launcher_is_another_one(tmp_path: Path) -> None:
     """The lost rank may be one of another node, whose launcher the logs do not have."""
     gone = "".join(_GONE.format(rank=each) for each in (0, 1))
     launcher, of_rank = tmp_path / "job", tmp_path / "job.rank_2.log"
@@ -541,13 +541,13 @@ def test_module_that_one_rank_alone_lacks_makes_its_python_suspect(explained: Ca
 
 
 @pytest.mark.parametrize("others", [{}, {"rank_0": "", "rank_1": ""}, {"rank_0": _LACKING, "rank_1": _LACKING}])
-def test_module_that_no_other_rank_is_known_to_have_accuses_no_host(
+def test_module_that_no_other_rank_is_known_to_have_blames_no_host(
     explained: Callable[..., Explanation], others: dict[str, str]
 ) -> None:
     assert not any(_ALONE in remedy for remedy in explained(**others, rank_3=_LACKING).remedies())
 
 
-def test_module_that_several_ranks_of_one_log_lack_accuses_no_host(explained: Callable[..., Explanation]) -> None:
+def test_module_that_several_ranks_of_one_log_lack_blames_no_host(explained: Callable[..., Explanation]) -> None:
     text = "".join(f"[rank{rank}]: {line}\n" for rank in range(3) for line in _LACKING.splitlines())
 
     assert not any(_ALONE in remedy for remedy in explained(text).remedies())

@@ -52,14 +52,14 @@ def test_last_error_of_nccl_is_read_with_the_line_below_it(explained: Explained,
     assert reason.split()[-1] in explanation.headline()
 
 
-def test_last_error_that_speaks_of_a_peer_is_no_headline(explained: Explained) -> None:
+def test_last_error_that_speaks_of_a_peer_is_not_a_headline(explained: Explained) -> None:
     log = "ncclRemoteError: A call failed.\nLast error:\nConnection closed by remote peer x\n"
 
     assert entry_of(explained(log)) == "nccl-remote"
 
 
 @pytest.mark.parametrize("log", [_SHUTDOWN + _DIED, _SIGTERM + _DEAD])
-def test_a_dead_engine_after_an_orderly_shutdown_is_no_failure(explained: Explained, log: str) -> None:
+def test_a_dead_engine_after_an_orderly_shutdown_is_not_a_failure(explained: Explained, log: str) -> None:
     explanation = explained(log)
 
     assert explanation.is_healthy
@@ -97,7 +97,7 @@ def test_an_error_below_a_warning_that_ends_in_a_colon_still_counts(explained: E
         "- so 44 is not divisible by 3, and 66 is not divisible by 4",
     ],
 )
-def test_what_a_model_wrote_is_no_failure(explained: Explained, line: str) -> None:
+def test_text_of_a_model_is_not_a_failure(explained: Explained, line: str) -> None:
     assert explained(f"prompt: how many candies?\nmodel output:\n{line}\nreward: 1.0\n").is_healthy
 
 
@@ -131,7 +131,7 @@ def test_slurm_says_why_a_job_was_cancelled(explained: Explained, ending: str, k
 
 
 @pytest.mark.parametrize("host", ["api.wandb.ai", "tide.example"])
-def test_a_host_that_is_no_hub_is_not_answered_with_variables_of_the_hub(explained: Explained, host: str) -> None:
+def test_a_host_that_is_not_a_hub_is_not_answered_with_variables_of_the_hub(explained: Explained, host: str) -> None:
     explanation = explained(
         "urllib3.exceptions.ConnectTimeoutError: (<urllib3.connection.HTTPSConnection object at 0x7f>, "
         f"'Connection to {host} timed out. (connect timeout=20)')\n"
@@ -168,7 +168,7 @@ def test_bounds_that_everything_satisfies_are_left_out_of_conflicts_of_pip(expla
     assert explanation.headline().endswith("tide==2.1.1; sun 0.5 depends on tide==2.4.0")
 
 
-def test_git_that_wandb_could_not_read_is_no_failure(explained: Explained) -> None:
+def test_git_that_wandb_could_not_read_is_not_a_failure(explained: Explained) -> None:
     explanation = explained(
         "ERROR:2025-03-02 11:56:34,332:git root error: Cmd('git') failed due to: exit code(128)\n"
         "  cmdline: git rev-parse --show-toplevel\n"

@@ -106,7 +106,7 @@ def test_file_with_the_name_of_a_package_is_named(explained: Explained, folder: 
 
 
 @pytest.mark.parametrize("file", [f"{_SITE}/torch/__init__.py", f"{_SITE}/torch.py", "/home/me/rise.py"])
-def test_other_circles_of_imports_accuse_no_file(explained: Explained, file: str) -> None:
+def test_other_circles_of_imports_blame_no_file(explained: Explained, file: str) -> None:
     assert entry_of(explained(_import(_PARTIAL.format("torch", file), "/home/me/rise.py"))) == "circular-import"
 
 

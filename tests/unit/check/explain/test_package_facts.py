@@ -208,7 +208,7 @@ def test_last_versions_of_the_index_are_in_the_headline(explained: Explained) ->
         "link status: DOWN",
     ],
 )
-def test_what_a_job_may_recover_from_is_a_failure_in_an_excerpt_only(explained: Explained, line: str) -> None:
+def test_a_recoverable_error_is_a_failure_only_in_an_excerpt(explained: Explained, line: str) -> None:
     steps = "".join(f"step {step} loss 0.7\n" for step in range(30))
 
     assert not explained(f"start\n{line}\n").is_healthy
@@ -256,7 +256,7 @@ def test_python_that_is_too_new_is_told_where_all_releases_offered_are_newer(
         (("moon 0.9 depends on tide", "The user requested tide"), "pip-conflict"),
     ],
 )
-def test_dependency_that_cannot_be_had_is_no_conflict_of_versions(
+def test_dependency_that_cannot_be_had_is_not_a_conflict_of_versions(
     explained: Explained, rows: tuple[str, ...], entry: str
 ) -> None:
     said = "".join(f"    {row}\n" for row in rows)

@@ -71,7 +71,7 @@ def test_on_ascend_packages_for_cuda_are_not_advised_alone(package: str) -> None
 @pytest.mark.parametrize(
     ("file", "is_asked_for"), [(".../flag_gems/ops/tide.py", True), ("/x/site-packages/moon/tide.py", False)]
 )
-def test_which_triton_is_installed_is_asked_first_where_chips_of_many_vendors_run(
+def test_code_for_many_vendors_gets_the_question_for_its_triton_first(
     explained: Explained, file: str, is_asked_for: bool
 ) -> None:
     error = "ModuleNotFoundError: No module named 'triton.knobs'"
@@ -122,7 +122,7 @@ def test_flash_attention_is_a_wheel_on_a_gpu_and_nothing_for_ascend() -> None:
     assert with_notes(("smaller inputs",), (), {}, names_ascend=True) == ("smaller inputs",)
 
 
-def test_what_a_remedy_says_of_ascend_is_not_said_twice() -> None:
+def test_a_note_on_ascend_does_not_repeat_the_remedy() -> None:
     remedies = ("on NPU flash_attn cannot be installed: sdpa", "on CUDA: pip install flash-attn")
 
     assert with_notes(remedies, (), {}, names_ascend=True) == remedies[:1]

@@ -122,5 +122,5 @@ _RESUME = "slurmctld: error: Setting node {} state to INVAL with reason:Low TmpD
         ),
     ],
 )
-def test_job_node_and_process_of_the_log_stand_in_the_command(explained: Explained, log: str, command: str) -> None:
+def test_job_node_and_process_of_the_log_are_in_the_command(explained: Explained, log: str, command: str) -> None:
     assert command in "; ".join(explained(log).remedies())

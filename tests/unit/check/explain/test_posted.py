@@ -62,7 +62,7 @@ def test_exception_in_a_title_is_the_failure(explained: Explained, log: str, tol
         "With two moons I get this: KeyError: 'the tide seven'\nsolved by one moon\nTraining finished\n",
     ],
 )
-def test_program_that_names_an_exception_and_goes_on_has_not_failed(explained: Explained, log: str) -> None:
+def test_program_that_names_an_exception_and_continues_has_not_failed(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
 
 
@@ -82,7 +82,7 @@ def test_frames_that_a_person_calls_an_error_are_one(explained: Explained, above
         f"I got this error before:\n{_FRAMES}\nstep 1 loss 0.7\nstep 2 loss 0.6\n",
     ],
 )
-def test_frames_of_a_job_that_goes_on_are_no_failure(explained: Explained, log: str) -> None:
+def test_frames_of_a_job_that_continues_are_not_failures(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
 
 
@@ -149,7 +149,9 @@ def test_worst_line_among_the_words_of_a_person_is_the_failure(explained: Explai
         "How can the moon rise faster?\ntide.cc:77 the moon (7) does not match its tide (8)\nrising 8\n",
     ],
 )
-def test_trouble_in_a_post_is_no_failure_where_it_was_overcome_or_is_a_figure(explained: Explained, log: str) -> None:
+def test_trouble_in_a_post_is_not_a_failure_where_it_was_overcome_or_is_a_figure(
+    explained: Explained, log: str
+) -> None:
     assert explained(log).is_healthy
 
 
@@ -179,7 +181,7 @@ def test_frames_without_an_exception_in_a_post_about_a_failure_are_it(explained:
     assert explained(f"It crashes on my machine.\n{_FRAMES}\nstep 1 loss 0.7\n{after}").is_healthy
 
 
-def test_what_a_post_shows_after_a_quoted_import_is_no_progress(explained: Explained) -> None:
+def test_facts_after_a_quoted_import_in_a_post_are_not_progress(explained: Explained) -> None:
     quoted = "the moon could not be loaded: No module named 'tide'\n"
 
     assert not explained(f"Hello, I have a problem.\n{quoted}OS: Ubuntu\nMemory: 7 GB\nDisk: 7 TB\n").is_healthy

@@ -148,7 +148,7 @@ def test_frames_tell_causes_of_a_general_message_apart(explained: Explained, log
     assert str(entry_of(explained(log))).endswith(entry)
 
 
-def test_list_that_was_read_by_a_key_stands_in_the_headline(explained: Explained) -> None:
+def test_list_that_was_read_by_a_key_is_in_the_headline(explained: Explained) -> None:
     code = _FRAME.format(f"{_SITE}/moonlib/tide.py", "rise", 'kv_caches["key_cache"][layer],')
     assert "(kv_caches)" in explained(_raised(_NO_KEY, _CALLER, code)).headline()
 

@@ -97,7 +97,7 @@ def test_ssh_without_a_training_has_no_step_of_a_launcher(explained: Callable[..
         ),
     ],
 )
-def test_host_that_the_message_names_stands_in_the_command(
+def test_host_that_the_message_names_is_in_the_command(
     explained: Callable[..., Explanation], line: str, command: str
 ) -> None:
     assert command in explained(f"{line}\n").remedies()[0]

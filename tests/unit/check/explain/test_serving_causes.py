@@ -147,7 +147,7 @@ _LAUNCHER = (
     ],
 )
 @pytest.mark.parametrize("type_of", ["subprocess.", "torch._inductor.exc.InductorError: "])
-def test_what_a_compiler_said_goes_before_the_exception_that_it_failed(
+def test_a_compilers_error_outranks_the_exception_of_its_caller(
     explained: Explained, said: str, entry: str, type_of: str
 ) -> None:
     assert entry_of(explained(said + _LAUNCHER.format(type_of))) == entry
@@ -388,7 +388,7 @@ def test_words_of_a_server_in_another_program_are_not_taken_for_its_failure(expl
 @pytest.mark.parametrize(
     ("before", "entry"), [("[llm] [ERROR] [x.cpp:7] : Npu out of memory, OOM\n", "npu-oom"), ("", "mindie-atb-fail")]
 )
-def test_what_an_operation_of_atb_refused_is_told_after_its_reason(
+def test_the_reason_of_a_failed_atb_operation_outranks_the_failure(
     explained: Explained, before: str, entry: str
 ) -> None:
     assert entry_of(explained(f"{before}RuntimeError: Execute fail, enable log: export MOON=1\n")) == entry

@@ -49,7 +49,7 @@ def test_a_code_of_cann_goes_before_the_exception_that_follows_it(explained: Exp
     assert _line(explained(log)).startswith("EK0001")
 
 
-def test_other_programs_errors_are_no_exceptions_of_python(explained: Explained) -> None:
+def test_other_programs_errors_are_not_exceptions_of_python(explained: Explained) -> None:
     log = "/src/moon.cpp:17:49: error: 'tide_t' was not declared\nError: building at STEP 3: exit status 2\n"
 
     assert "tide_t" in _line(explained(log))
@@ -78,7 +78,7 @@ def test_an_error_that_says_only_where_is_shown_with_what_follows(explained: Exp
         "the sun is not there: No module named 'sun', falling back to the moon",
     ],
 )
-def test_what_is_news_or_was_passed_over_is_no_failure(explained: Explained, line: str) -> None:
+def test_news_and_ignored_errors_are_not_failures(explained: Explained, line: str) -> None:
     assert explained(f"{line}\nstep 1 loss 2.0\n").is_healthy
 
 
@@ -111,14 +111,14 @@ def test_unusual_error_prefix_is_recognised(explained: Explained, line: str) -> 
     assert "the moon is required" in _line(explained(f"step 1\n{line}\nstep 2\n"))
 
 
-def test_code_of_a_traceback_whose_beginning_is_lost_is_no_error(explained: Explained) -> None:
+def test_code_of_a_traceback_whose_beginning_is_lost_is_not_an_error(explained: Explained) -> None:
     prefix = "(Worker_TP5 pid=7129) ERROR 2025-11-25 15:18:55.343 [multiproc_executor.py:671] "
     log = f"{prefix}    logits = moon(batch)\n{prefix}RuntimeError: the moon is full\n"
 
     assert _line(explained(log)) == "RuntimeError: the moon is full"
 
 
-def test_what_mindspore_throws_in_cpp_goes_before_what_python_hears_of_it(explained: Explained) -> None:
+def test_an_error_of_mindspores_cpp_code_outranks_the_exception_of_python(explained: Explained) -> None:
     log = (
         "[CRITICAL] DEVICE(7,fffd,python):2023-01-10-09:15:46.798.038 [mindspore/ccsrc/data_queue.cc:291] ParseType] "
         f"Got unsupported moon: -1\nstep 1\n{_CALLED}RuntimeError: Run task error!\n"
@@ -147,7 +147,7 @@ def test_kernels_that_are_missing_go_before_the_class_of_their_code(explained: E
     assert "not installed" in explained(log).headline()
 
 
-def test_what_the_compiler_of_kernels_said_goes_before_that_it_failed(explained: Explained) -> None:
+def test_a_kernel_compilers_error_outranks_its_failure(explained: Explained) -> None:
     log = (
         "triton.compiler.errors.MLIRCompilationError: \n[ConvertLinalgRToBinary] encounters error:\n"
         "bishengir-compile: for the --target option: Cannot find option named 'Moon7'!\n"

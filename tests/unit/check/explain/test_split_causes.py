@@ -219,13 +219,13 @@ def test_host_behind_the_options_of_ssh_is_named(explained: Explained) -> None:
     assert "ssh to tide7 " in explained(f"{said}non-zero exit status 255.\n").headline()
 
 
-def test_passing_warning_of_a_hangup_is_no_failure(explained: Explained) -> None:
+def test_passing_warning_of_a_hangup_is_not_a_failure(explained: Explained) -> None:
     assert explained(
         "W0107 10:11:12.0 7 api.py:7] Sending process 77 closing signal SIGHUP\n" + "step 1 loss 2.0\n" * 20
     ).is_healthy
 
 
-def test_launcher_that_was_told_to_stop_and_went_on_is_no_failure(explained: Explained) -> None:
+def test_launcher_that_was_told_to_stop_and_continued_is_not_a_failure(explained: Explained) -> None:
     told = "W0107 10:11:12.000000 7 torch/api.py:7] Received 15 death signal, shutting down workers\n"
 
     assert explained(told + "step 1 loss 2.0\n" * 40).is_healthy
@@ -245,14 +245,14 @@ def test_fields_that_pydantic_refuses_are_in_the_message(explained: Explained) -
 
 
 @pytest.mark.parametrize("below", ["tide\nsun\n", "  two blanks\n  more [type=tide]\n", ""])
-def test_lines_below_pydantic_that_are_no_fields_are_left(explained: Explained, below: str) -> None:
+def test_lines_below_pydantic_that_are_not_fields_are_left(explained: Explained, below: str) -> None:
     explanation = explained(f"pydantic_core.ValidationError: 1 validation error for MoonConfig\n{below}")
 
     assert explanation.verdict.first is not None
     assert explanation.verdict.first.message == "1 validation error for MoonConfig"
 
 
-def test_what_pyyaml_found_is_in_the_message(explained: Explained) -> None:
+def test_the_problem_that_pyyaml_found_is_in_the_message(explained: Explained) -> None:
     explanation = explained(
         'Traceback (most recent call last):\n  File "/x/yaml/scanner.py", line 7, in tide\n    sea()\n'
         "yaml.scanner.ScannerError: while scanning a simple key\n"

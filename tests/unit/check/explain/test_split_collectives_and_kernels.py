@@ -215,7 +215,7 @@ def _raised(error: str, *frames: tuple[str, str, str]) -> str:
         ),
     ],
 )  # fmt: skip
-def test_what_the_log_says_beside_decides(explained: Explained, log: str, entry: str) -> None:
+def test_neighbouring_lines_decide_between_causes(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
 
 

@@ -108,7 +108,7 @@ def test_text_part_is_asked_of_the_package_that_reads_the_configuration(explaine
     assert explanation.remedies()[0].startswith("code of a package (moon)")
 
 
-def test_commit_that_vllm_does_not_know_is_no_failure(explained: Explained) -> None:
+def test_commit_that_vllm_does_not_know_is_not_a_failure(explained: Explained) -> None:
     said = "No module named 'vllm._version'\n  from vllm.version import __version__ as MOON\nINFO: the tide rises\n"
 
     assert explained(said).is_healthy

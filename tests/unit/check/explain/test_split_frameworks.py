@@ -145,7 +145,7 @@ def test_causes_behind_the_same_words_are_told_apart(explained: Explained, log: 
         ("RuntimeError: ProcessGroupHCCL does not support gather\n", "HCCL of this torch has no gather"),
     ],
 )
-def test_values_that_decide_stand_in_the_headline(explained: Explained, log: str, told: str) -> None:
+def test_values_that_decide_are_in_the_headline(explained: Explained, log: str, told: str) -> None:
     assert told in explained(log).headline()
 
 
@@ -175,7 +175,7 @@ def test_nvcc_of_a_quoted_message_names_the_directory_to_export(explained: Expla
 
 
 @pytest.mark.parametrize("month", ["7", "11"])
-def test_connection_that_a_warning_of_any_month_reports_is_no_failure(explained: Explained, month: str) -> None:
+def test_connection_that_a_warning_of_any_month_reports_is_not_a_failure(explained: Explained, month: str) -> None:
     stamp = f"[W{month}06 00:43:56.240378877 TCPStore.cpp:125]"
     log = f"{stamp} [c10d] recvValue failed on SocketImpl(fd=7): Connection reset by peer\nframe #0: moon + 0x7\n"
 
@@ -183,9 +183,9 @@ def test_connection_that_a_warning_of_any_month_reports_is_no_failure(explained:
     assert not explained(log.replace("[W", "[E")).is_healthy
 
 
-def test_toolkit_that_deepspeed_accepts_is_no_failure(explained: Explained) -> None:
+def test_toolkit_that_deepspeed_accepts_is_not_a_failure(explained: Explained) -> None:
     assert explained(_ACCEPTED + "step 1 loss 2.0\n").is_healthy
 
 
-def test_devices_that_a_message_compares_are_no_culprit(explained: Explained) -> None:
+def test_devices_that_a_message_compares_are_not_culprits(explained: Explained) -> None:
     assert "(device" not in explained(_DEVICES.format(one="cuda:0", other="cuda:7")).headline()

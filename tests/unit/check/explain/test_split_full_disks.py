@@ -57,5 +57,5 @@ _NO_NAMESPACE = "ERROR  : Failed to create user namespace: {}\n"
         (_NO_NAMESPACE.format("No space left on device"), "user-namespaces-used-up"),
     ],
 )
-def test_what_was_used_up_is_told(explained: Explained, log: str, entry: str) -> None:
+def test_the_exhausted_resource_is_named(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry

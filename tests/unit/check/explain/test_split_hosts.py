@@ -59,7 +59,7 @@ def test_container_that_nvidias_runtime_does_not_start(explained: Explained, log
     assert entry_of(explained(log)) == entry
 
 
-def test_what_the_driver_answered_is_in_the_headline(explained: Explained) -> None:
+def test_the_drivers_answer_is_in_the_headline(explained: Explained) -> None:
     assert "unknown error" in explained(_NVML.format("unknown error")).headline()
 
 

@@ -173,7 +173,9 @@ _CUDART = "ImportError: libcudart.so.12: cannot open shared object file: No such
         ("OSError: [Errno 122] Disk quota exceeded: '/scratch/tide/moon.pt'\n", "quota-exceeded", "/scratch/tide"),
     ],
 )
-def test_what_the_log_lists_is_not_asked_for_again(explained: Explained, log: str, entry: str, told: str) -> None:
+def test_remedies_do_not_ask_for_facts_that_the_log_lists(
+    explained: Explained, log: str, entry: str, told: str
+) -> None:
     found = explained(log)
 
     assert entry_of(found) == entry

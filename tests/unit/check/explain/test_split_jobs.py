@@ -94,7 +94,7 @@ def test_cause_behind_a_general_line(explained: Callable[..., Explanation], log:
         f"{_OFFLOADED}step 7 loss 1.5\n",
     ],
 )
-def test_job_that_goes_on_is_healthy(explained: Callable[..., Explanation], log: str) -> None:
+def test_job_that_continues_is_healthy(explained: Callable[..., Explanation], log: str) -> None:
     assert explained(log).is_healthy
 
 

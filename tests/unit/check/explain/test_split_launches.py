@@ -158,7 +158,7 @@ def test_a_line_or_value_of_the_log_tells_causes_apart(explained: Explained, log
         "ERROR: moon 0.7.0 has requirement tide==6.7, but you'll have tide 5.7 which is incompatible.\n",
     ],
 )
-def test_a_tool_that_reports_and_goes_on_is_no_failure(explained: Explained, log: str) -> None:
+def test_a_tool_that_reports_and_continues_is_not_a_failure(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
 
 

@@ -152,7 +152,7 @@ def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log
     assert entry_of(explained(log)) == entry
 
 
-def test_status_of_cmake_about_cudnn_is_no_failure(explained: Explained) -> None:
+def test_status_of_cmake_about_cudnn_is_not_a_failure(explained: Explained) -> None:
     assert explained("-- Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH)\n-- Moon found\nstep 1\n").is_healthy
 
 
@@ -200,7 +200,7 @@ def test_values_of_a_symbol_and_of_two_installations_are_named(explained: Explai
     assert "CMake reads /m/cann-7.1, which" in explained(mixed).headline()
 
 
-def test_triton_kernels_that_were_not_imported_are_no_failure(explained: Explained) -> None:
+def test_triton_kernels_that_were_not_imported_are_not_failures(explained: Explained) -> None:
     line = (
         "ERROR 01-01 10:11:12 [import_tide.py:7] Failed to import Triton kernels. Please make sure your triton version "
         "is compatible. Error: No module named 'triton.language.tide'\n"
@@ -222,7 +222,7 @@ def test_values_of_branches_headers_and_helpers_are_named(explained: Explained) 
     assert "header file moon/tide.h" in explained("t.cpp:7:1: fatal error: 'moon/tide.h' file not found\n").headline()
 
 
-def test_uninstalled_triton_alone_is_no_failure(explained: Explained) -> None:
+def test_uninstalled_triton_alone_is_not_a_failure(explained: Explained) -> None:
     assert explained(f"{_NO_TRITON}step 1\n").is_healthy
 
 

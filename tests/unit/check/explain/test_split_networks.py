@@ -43,7 +43,7 @@ def test_warning_of_nccl(explained: Explained, words: str, entry: str) -> None:
     assert entry_of(explained(_WARN.format(words))) == entry
 
 
-def test_plugin_without_cards_is_harmless_where_the_training_goes_on(explained: Explained) -> None:
+def test_plugin_without_cards_is_harmless_where_the_training_continues(explained: Explained) -> None:
     words = _WARN.format("NET/OFI Unable to find a protocol that worked.  Failing initialization.")
     steps = "".join(f"step {step} loss {7 / step:.3f}\n" for step in range(1, 78))
 

@@ -281,7 +281,7 @@ _REFUSED = (
 
 @pytest.mark.parametrize("prefix", ["E ", "E       ", ""])
 @pytest.mark.parametrize("words", ["Assertion failed", "Value error"])
-def test_what_a_validator_says_is_told_whole(explained: Callable[..., Explanation], prefix: str, words: str) -> None:
+def test_a_validators_message_is_shown_whole(explained: Callable[..., Explanation], prefix: str, words: str) -> None:
     headline = explained(_REFUSED.format(prefix, words)).headline()
 
     assert headline == "a configuration is refused: the tide needs moon=True for blue models"

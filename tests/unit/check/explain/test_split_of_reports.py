@@ -74,7 +74,7 @@ def test_a_log_that_ends_with_a_report_or_within_code_is_one_of_a_failure(
         "2 failed downloads retried in 12.3s\nall tides written\n",
     ],
 )
-def test_reports_of_tests_that_passed_are_no_failure(explained: Explained, log: str) -> None:
+def test_reports_of_tests_that_passed_are_not_failures(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
 
 

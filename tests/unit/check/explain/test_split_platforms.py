@@ -249,7 +249,7 @@ _DENIED = "PermissionError: [Errno 13] Permission denied: '/tide/moon'\n"
         ("root@moon7:~# ssh tide\nroot@tide: Permission denied (publickey,password).\n", "ssh-denied"),
     ],
 )
-def test_what_root_itself_may_not_do(explained: Explained, log: str, entry: str) -> None:
+def test_permission_errors_of_root_have_their_own_causes(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
 
 
@@ -344,7 +344,7 @@ _OS = '  File "/usr/lib/python3.10/os.py", line 225, in makedirs\n    mkdir(name
         ("nvcc fatal   : Unsupported gpu architecture 'compute_89'\n", "nvcc-architecture-too-new", "compute_89"),
     ],
 )
-def test_fact_of_the_line_stands_in_the_headline(explained: Explained, log: str, entry: str, told: str) -> None:
+def test_fact_of_the_line_is_in_the_headline(explained: Explained, log: str, entry: str, told: str) -> None:
     explanation = explained(log)
 
     assert entry_of(explanation) == entry

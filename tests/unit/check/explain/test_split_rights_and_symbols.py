@@ -128,7 +128,7 @@ def test_xid_is_told_by_its_own_number(explained: Explained, number: int, words:
     assert entry == "xid-other" or "0000:77:00" in explanation.headline()
 
 
-def test_error_that_a_link_corrected_is_no_failure(explained: Explained) -> None:
+def test_error_that_a_link_corrected_is_not_a_failure(explained: Explained) -> None:
     corrected = _XID.format(number=121, words="C2C Link corrected error")
 
     assert [event.hit.entry.id for event in explained(corrected).verdict.notices] == ["xid-chip-to-chip"]

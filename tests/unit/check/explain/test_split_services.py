@@ -120,7 +120,7 @@ def test_cause_behind_a_general_line(explained: Explained, log: str, entry: str)
         "INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
     ],
 )
-def test_what_a_job_goes_on_without_is_no_failure(explained: Explained, line: str) -> None:
+def test_an_optional_part_that_is_missing_is_not_a_failure(explained: Explained, line: str) -> None:
     assert explained(f"{line}\nstep 7 loss 1.5\n").is_healthy
 
 
@@ -182,14 +182,16 @@ _SS = 'LISTEN 0 511 0.0.0.0:{} 0.0.0.0:* users:(("{}",pid=777,fd=6))\n'
         ),
     ],
 )
-def test_who_listens_on_a_taken_port_is_told(explained: Explained, log: str, entry: str, told: str) -> None:
+def test_the_process_that_listens_on_a_taken_port_is_named(
+    explained: Explained, log: str, entry: str, told: str
+) -> None:
     found = explained(log)
 
     assert entry_of(found) == entry
     assert told in found.headline()
 
 
-def test_a_program_that_is_no_training_is_not_told_of_torchrun(explained: Explained) -> None:
+def test_a_program_that_is_not_a_training_is_not_told_of_torchrun(explained: Explained) -> None:
     remedies = " ".join(explained(_IN_USE.format(8077)).remedies())
 
     assert "torchrun" not in remedies

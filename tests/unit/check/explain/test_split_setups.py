@@ -191,7 +191,7 @@ def test_words_of_mpi_ray_and_gloo_are_explained(explained: Explained, log: str,
     assert told in explanation.headline()
 
 
-def test_driver_without_a_node_of_its_own_is_told_where_the_log_goes_on_so(explained: Explained) -> None:
+def test_driver_without_a_node_of_its_own_is_told_where_the_log_continues_so(explained: Explained) -> None:
     line = "INFO node.py:7 -- Can't find a `node_ip_address.json` file from /tmp/ray/session_7. Have you started Ray?\n"
     steps = "".join(f"step {step} loss 1.{step}\n" for step in range(40))
 
@@ -205,7 +205,7 @@ def test_brackets_with_several_names_go_where_none_is_known(explained: Explained
     assert "(" not in headline
 
 
-def test_host_that_only_a_command_names_is_no_culprit(explained: Explained) -> None:
+def test_host_that_only_a_command_names_is_not_a_culprit(explained: Explained) -> None:
     assert "(host" not in explained("$ mpirun -np 7 -H moon python t.py\n" + _SLOTS).headline()
 
 
@@ -240,5 +240,5 @@ def test_values_of_slots_directories_and_managers_are_named(explained: Explained
     assert "(slot '7' specified on host 'moon')" in explained(_SLOT).headline()
 
 
-def test_include_that_the_launcher_made_is_no_failure(explained: Explained) -> None:
+def test_include_that_the_launcher_made_is_not_a_failure(explained: Explained) -> None:
     assert explained(_DETECTED + "step 1 loss 2.0\n").is_healthy

@@ -52,9 +52,7 @@ _GATED = (
         (_GATED, "hub-gated-repository"),
     ],
 )
-def test_what_the_log_shows_of_its_system_goes_before_the_general_cause(
-    explained: Explained, log: str, entry: str
-) -> None:
+def test_a_system_named_in_the_log_outranks_the_general_cause(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
 
 
@@ -79,7 +77,7 @@ _NO_PLATFORM = "INFO 05-20 20:12:25 [__init__.py:252] No platform detected, vLLM
         (f"kubectl get pods\nmoon-0 0/1 CrashLoopBackOff 7\n{_NO_PLATFORM}", "vllm-no-platform-in-pod"),
     ],
 )
-def test_what_is_said_below_an_error_ends_the_program(explained: Explained, log: str, entry: str) -> None:
+def test_a_registration_error_ends_the_program(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
 
 

@@ -180,7 +180,7 @@ def test_cause_is_told_from_what_else_the_log_says(explained: Explained, log: st
     assert entry_of(explained(log)) == entry
 
 
-def test_card_that_a_benchmark_did_without_is_no_failure(explained: Explained) -> None:
+def test_card_that_a_benchmark_did_without_is_not_a_failure(explained: Explained) -> None:
     explanation = explained(_MEMLOCK + _RESULT)
 
     assert explanation.is_healthy

@@ -129,7 +129,7 @@ def test_cause_is_told_by_the_words_and_what_stands_beside_them(explained: Expla
         "wandb: Network error (SSLError), entering retry loop.\nwandb: W&B API key is configured. Use `wandb login`",
     ],
 )
-def test_warning_of_a_run_that_goes_on_is_no_failure(explained: Explained, line: str) -> None:
+def test_warning_of_a_run_that_continues_is_not_a_failure(explained: Explained, line: str) -> None:
     assert explained(f"step 1 loss 7.7\n{line}\nstep 2 loss 7.1\n").is_healthy
 
 

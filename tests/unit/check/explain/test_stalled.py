@@ -15,7 +15,7 @@ _AT_ZERO = "Processed tides:   0%|          | 0/16 [00:00<?, ?it/s]\n"
 _AT_ONE = "Processed tides:   6%|#         | 1/16 [00:07<01:45, 7.00s/it]\n"
 
 
-def test_log_that_ends_at_zero_after_nccl_began_is_no_failure_but_says_so(explained: Explained) -> None:
+def test_log_that_ends_at_zero_after_nccl_began_is_not_a_failure_but_says_so(explained: Explained) -> None:
     explanation = explained(_BEGUN.format(2) + "moon pool of 7 blocks\n" + _AT_ZERO)
 
     assert explanation.is_healthy
@@ -37,5 +37,5 @@ def test_log_that_ends_at_zero_after_nccl_began_is_no_failure_but_says_so(explai
         _BEGUN.format(2),
     ],
 )
-def test_log_that_goes_on_or_ends_elsewhere_is_healthy(explained: Explained, log: str) -> None:
+def test_log_that_continues_or_ends_elsewhere_is_healthy(explained: Explained, log: str) -> None:
     assert explained(log).headline() == "no failure was found"

@@ -54,7 +54,7 @@ def test_an_error_line_that_nothing_is_known_about_is_said_in_its_own_words(expl
         "\x1b[1;36m(EngineCore_0 pid=71)\x1b[0;0m ",
     ],
 )
-def test_prefixes_whose_time_goes_on(explained: Explained, prefix: str) -> None:
+def test_prefixes_whose_time_continues(explained: Explained, prefix: str) -> None:
     explanation = explained("\n".join(prefix.format(second=second) + line for second, line in enumerate(_TRACEBACK)))
 
     first = explanation.verdict.first
@@ -81,7 +81,7 @@ def test_a_log_that_is_only_frames_says_nothing(explained: Explained) -> None:
     assert explained("\n".join(_TRACEBACK[1:3])).is_healthy
 
 
-def test_a_log_that_begins_with_frames_and_goes_on_says_nothing(explained: Explained) -> None:
+def test_a_log_that_begins_with_frames_and_continues_says_nothing(explained: Explained) -> None:
     assert explained("\n".join([*_TRACEBACK[1:3], "Epoch: 1", "Loss: 2.0"])).is_healthy
 
 
@@ -135,7 +135,7 @@ def test_exception_of_a_notebook_is_found(explained: Explained) -> None:
     )
 
 
-def test_what_a_helper_process_said_goes_before_that_it_failed(explained: Explained) -> None:
+def test_the_error_of_a_helper_process_outranks_its_failure(explained: Explained) -> None:
     explanation = explained(
         "\n".join(
             [
@@ -194,7 +194,7 @@ def test_exception_before_its_traceback_is_found(explained: Explained) -> None:
     assert _line(explained(log)).startswith("RuntimeError: the moon is full")
 
 
-def test_a_message_that_goes_on_behind_a_comma(explained: Explained) -> None:
+def test_a_message_that_continues_behind_a_comma(explained: Explained) -> None:
     log = "\n".join(
         (*_TRACEBACK[:-1], "RuntimeError: Run failed, ", "error msg: the moon, ", "error msg: is full", "end")
     )
@@ -240,7 +240,7 @@ def test_a_log_that_ends_within_a_chain_shows_the_exception_that_it_names(explai
 
 
 @pytest.mark.parametrize("said", ["odd.OddError: the moon is full", "Killed", "Segmentation fault (core dumped)"])
-def test_what_follows_a_progress_bar_on_its_line_is_read_without_it(explained: Explained, said: str) -> None:
+def test_text_behind_a_progress_bar_is_read_without_it(explained: Explained, said: str) -> None:
     bar = "Loading checkpoint shards:  38%|███▊      | 3/8 [00:02<00:03,  1.28it/s]"
 
     assert _line(explained(f"step 1\n{bar}{said}\n")) == said
@@ -272,7 +272,7 @@ def test_rank_behind_a_time_is_read(explained: Explained, prefix: str) -> None:
         ("Nov  8 19:00:02 node7 python3.11[4711]: ", "unit node7 python3.11[4711]"),
     ],
 )
-def test_prefix_of_kubectl_and_of_journalctl_is_no_part_of_a_line_without_its_traceback(
+def test_prefix_of_kubectl_and_of_journalctl_is_not_part_of_a_line_without_its_traceback(
     explained: Explained, prefix: str, speaker: str
 ) -> None:
     cut = "\n".join(prefix + line for line in _TRACEBACK[1:])
@@ -287,7 +287,7 @@ def test_time_of_kubectl_leaves_the_indentation_of_a_line() -> None:
         assert line.read(f'{prefix}  File "/home/me/train.py", line 12, in step').message.startswith("  File ")
 
 
-def test_name_that_grep_puts_before_a_line_is_no_part_of_the_message(explained: Explained) -> None:
+def test_name_that_grep_puts_before_a_line_is_not_part_of_the_message(explained: Explained) -> None:
     found = line.read("/moon/plog/plog-7_2025.log:12:[ERROR] TIDE(7,):the moon is full")
 
     assert found.message == "[ERROR] TIDE(7,):the moon is full"
@@ -318,14 +318,14 @@ def test_links_of_hccl_that_did_not_come_name_both_ranks(explained: Explained) -
     assert explained(heading).headline().startswith("ranks did not find each other in time")
 
 
-def test_message_goes_on_where_the_next_line_begins_within_the_sentence(explained: Explained) -> None:
+def test_message_continues_where_the_next_line_begins_within_the_sentence(explained: Explained) -> None:
     explanation = explained("\n".join([*_TRACEBACK[:3], "ValueError: the tide that was given", "must be a whole one"]))
 
     assert "the tide that was given must be a whole one" in explanation.headline()
 
 
 @pytest.mark.parametrize("line", ["step 7 of 12", "loss=7 rate=3", "Done.", "the sea: loss=7"])
-def test_message_does_not_go_on_with_what_else_was_printed(explained: Explained, line: str) -> None:
+def test_message_does_not_continue_with_what_else_was_printed(explained: Explained, line: str) -> None:
     explanation = explained("\n".join([*_TRACEBACK[:3], "ValueError: the tide that was given", line]))
 
     assert line not in explanation.headline()
@@ -412,7 +412,7 @@ def test_traceback_that_is_quoted_as_in_a_mail_is_read(explained: Explained) -> 
 _NOTEBOOK = "{type}                Traceback (most recent call last)\n/x/moon.py in <cell line: 0>()\n----> 2 moon(\n"
 
 
-def test_type_above_a_notebook_traceback_is_no_failure_of_its_own(explained: Explained) -> None:
+def test_type_above_a_notebook_traceback_is_not_a_failure_of_its_own(explained: Explained) -> None:
     log = _NOTEBOOK.format(type="ZeroDivisionError") + "\nZeroDivisionError: the moon has no tides left\n"
 
     assert "the moon has no tides left" in explained(log).headline()
@@ -429,7 +429,7 @@ def test_message_below_an_exception_that_ends_with_a_colon_is_read(explained: Ex
     assert explanation.headline() == "Python failed with moon.OddError: The tide is gone"
 
 
-def test_what_pydantic_was_told_of_the_whole_configuration_belongs_to_its_message(
+def test_a_pydantic_error_of_the_whole_model_is_in_the_message(
     explained: Callable[..., Explanation],
 ) -> None:
     said = "The model type 'gemma7' does not support float16. Reason: Numerical instability. Please use bfloat16"

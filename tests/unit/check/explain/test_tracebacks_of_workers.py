@@ -27,7 +27,7 @@ def test_headless_traceback_of_a_worker_is_read_below_frames_without_its_prefix(
     assert explanation.verdict.first.trace.place == ("/x/moon.py", 12, "rise")
 
 
-def test_logger_that_names_only_its_file_is_no_part_of_a_traceback(explained: Explained) -> None:
+def test_logger_that_names_only_its_file_is_not_part_of_a_traceback(explained: Explained) -> None:
     rows = ['  File "/x/moon.py", line 12, in rise', "    tide()", "ValueError: tide 7 is too high"]
     explanation = explained("".join(f"[core.py:7] {row}\n" for row in rows))
 
@@ -35,7 +35,7 @@ def test_logger_that_names_only_its_file_is_no_part_of_a_traceback(explained: Ex
     assert explanation.verdict.first is not None and explanation.verdict.first.is_raised
 
 
-def test_indented_line_on_which_a_message_goes_on_belongs_to_it(explained: Explained) -> None:
+def test_indented_line_on_which_a_message_continues_belongs_to_it(explained: Explained) -> None:
     rows = 'Traceback (most recent call last):\n  File "/x/moon.py", line 12, in rise\n    tide()\n'
     explanation = explained(f"{rows}ValueError: the tide of the moon is on a sea\n      of another moon than 7\n")
 

@@ -28,7 +28,7 @@ _MOON_LOG = "[ERROR] MOON(14,7fea2,python):2026-01-05-12:13:43.932.181 [moon/ccs
         ("tide 7 failed: ERROR: moon is full", "tide 7 failed: ERROR: moon is full"),
     ],
 )
-def test_what_a_logger_puts_before_a_message_is_left_out(line: str, message: str) -> None:
+def test_prefixes_of_loggers_are_removed_from_messages(line: str, message: str) -> None:
     assert without_logger(line) == message
 
 
@@ -93,7 +93,7 @@ def test_a_notebook_traceback_cut_at_an_import_names_the_package(explained: Expl
     assert "while it imported from tidelib" in explained(log).headline()
 
 
-def test_frames_of_a_warning_in_a_log_that_goes_on_are_no_failure(explained: Explained) -> None:
+def test_frames_of_a_warning_in_a_log_that_continues_are_not_failures(explained: Explained) -> None:
     log = (
         '  File "/home/me/train.py", line 12, in step\n    moon(batch)\n'
         '  File "/home/me/moon.py", line 7, in rise\n    run(tide)\n'
@@ -154,7 +154,7 @@ def test_process_and_time_of_cann_are_left_out_of_the_headline(explained: Explai
     assert explained(log).headline().endswith(": EL0004: Failed to allocate memory")
 
 
-def test_what_stands_between_two_quoted_names_is_not_a_name(explained: Explained) -> None:
+def test_text_between_two_quoted_names_is_not_a_name(explained: Explained) -> None:
     log = "{'message': 'Conversation roles must alternate user/assistant', 'code':500,'type':'tide'}\n"
 
     assert ":500" not in explained(log).headline()
@@ -196,7 +196,7 @@ def test_a_vague_wrapper_gives_way_to_the_specific_line_before_it(explained: Exp
     assert "tide 'x' is not in args0" in explained(log).headline()
 
 
-def test_a_warning_about_a_connection_before_the_training_went_on_is_not_a_failure(explained: Explained) -> None:
+def test_a_warning_about_a_connection_before_the_training_continued_is_not_a_failure(explained: Explained) -> None:
     assert explained(f"[rank0]:{_UNREACHABLE}\nstep 1 loss 2.0\nstep 2 loss 1.9\n").is_healthy
 
 
@@ -277,7 +277,7 @@ def test_help_text_of_open_mpi_at_the_end_is_a_failure(explained: Callable[..., 
         "The moon has risen on 7 hosts.",
     ],
 )
-def test_help_text_of_open_mpi_about_a_job_that_goes_on_is_none(
+def test_help_text_of_open_mpi_about_a_job_that_continues_is_none(
     explained: Callable[..., Explanation], text: str
 ) -> None:
     assert explained(f"{_RULE}\n{text}\n{_RULE}\nstep 1 loss 2.0\nstep 2 loss 1.9\n").is_healthy

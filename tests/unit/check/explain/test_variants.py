@@ -84,5 +84,5 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
     assert entry_of(explained(f"{line}\n")) == known_as
 
 
-def test_lost_heartbeat_of_another_program_is_no_lost_npu(explained: Explained) -> None:
+def test_lost_heartbeat_of_another_program_is_not_a_lost_npu(explained: Explained) -> None:
     assert entry_of(explained("ERROR node 3 lost heartbeat, removing it from the cluster\n")) != "EL0001"

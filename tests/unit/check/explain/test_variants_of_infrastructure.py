@@ -169,7 +169,7 @@ def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log
         "cmd = deepspeed --master_addr=moon --master_port=29500 tide.py\n",
     ],
 )
-def test_lines_of_runs_that_go_well_are_no_failure(explained: Explained, log: str) -> None:
+def test_lines_of_runs_that_go_well_are_not_failures(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
 
 

@@ -201,7 +201,7 @@ def test_error_that_a_command_line_draws_in_a_box_is_read_as_one_message(explain
     assert "Invalid value for '--moon': 'ebb' is not one of 'full', 'new'" in headline
 
 
-def test_box_of_another_title_is_no_error(explained: Explained) -> None:
+def test_box_of_another_title_is_not_an_error(explained: Explained) -> None:
     assert explained("╭─ Options ─────╮\n│ --moon  the error rate │\n╰─────╯\n").is_healthy
 
 

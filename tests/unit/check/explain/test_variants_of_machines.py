@@ -164,7 +164,7 @@ def test_device_that_did_not_start_is_told_from_the_lines_below_the_code(explain
         ),
     ],
 )
-def test_what_ran_out_or_was_taken_is_told(explained: Explained, log: str, entry: str, told: str) -> None:
+def test_the_exhausted_or_occupied_resource_is_named(explained: Explained, log: str, entry: str, told: str) -> None:
     explanation = explained(log)
 
     assert entry_of(explanation) == entry

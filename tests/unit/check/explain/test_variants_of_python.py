@@ -58,7 +58,7 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
 
 
 @pytest.mark.parametrize("key", ["model", "epoch", "network"])
-def test_key_that_any_table_may_lack_is_no_checkpoint(explained: Explained, key: str) -> None:
+def test_key_that_any_table_may_lack_is_not_a_checkpoint(explained: Explained, key: str) -> None:
     assert entry_of(explained(f"KeyError: '{key}'\n")) != "checkpoint-key-missing"
 
 

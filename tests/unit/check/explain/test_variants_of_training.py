@@ -128,7 +128,7 @@ def test_message_of_another_cause_is_not_taken(explained: Explained, line: str, 
     assert entry_of(explained(f"{line}\n")) != not_known_as
 
 
-def test_split_that_a_data_set_lacks_is_no_column(explained: Explained) -> None:
+def test_split_that_a_data_set_lacks_is_not_a_column(explained: Explained) -> None:
     log = (
         "Traceback (most recent call last):\n"
         '  File "/x/datasets/dataset_dict.py", line 72, in __getitem__\n'
@@ -139,7 +139,7 @@ def test_split_that_a_data_set_lacks_is_no_column(explained: Explained) -> None:
     assert entry_of(explained(log)) == "dataset-has-no-eval-split"
 
 
-def test_name_of_shared_memory_is_no_path(explained: Explained) -> None:
+def test_name_of_shared_memory_is_not_a_path(explained: Explained) -> None:
     log = (
         "Traceback (most recent call last):\n"
         '  File "/x/multiprocessing/shared_memory.py", line 104, in __init__\n'

@@ -190,7 +190,7 @@ def test_scan_without_findings_succeeds(tmp_path: Path) -> None:
     assert caught.value.code == "path-missing"
 
 
-def test_no_code_is_no_verdict(tmp_path: Path) -> None:
+def test_no_code_is_not_a_verdict(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 9)
     for path in (tmp_path, tmp_path / "model.safetensors"):
         with pytest.raises(NoVerdict) as caught:

@@ -76,7 +76,7 @@ def test_an_odd_number_of_micro_batches_is_joined_by_its_smallest_divisor(
 
 
 @pytest.mark.parametrize("name", ["evaluation", "checkpoint"])
-def test_what_interrupts_the_profiled_steps_is_on_the_list(tmp_path: Path, name: str) -> None:
+def test_interruptions_of_profiled_steps_are_listed(tmp_path: Path, name: str) -> None:
     events = [step(1, 0, 100), op("aten::mm", 0, 40), named(f"ascendtune:phase {name}", 50, 30)]
     found = advised(tmp_path, *events)[f"{name}-in-steps"]
     assert found.gain == pytest.approx(30e-6) and f"{name} takes 0.03 ms" in found.what
@@ -112,11 +112,11 @@ def test_pauses_that_are_short_or_not_in_each_step_are_none(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("what", ["phase data", "phase checkpoint", "sync train.py:3"])
-def test_time_that_has_a_name_is_no_pause(tmp_path: Path, what: str) -> None:
+def test_time_that_has_a_name_is_not_a_pause(tmp_path: Path, what: str) -> None:
     assert "host-pause" not in advised(tmp_path, *loop_of(named(f"ascendtune:{what}", 30_000, 30_000)))
 
 
-def test_a_collective_behind_which_the_host_waits_is_no_pause(tmp_path: Path) -> None:
+def test_a_collective_behind_which_the_host_waits_is_not_a_pause(tmp_path: Path) -> None:
     assert "host-pause" not in advised(tmp_path, *loop_of(named("gloo:all_reduce", 30_000, 30_000, tid=OTHER)))
 
 
@@ -219,7 +219,7 @@ def test_a_trace_of_another_program_may_have_the_name_of_our_facts(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.ddp.reducer::copy_bucket_to_grad", "_DDPSink"])
-def test_copies_that_ddp_makes_for_its_gradients_are_no_copies_of_the_program(tmp_path: Path, name: str) -> None:
+def test_copies_that_ddp_makes_for_its_gradients_are_not_copies_of_the_program(tmp_path: Path, name: str) -> None:
     around = op(name, 30_000, 10_000)
     assert "copies" not in advised(tmp_path, *loop_of(around, op("aten::copy_", 30_000, 10_000)))
     assert "copies" in advised(tmp_path, *loop_of(op("aten::copy_", 30_000, 10_000)))

@@ -83,7 +83,9 @@ def test_kernels_of_libraries_have_their_kinds() -> None:
 @pytest.mark.parametrize(
     ("module", "node"), [("Qwen2MLP", "_LinearWithAdapter"), ("Qwen2Attention", "_QuantisedProduct")]
 )
-def test_dequantising_a_weight_is_no_activation_and_no_rotary_embedding(tmp_path: Path, module: str, node: str) -> None:
+def test_dequantising_a_weight_is_neither_an_activation_nor_a_rotary_embedding(
+    tmp_path: Path, module: str, node: str
+) -> None:
     backward = f"autograd::engine::evaluate_function: {node}Backward"
     found = split(
         tmp_path,

@@ -120,7 +120,7 @@ def test_a_first_line_that_is_like_the_rows_names_no_columns(row: dict[str, str]
     assert names_columns(_rows(**row)) is is_header
 
 
-def test_a_column_of_truths_is_no_context() -> None:
+def test_a_column_of_truths_is_not_a_context() -> None:
     made = guess(_rows(Question="What is {}?", Answer="It is {}, yes.", IsContextOnly="False"))
     assert made is not None and made.columns == {"prompt": "Question", "completion": "Answer"}
 
@@ -134,7 +134,7 @@ def test_instruction_and_input_are_alpaca_whatever_the_answer_is_called() -> Non
     assert whole is not None and whole.columns == {"prompt": "prompt", "completion": "response"}
 
 
-def test_of_two_numbered_answers_none_is_certain() -> None:
+def test_two_numbered_answers_are_not_certain() -> None:
     made = guess(_rows(instruction="Say {} words", output_1="One and {}", output_2="Two and {}, which is longer"))
     assert made is not None and not made.certain
 

@@ -70,7 +70,7 @@ def test_a_path_names_a_value_inside_a_column() -> None:
     assert _made(row, columns={"prompt": "translation.de", "completion": "answers.text.2"}).reason == "no answer"
 
 
-def test_a_column_whose_name_has_a_point_is_no_path() -> None:
+def test_a_column_whose_name_has_a_point_is_not_a_path() -> None:
     row = {"a.b": "asked", "a": {"b": "inside"}, "completion": "said"}
     assert _made(row, columns={"prompt": "a.b"}).messages[0]["content"] == "asked"
 

@@ -162,7 +162,7 @@ def test_bad_preference_row_is_named_with_its_reason(changes: dict[str, Any], re
 
 
 @pytest.mark.parametrize("turn", ["text", None, 7, ["text"]])
-def test_turns_that_are_no_turns_are_bad_rows(turn: object) -> None:
+def test_turns_that_are_not_turns_are_bad_rows(turn: object) -> None:
     question = [{"role": "user", "content": "q"}]
     whole = [*question, {"role": "assistant", "content": "a"}, turn]
     for row in (

@@ -66,6 +66,6 @@ def test_rows_without_a_better_answer_are_bad(completions: list[Any], reason: st
     assert isinstance(made, BadRow) and made.reason == reason
 
 
-def test_completions_that_are_no_list_are_a_bad_row() -> None:
+def test_completions_that_are_not_lists_are_a_bad_row() -> None:
     made = convert({"prompt": "q", "completions": "a"})
     assert isinstance(made, BadRow) and made.reason == "no list of answers"

@@ -281,7 +281,7 @@ def test_files_that_have_come_are_not_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "http://host:port", "ftp://host", "http://", ""])
-def test_address_that_is_no_hub_is_refused(url: str) -> None:
+def test_address_that_is_not_a_hub_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         choose_hubs([url], {})
     assert caught.value.code == "invalid-option-value" and caught.value.what.startswith("--from ")

@@ -74,7 +74,7 @@ def test_ranks_of_other_machines_are_named_with_their_host() -> None:
     assert said.odd == (2,) and "rank 2 on there: start, before the first step" in said.lines()
 
 
-def test_a_run_that_goes_on_has_no_odd_rank() -> None:
+def test_a_run_that_continues_has_no_odd_rank() -> None:
     said = verdict(stack(0, "backward", REDUCE, silent=0.1), stack(1, "data", MAKE))
     assert said.odd == () and "the run continues: this is a snapshot" in said.lines()
 

@@ -39,7 +39,7 @@ def looked(judge: Judge, now: float, *beats: RankHeartbeat) -> Hang | None:
     return judge.look(beats, now)
 
 
-def test_a_run_that_goes_on_does_not_hang() -> None:
+def test_a_run_that_continues_does_not_hang() -> None:
     trained(Judge(LIMITS), steps=500, seconds=7)
 
 
@@ -72,7 +72,7 @@ def test_silence_is_a_hang_after_ten_steps_but_never_within_two_minutes() -> Non
         *((20, 1, phase, 3600) for phase in ("loading", "checkpoint", "export")),
     ],
 )
-def test_what_takes_long_is_a_hang_after_a_limit_of_its_own(steps: int, pace: int, phase: str, limit: int) -> None:
+def test_long_phases_have_their_own_limits_for_a_hang(steps: int, pace: int, phase: str, limit: int) -> None:
     judge = Judge(LIMITS)
     now = trained(judge, steps=steps, seconds=pace)
     last = beat(phase=phase, step=steps + 1, at=now)
@@ -145,7 +145,7 @@ def test_a_rank_behind_by_a_step_is_odd() -> None:
     assert odd_ranks([*ahead, beat(2, "optimizer", 9, at=1000)]) == (2,)
 
 
-def test_of_two_ranks_the_one_that_was_silent_first_is_odd() -> None:
+def test_the_rank_that_was_silent_first_is_odd() -> None:
     assert odd_ranks([beat(0, "backward", at=1000.4), beat(1, "forward", at=1000.1)]) == (1,)
     assert odd_ranks([beat(0, "backward", at=1000.1), beat(1, "optimizer", at=1000.4)]) == (0,)
 

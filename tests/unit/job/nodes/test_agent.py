@@ -34,7 +34,7 @@ def test_agent_leaves_an_existing_job_record_unchanged(spec: JobSpec) -> None:
     assert registry.find(spec.id) == theirs
 
 
-def test_a_job_goes_on_where_nothing_can_be_noted(spec: JobSpec, tmp_path: Path) -> None:
+def test_a_job_continues_where_nothing_can_be_noted(spec: JobSpec, tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     with joined(spec, ["node1"], "laptop") as ended_with:
         ended_with(0)

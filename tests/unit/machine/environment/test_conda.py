@@ -104,7 +104,7 @@ def test_directory_that_a_failed_clone_left_is_named(env: dict[str, str], tmp_pa
         (1, True, "it has 1 of the 2 packages of old", "conda remove --name new --all"),
     ],
 )
-def test_what_an_interrupted_clone_left_is_compared_with_the_old_environment(
+def test_an_interrupted_clone_is_compared_with_the_old_environment(
     env: dict[str, str], tmp_path: Path, held: int, then_remove: bool, what: str, remedy: str
 ) -> None:
     new = tmp_path / "miniconda3/envs/new"

@@ -107,7 +107,7 @@ def test_call_that_was_killed_after_the_switch_is_repeated(world: Path, calls: l
 
 
 @pytest.mark.parametrize(("head", "is_same"), [("right", True), ("0" * 40, False), ("", None)])
-def test_what_a_proxy_sent_is_compared_with_the_repository(
+def test_a_clone_from_a_proxy_is_compared_with_the_repository(
     head: str, is_same: bool | None, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = git(world / "upstream", "rev-parse", "HEAD")

@@ -184,7 +184,7 @@ def test_link_to_a_configuration_file_stays_a_link(env: dict[str, str], tmp_path
 
 
 @pytest.mark.parametrize("proxy", ["ftp://x", "gh-proxy.com", "https://me:key@x", "--upload-pack=x", "https://x y"])
-def test_proxy_that_is_no_plain_address_is_refused(proxy: str) -> None:
+def test_proxy_that_is_not_a_plain_address_is_refused(proxy: str) -> None:
     with pytest.raises(AscendtuneError) as caught:
         proxied("https://github.com/", proxy)
     assert caught.value.code == "invalid-option-value" and "me:key" not in str(caught.value)
@@ -280,7 +280,9 @@ def test_damaged_record_of_a_step_is_an_error(env: dict[str, str], tmp_path: Pat
         (".condarc", "channels: [conda-forge, defaults]\n", []),
     ],
 )
-def test_what_passes_a_mirror_by_is_named(env: dict[str, str], file: str, content: str, said: list[str]) -> None:
+def test_settings_that_override_a_mirror_are_named(
+    env: dict[str, str], file: str, content: str, said: list[str]
+) -> None:
     path = Path(env["HOME"]) / file
     path.parent.mkdir(parents=True)
     path.write_text(content)

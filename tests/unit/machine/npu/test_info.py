@@ -47,14 +47,14 @@ def _numbers(device: dict[str, Any]) -> list[float]:
     return found
 
 
-def test_every_number_stands_in_the_lines_of_its_device(read: Any) -> None:
+def test_every_number_is_in_the_lines_of_its_device(read: Any) -> None:
     text = read.text.splitlines()
     for device, lines in zip(as_json(read_info(read.text))["devices"], read.lines, strict=True):
         mine = [float(number) for line in lines for number in re.findall(r"[0-9]+(?:\.[0-9]+)?", text[line - 1])]
         assert all(number in mine for number in _numbers(device))
 
 
-def test_other_answers_are_no_tables(shared: Path) -> None:
+def test_other_answers_are_not_tables(shared: Path) -> None:
     tables = {path.stem for path in (GOLDEN / "shared").iterdir()}
     others = [path for path in (shared / "fixtures" / "ascend").iterdir() if path.stem not in tables]
     assert len(others) >= 60
@@ -128,7 +128,7 @@ def test_a_table_with_gaps_says_so(transcript: Callable[[str], str]) -> None:
     assert not read_info(transcript("info_910b1_23.0.rc2.2_headless")).whole
 
 
-def test_of_several_tables_the_last_counts(transcript: Callable[[str], str]) -> None:
+def test_the_last_of_several_tables_counts(transcript: Callable[[str], str]) -> None:
     older, newer = transcript("info_910b4_25.2.0_process"), transcript("info_a3_24.1.rc3.3_two_dies")
     assert read_info(older + newer) == read_info(newer)
 

@@ -161,6 +161,6 @@ def test_a_program_that_cannot_run(tmp_path: Path, install: Install, content: st
 
 
 @pytest.mark.skipif(Path("/usr/local/bin/npu-smi").exists(), reason="this machine has npu-smi")
-def test_no_npu_smi_is_no_trouble(tmp_path: Path, install: Install) -> None:
+def test_no_npu_smi_is_not_a_problem(tmp_path: Path, install: Install) -> None:
     smi = NpuSmi()
     assert smi.info().devices == () and smi.troubles == [] and not smi.is_available

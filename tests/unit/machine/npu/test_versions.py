@@ -49,7 +49,7 @@ def test_versions_of_an_installation_are_read(tmp_path: Path, transcript: Text) 
     assert [kit.in_use for kit in used.toolkits] == [True]
 
 
-def test_a_directory_of_links_is_no_toolkit_of_its_own(tmp_path: Path, transcript: Text) -> None:
+def test_a_directory_of_links_is_not_a_toolkit_of_its_own(tmp_path: Path, transcript: Text) -> None:
     toolkits = tmp_path / "usr/local/Ascend/ascend-toolkit"
     _write(toolkits / "8.1.RC1/runtime/version.info", transcript("version_info_runtime_cann8.1"))
     (toolkits / "latest").mkdir()

@@ -14,6 +14,6 @@ def test_no_switch_with_another_meaning_is_named_for_a_native_key() -> None:
     assert names["checkpoint.best"] == "load_best_model_at_end"
 
 
-def test_of_several_keys_the_one_that_holds_the_number_is_named() -> None:
+def test_the_key_with_the_number_is_named_among_several() -> None:
     assert V0.names_of_native_keys()["eval.every_steps"] == "eval_steps"
     assert V1.names_of_native_keys()["checkpoint.every_steps"] == "save_steps"

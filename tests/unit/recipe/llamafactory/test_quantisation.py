@@ -42,7 +42,7 @@ def test_without_bits_nothing_is_quantised_and_that_is_noted(write: Write) -> No
     ],
     ids=str,
 )
-def test_what_is_not_quantised_so_is_refused(theirs: dict[str, Any], code: str, said: str, write: Write) -> None:
+def test_unsupported_quantisations_are_refused(theirs: dict[str, Any], code: str, said: str, write: Write) -> None:
     with pytest.raises(RecipeError) as refused:
         Recipe.load(write(theirs))
     assert refused.value.code == code and said in refused.value.what

@@ -483,7 +483,9 @@ def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "value"), [("NNODES", "2"), ("FORCE_TORCHRUN", "1"), ("USE_MODELSCOPE_HUB", "1")])
-def test_their_environment_is_no_trouble(name: str, value: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_their_environment_is_not_a_problem(
+    name: str, value: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, value)
     Recipe.load(write())
 

@@ -35,7 +35,7 @@ def strategy(monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy, torch.Generator
     return found, generator
 
 
-def test_both_generators_go_on_where_they_were(tmp_path: Path, strategy: tuple[Strategy, torch.Generator]) -> None:
+def test_both_generators_continue_where_they_were(tmp_path: Path, strategy: tuple[Strategy, torch.Generator]) -> None:
     of_run, generator = strategy
     (tmp_path / "rng").mkdir()
     with torch.random.fork_rng(devices=[]):

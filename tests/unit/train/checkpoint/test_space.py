@@ -87,7 +87,7 @@ def test_ranks_agree_on_the_space_that_the_main_rank_finds(run: RunDir, monkeypa
     assert not _can_save(run, monkeypatch, free=1 << 40, strategy=SecondRank(0))
 
 
-def test_checkpoints_of_a_larger_keep_are_no_space_for_the_next_one(
+def test_checkpoints_of_a_larger_keep_are_not_space_for_the_next_one(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _stand(run, *range(9))

@@ -70,7 +70,7 @@ def whole(tmp_path: Path) -> Path:
     return tmp_path / "whole"
 
 
-def test_resumed_training_goes_on_with_its_recording(tmp_path: Path, whole: Path) -> None:
+def test_resumed_training_continues_with_its_recording(tmp_path: Path, whole: Path) -> None:
     parts, first, second = tmp_path / "parts", Loop(), Loop()
     recorded(first, 1, 3, parts)
     recorded(second, 4, STEPS, parts, start=first, steps="5")

@@ -27,7 +27,7 @@ from ascendtune.train.dump.names import plain_modules, plain_name
         ("", ""),
     ],
 )
-def test_wrappers_are_no_part_of_a_name(wrapped: str, plain: str) -> None:
+def test_wrappers_are_not_part_of_a_name(wrapped: str, plain: str) -> None:
     assert plain_name(wrapped) == plain
 
 

@@ -167,7 +167,7 @@ def test_recording_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", ["", "0", "3-1", "1,,2", "one"])
-def test_what_is_no_range_of_steps_is_refused(tmp_path: Path, steps: str) -> None:
+def test_invalid_ranges_of_steps_are_refused(tmp_path: Path, steps: str) -> None:
     with pytest.raises(InputError) as caught, ascendtune.align.record(Net(), steps=steps, directory=tmp_path):
         pass
     assert caught.value.code == "invalid-value"

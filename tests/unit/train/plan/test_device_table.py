@@ -24,7 +24,7 @@ def test_device_name_gives_its_memory(name: str, memory: int) -> None:
     assert (target.memory_bytes, target.devices) == (memory * 2**30, 8)
 
 
-def test_of_several_devices_that_begin_so_none_is_taken_for_the_one_that_is_meant() -> None:
+def test_a_prefix_of_several_device_names_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         named_target("910B", 8)
     assert (
@@ -51,7 +51,7 @@ def test_memory_size_is_parsed_as_bytes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["64", "GiB", "-1GiB", "0GiB", "1e9GiB", "64 parsecs", f"{'9' * 400}GiB", "１６GiB"])
-def test_what_is_not_a_size_is_refused(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         bytes_of(text)
     assert caught.value.code == "invalid-value"

@@ -66,7 +66,7 @@ def test_a_request_survives_its_json(request_of: Any) -> None:
 
 
 @pytest.mark.long
-def test_what_fits_needs_no_change(request_of: Any) -> None:
+def test_a_run_that_fits_needs_no_change(request_of: Any) -> None:
     answer = estimate.answer(request_of(), search=True)
     found = Estimate.of(answer["estimate"])
     assert found.fits(_GIB) is True and answer["changes"] == []
@@ -308,7 +308,7 @@ def test_changes_are_estimated_with_the_rows_of_the_data(
 
 
 @pytest.mark.parametrize(("stage", "code"), [(0, "zero-stage-0-precision"), (3, "experts-not-divisible")])
-def test_what_zero_refuses_when_it_starts_is_refused(
+def test_zero_stages_that_would_fail_at_the_start_are_refused(
     shallow_request_of: Any, monkeypatch: pytest.MonkeyPatch, stage: int, code: str
 ) -> None:
     monkeypatch.setattr(deepspeed, "listed_experts", lambda model: [model])

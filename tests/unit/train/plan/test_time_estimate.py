@@ -264,7 +264,7 @@ def test_offloading_adds_copies_that_computation_does_not_hide_and_the_update_on
     assert four.parts["host_copies"] == pytest.approx(4 * of_micro_batch + of_step)
 
 
-def test_what_offloading_costs_beside_is_said() -> None:
+def test_uncounted_costs_of_offloading_are_noted() -> None:
     def notes(offload: Offload, **changes: Any) -> str:
         return "\n".join(_estimate(work=replace(_WORK, offload=offload), **changes).notes)
 

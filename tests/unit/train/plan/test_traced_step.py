@@ -158,7 +158,7 @@ def test_fsdp_loads_its_share_and_one_block(model: Path, divided: StepMemory) ->
 
 
 @pytest.mark.long
-def test_what_fsdp_gathers_is_communication(divided: StepMemory) -> None:
+def test_weights_that_fsdp_gathers_are_communication(divided: StepMemory) -> None:
     # In the loss: the head and the final norm, and the last two blocks; more where the largest is gathered.
     gathered = divided.moments["loss"]["communication"]
     assert 4 * 512 * 64 < gathered < 4 * (512 * 64 + 64 + 4 * (_PARAMETERS // 9))

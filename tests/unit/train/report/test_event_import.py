@@ -142,7 +142,7 @@ def test_directory_without_events_is_told(tmp_path: Path) -> None:
     assert caught.value.code == "no-training-records"
 
 
-def test_times_that_are_no_date_are_recorded_as_zero(tmp_path: Path) -> None:
+def test_times_that_are_not_dates_are_recorded_as_zero(tmp_path: Path) -> None:
     events = [_event(step, _simple("loss", 1.0)) for step in range(3)]
     for event, time in zip(events, (float("nan"), 1e300, 5.0), strict=True):
         event.wall_time = time

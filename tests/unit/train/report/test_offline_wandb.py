@@ -88,7 +88,7 @@ def test_messages_over_several_blocks_are_read(tmp_path: Path) -> None:
     assert (found.state, found.records) == ("new", 2)
 
 
-def test_text_with_the_exits_tag_inside_is_no_exit(tmp_path: Path) -> None:
+def test_text_with_the_exits_tag_inside_is_not_an_exit(tmp_path: Path) -> None:
     _run(tmp_path, "1", _log(b"\x0a\x05\x92\x01\x02\x10\x02"))
     (found,) = find_offline_runs([tmp_path])
     assert found.state == "in_flight"
@@ -113,7 +113,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.long
-def test_upload_goes_on_where_it_ended_and_shows_no_secret(tmp_path: Path, client: Path) -> None:
+def test_upload_continues_where_it_ended_and_shows_no_secret(tmp_path: Path, client: Path) -> None:
     _run(tmp_path, "1new", _REAL.read_bytes())
     (found,) = find_offline_runs([tmp_path])
     client.touch()

@@ -32,7 +32,7 @@ def test_two_processes_share_no_file_and_leave_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     program = (
         "import os, sys\nfrom ascendtune.train.strategy.deepspeed_disk import swap_directories\n"
         "section = {'device': 'nvme', 'nvme_path': sys.argv[1]}\n"
@@ -54,7 +54,7 @@ def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_what_stays_in_memory_needs_no_directory() -> None:
+def test_state_in_memory_needs_no_directory() -> None:
     with swap_directories({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}):
         pass
 
