@@ -47,7 +47,7 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
         MachineError: a file belongs to another user, or other users may write it.
     """
     remedy = f", or {remedy}" if remedy else ""
-    with translated_disk_errors(directory, "looking whose files these are"):
+    with translated_disk_errors(directory, "checking the owner of these files"):
         owners, keeps_modes = _owners_of_new_files(directory)
         for path in (directory, *(each for part in parts for each in (part, *part.rglob("*")) if each.exists())):
             facts = path.stat()

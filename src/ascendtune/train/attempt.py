@@ -244,7 +244,7 @@ def _open_data(
         # wait.
 
         def progress(what: str, done: int, total: int) -> None:
-            phases.pulse()
+            phases.write_heartbeat()
             show(what, done, total)
 
         prepared = prepare_data(recipe, model_directory, progress)

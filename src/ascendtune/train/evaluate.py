@@ -14,19 +14,19 @@ from ascendtune.train.strategy.base import RootModule
 
 
 def evaluate(
-    batches: Batches, objective: Objective, root: RootModule, precision: Precision, pulse: Callable[[], None]
+    batches: Batches, objective: Objective, root: RootModule, precision: Precision, write_heartbeat: Callable[[], None]
 ) -> tuple[float, dict[str, float]]:
     """Means over a whole data set, computed by all ranks together: the loss, and the objective's other values.
 
     Args:
         root: the module that gathers the weights of the model in `objective`.
-        pulse: called before each global batch, for the heartbeat.
+        write_heartbeat: called before each global batch.
     """
     strategy, plan, sums = batches.strategy, batches.plan, dict[str, DoubleFloat]()
 
     def micro_batches(*, mismatched: bool = False) -> Iterator[DeviceBatch]:
         for step in range(plan.steps_per_epoch):
-            pulse()
+            write_heartbeat()
             yield from batches.micro_batches(plan.batch(step), mismatched=mismatched)
 
     was_training = objective.training

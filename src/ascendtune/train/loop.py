@@ -338,7 +338,9 @@ class Loop:
         assert self.held_out is not None
         start = time.perf_counter()
         with self.phases.phase("evaluation"):
-            loss, extras = evaluate(self.held_out, self.objective, self.root, self.precision, self.phases.pulse)
+            loss, extras = evaluate(
+                self.held_out, self.objective, self.root, self.precision, self.phases.write_heartbeat
+            )
         early = self.recipe.eval.early_stop
         is_best = counters.note_evaluation(loss, min_improvement=early.min_improvement if early else 0.0)
         labelled = int(self.held_out.dataset.label_counts.sum())

@@ -58,7 +58,7 @@ def add_reference(
     *,
     precision: Precision,
     reference: Callable[[], AbstractContextManager[LogProbs]],
-    pulse: Callable[[], None],
+    write_heartbeat: Callable[[], None],
     stop: StopRequest,
 ) -> Batches:
     """`batches` with the log-probabilities under the reference: (rows,) fp64. Every rank must call this.
@@ -69,7 +69,7 @@ def add_reference(
             loss has its closed form.
         path: the file that stores them; values in it are not computed again.
         reference: returns a context in which the reference model is ready; entered only if values are missing.
-        pulse: called before each global batch, for the heartbeat.
+        write_heartbeat: called before each global batch.
         stop: checked after each global batch.
 
     Raises:
@@ -95,7 +95,7 @@ def add_reference(
     start = last_logged = last_saved = time.monotonic()
     with reference() as log_probs, torch.no_grad(), precision.autocast():
         for done, sequences in enumerate(missing, 1):
-            pulse()
+            write_heartbeat()
             for mismatched in (False, True):
                 for batch in batches.micro_batches(sequences, mismatched=mismatched):
                     sums = torch.stack(log_probs(batch))

@@ -117,7 +117,9 @@ def set_up(
             recipe, record.get("reference_directory"), layout.reference_attention, objective,
             root, strategy, precision, tokens=setup.tokenizer.vocab_size,
         )  # fmt: skip
-        add = partial(add_reference, precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop)
+        add = partial(
+            add_reference, precision=in_loop, reference=reference, write_heartbeat=phases.write_heartbeat, stop=stop
+        )
         with stop.listening("the reference answers so far"):
             last = recipe.profile.window()[-1] if recipe.profile.only else schedule.total_steps
             steps = min(last, schedule.total_steps, batches.plan.steps_per_epoch)

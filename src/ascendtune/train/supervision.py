@@ -68,7 +68,7 @@ class Phases:
     def enter(self, name: str) -> None:
         """Begin phase `name`; its time is not recorded (it precedes the first step)."""
         self.current = name
-        self.pulse()
+        self.write_heartbeat()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Phases:
             if outer is not None:
                 self.enter(outer)
 
-    def pulse(self) -> None:
+    def write_heartbeat(self) -> None:
         """Write the heartbeat. Call it during long work within one phase."""
         if self._file is not None:
             beat = (

@@ -53,7 +53,7 @@ if how == "checkpoint":
 elif how == "evaluation":
     with phases.phase("evaluation"):
         for _ in range(10):
-            phases.pulse()
+            phases.write_heartbeat()
             time.sleep(0.5)
 else:
     if how == "stopped":

@@ -70,6 +70,6 @@ def test_evaluation_switches_dropout_off_and_on_again(make_loop: MakeLoop, monke
 def test_every_global_batch_gives_a_sign_of_life(make_loop: MakeLoop) -> None:
     loop, _ = make_loop()
     assert loop.held_out is not None and isinstance(loop.objective, nn.Module)
-    pulses: list[None] = []
-    evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda: pulses.append(None))
-    assert len(pulses) == loop.held_out.plan.steps_per_epoch
+    heartbeats: list[None] = []
+    evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda: heartbeats.append(None))
+    assert len(heartbeats) == loop.held_out.plan.steps_per_epoch

@@ -43,7 +43,7 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
         wrong = sum(part["wrong"] for part in call.compare()) if value_count else None
         call.clear()
         samples = partial(_samples, world, work["iterations"])
-        seconds = measure(call.run, world.device, size, samples, world.pulse)
+        seconds = measure(call.run, world.device, size, samples, world.restart_watchdog)
         row = {"bytes": size, "count": count, "samples": len(seconds), "seconds": median(seconds), "wrong": wrong}
         world.notes.write({"row": row})
         del call
@@ -61,7 +61,7 @@ def time_pairs(world: World, work: dict[str, Any]) -> None:
             samples(0.0)
         else:
             send = _one_way(world, message, sender, receiver)
-            seconds = measure(send, world.device, size, samples, world.pulse)
+            seconds = measure(send, world.device, size, samples, world.restart_watchdog)
             world.notes.write({"pair": {"from": sender, "to": receiver, "bytes": size, "seconds": median(seconds)}})
 
 
@@ -70,7 +70,7 @@ def measure(
     device: Device,
     size_bytes: int,
     samples: Callable[[float], int],
-    pulse: Callable[[], object] = lambda: None,
+    restart_watchdog: Callable[[], object] = lambda: None,
 ) -> list[float]:
     """Seconds per call, in several samples. Every rank must do the same number of calls.
 
@@ -78,19 +78,19 @@ def measure(
 
     Args:
         samples: returns the number of samples; called after the warm-up with the estimated seconds of one sample.
-        pulse: called after the device was synchronized, outside of the timed section.
+        restart_watchdog: called after the device was synchronized, outside of the timed section.
     """
     calls = max(1, min(_LONGEST_BATCH, _BATCH_BYTES // size_bytes))
     run()
     device.synchronize()
-    pulse()
+    restart_watchdog()
     start = time.perf_counter()
     for _ in range(_WARM_UP):
         run()
     device.synchronize()
     seconds = []
     for _ in range(samples(calls * (time.perf_counter() - start) / _WARM_UP)):
-        pulse()
+        restart_watchdog()
         start = time.perf_counter()
         for _ in range(calls):
             run()

@@ -80,7 +80,7 @@ class World:
         Raises:
             AbsentRanksError: some ranks did not send a word.
         """
-        self.pulse()
+        self.restart_watchdog()
         self._meetings += 1
         keys = [f"{self._meetings}/{rank}" for rank in range(self.size)]
         self.store.set(keys[self.rank], word)
@@ -93,15 +93,16 @@ class World:
             raise AbsentRanksError(absent) from None
         return [self.store.get(key).decode() for key in keys]
 
-    def pulse(self) -> None:
-        """Restart the watchdog: without a pulse within twice the limit, the process exits with a traceback in its log.
+    def restart_watchdog(self) -> None:
+        """Restart the watchdog: if it is not called within twice the limit, the process exits with a
+        traceback in its log.
 
         This ends processes that hang below Python, in a driver or a collective library.
         """
         faulthandler.dump_traceback_later(2 * self.limit.total_seconds(), exit=True)
 
     def rest(self) -> None:
-        """Stop the watchdog until the next pulse."""
+        """Stop the watchdog until its next restart."""
         faulthandler.cancel_dump_traceback_later()
 
     def leave(self) -> None:

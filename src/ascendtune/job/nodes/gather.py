@@ -53,8 +53,8 @@ def query_hosts(cluster: ClusterSpec) -> ClusterResources:
     """
     inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
     with connected(cluster.hosts, inbox) as nodes:
-        hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds)
-        ready = _allowed(cluster, nodes, hellos, troubles)
+        hellos, errors = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds)
+        ready = _allowed(cluster, nodes, hellos, errors)
         require_compatible_hosts({node.host: hellos[node] for node in ready})
         nproc = tuple(_nproc(node, hellos[node], cluster) for node in ready)
         return ClusterResources(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
@@ -78,15 +78,15 @@ def gather(
         MachineError: a host cannot be reached or differs from the others; all of them are named at once.
     """
     with _token(spec.run_dir) as token:
-        hellos, troubles = handshake(
+        hellos, errors = handshake(
             nodes, inbox, silence_seconds=cluster.silence_seconds, token=token, stop_requested=stop_requested
         )
         deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
         for node in hellos:
             if error := _unanswered(token, nodes.index(node), node, deadline, stop_requested):
-                troubles[node] = error
-    ready = _allowed(cluster, nodes, hellos, troubles)
-    for node, error in troubles.items():
+                errors[node] = error
+    ready = _allowed(cluster, nodes, hellos, errors)
+    for node, error in errors.items():
         warn(f"continuing without {node.host.name}: {error.what}")
         node.end()
     answers = [hellos[node] for node in ready]
@@ -102,12 +102,12 @@ def _allowed(
     cluster: ClusterSpec,
     nodes: Sequence[RemoteNode],
     hellos: dict[RemoteNode, dict[str, Any]],
-    troubles: dict[RemoteNode, AscendtuneError],
+    errors: dict[RemoteNode, AscendtuneError],
 ) -> list[RemoteNode]:
-    """The nodes without trouble, in order, if they suffice."""
-    ready = [node for node in nodes if node in hellos and node not in troubles]
+    """The nodes without an error, in order, if they suffice."""
+    ready = [node for node in nodes if node in hellos and node not in errors]
     if len(ready) < cluster.fewest:
-        raise combined_error(list(troubles.values()))
+        raise combined_error(list(errors.values()))
     return ready
 
 
@@ -115,7 +115,7 @@ def _allowed(
 def _token(run_dir: Path) -> Iterator[Path]:
     """A file in the run directory that every node must see; each node creates another one beside it."""
     token = run_dir / f".meeting_{secrets.token_hex(8)}"
-    with translated_disk_errors(run_dir, "looking whether the run directory is shared"):
+    with translated_disk_errors(run_dir, "checking whether the run directory is shared"):
         run_dir.mkdir(parents=True, exist_ok=True)
         token.touch()
     try:

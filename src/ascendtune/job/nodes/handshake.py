@@ -53,22 +53,22 @@ def handshake(
     for number, node in enumerate(nodes):
         node.send(job={**job, "node": number})
     hellos: dict[RemoteNode, dict[str, Any]] = {}
-    troubles: dict[RemoteNode, AscendtuneError] = {}
+    errors: dict[RemoteNode, AscendtuneError] = {}
     deadline = time.monotonic() + ANSWER_SECONDS
-    while len(hellos) + len(troubles) < len(nodes):
+    while len(hellos) + len(errors) < len(nodes):
         received = next_message(inbox, deadline, stop_requested)
         if received is None:
             break
         if received.message is None:
-            troubles.setdefault(received.node, received.node.why_ended())
+            errors.setdefault(received.node, received.node.why_ended())
         elif "hello" in received.message:
             hellos[received.node] = {**received.message["hello"], "received": time.time()}
         elif "refused" in received.message:
-            troubles[received.node] = error_on(received.node.host.name, received.message["refused"])
+            errors[received.node] = error_on(received.node.host.name, received.message["refused"])
     for node in nodes:
-        if node not in hellos and node not in troubles:
-            troubles[node] = _no_answer(node)
-    return hellos, troubles
+        if node not in hellos and node not in errors:
+            errors[node] = _no_answer(node)
+    return hellos, errors
 
 
 def _no_answer(node: RemoteNode) -> MachineError:
@@ -109,24 +109,24 @@ def wait_for_reconnect(cluster: ClusterSpec, stop_requested: StopRequested) -> N
     began = time.monotonic()
     missing, was_told = cluster.hosts, False
     while time.monotonic() - began < cluster.patience_seconds:
-        troubles = _troubles(missing, cluster, stop_requested)
-        if not troubles:
+        errors = _errors(missing, cluster, stop_requested)
+        if not errors:
             if was_told:
                 say(f"all hosts answer, after {format_duration(time.monotonic() - began)}")
             return
-        missing = tuple(troubles)
+        missing = tuple(errors)
         if not was_told:
             names = in_a_row(host.name for host in missing)
-            why = next(iter(troubles.values())).what
+            why = next(iter(errors.values())).what
             say(f"waiting for {names} to return, for at most {cluster.patience_seconds:.0f} s: {why}")
             was_told = True
         next_message(queue.SimpleQueue(), time.monotonic() + _TRY_EVERY_SECONDS, stop_requested)
 
 
-def _troubles(
+def _errors(
     hosts: Sequence[TargetHost], cluster: ClusterSpec, stop_requested: StopRequested
 ) -> Mapping[TargetHost, AscendtuneError]:
     inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
     with connected(hosts, inbox) as nodes:
-        _, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, stop_requested=stop_requested)
-    return {node.host: error for node, error in troubles.items()}
+        _, errors = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, stop_requested=stop_requested)
+    return {node.host: error for node, error in errors.items()}

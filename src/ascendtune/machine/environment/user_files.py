@@ -148,7 +148,7 @@ def _history() -> Path:
 
 def _require_own(path: Path) -> None:
     """Raise for another user's file: the new file would be this user's, and the other could no longer read it."""
-    with translated_disk_errors(path, "looking at a configuration file"):
+    with translated_disk_errors(path, "reading a configuration file"):
         owner = path.stat().st_uid if path.exists() else os.geteuid()
     if owner != os.geteuid():
         raise MachineError(

@@ -69,7 +69,7 @@ def test_a_pulse_renews_the_sign_of_life_and_nothing_else(run: Path) -> None:
     phases = Phases(run / "heartbeat" / "rank_0.json")
     with phases.phase("evaluation"):
         (before,) = newest_beats(run)
-        phases.pulse()
+        phases.write_heartbeat()
         (after,) = newest_beats(run)
     phases.close()
     assert after.monotonic > before.monotonic and after.phase == "evaluation"
