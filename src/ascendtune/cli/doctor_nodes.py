@@ -60,12 +60,12 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     comparison = compare_nodes(nodes.answers)
     # Whether they answer is always reported.
     own_checks = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]
-    ours = examine(Outside(nodes=nodes), own_checks).findings
-    sentence = summary(nodes, comparison, ours)
-    code = exit_code([*ours, *(each for answer in nodes.answers.values() for each in answer.findings)])
+    own_findings = examine(Outside(nodes=nodes), own_checks).findings
+    sentence = summary(nodes, comparison, own_findings)
+    code = exit_code([*own_findings, *(each for answer in nodes.answers.values() for each in answer.findings)])
     if json:
-        print(as_json(sentence, code, nodes, comparison, ours))
+        print(as_json(sentence, code, nodes, comparison, own_findings))
     else:
-        beside = [each for each in ours if each.status == "ok" or each.code != NODES_ALIKE]
+        beside = [each for each in own_findings if each.status == "ok" or each.code != NODES_ALIKE]
         print(as_text(sentence, nodes, comparison, beside, columns=width(sys.stdout), paint=paint))
     return code

@@ -81,12 +81,12 @@ def _run(words: list[str]) -> int:
 
 def _failed(error: Exception) -> int:
     """Print an exception that is not ours, as one of ours if the machine caused it; returns the exit code."""
-    ours = _translated(error)
-    if ours is None:
+    known_error = _translated(error)
+    if known_error is None:
         print_internal_error(error)
         return _after(error, 1)
-    print_error(ours)
-    return _after(error, ours.exit_code)
+    print_error(known_error)
+    return _after(error, known_error.exit_code)
 
 
 def _translated(error: Exception) -> AscendtuneError | None:

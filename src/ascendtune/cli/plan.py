@@ -127,8 +127,8 @@ def plan(
     fits = answer.estimate.fits(target.memory_bytes)
     if as_json:
         content: dict[str, Any] = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
-        said = {"why_not": time} if isinstance(time, str) else asdict(time)
-        content |= {"changes": answer.changes, "time": said, "measured": asdict(found) if found else None}
+        facts = {"why_not": time} if isinstance(time, str) else asdict(time)
+        content |= {"changes": answer.changes, "time": facts, "measured": asdict(found) if found else None}
         print_json(content)
     else:
         _print(answer, target, time, found)
@@ -224,10 +224,12 @@ def _verdict(answer: EstimatorResult, target: Target) -> str:
         case True:
             return f"fits on {device}"
         case None:
-            said = f"may not fit on {device}: the limit lies between the low and the high estimate"
+            sentence = f"may not fit on {device}: the limit lies between the low and the high estimate"
         case _:
-            said = f"does not fit on {device}"
-    return f"{said}; {'changes that fit, the cheapest first:' if answer.changes else 'no change was found that fits'}"
+            sentence = f"does not fit on {device}"
+    return (
+        f"{sentence}; {'changes that fit, the cheapest first:' if answer.changes else 'no change was found that fits'}"
+    )
 
 
 def _layout(answer: EstimatorResult) -> str:

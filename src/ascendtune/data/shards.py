@@ -78,11 +78,11 @@ def write_shards(
         with ShardWriter(directory / f"{number:05d}.arrow", group_size=group_size) as writer:
             return write(shards[number], writer)
 
-    made: dict[int, TokenizeResult] = {}
+    outcomes: dict[int, TokenizeResult] = {}
     count, done = sum(map(len, shards)), 0
     with _one_thread_a_process(), closing(run_in_workers(work, len(shards), processes)) as results:
         for number, outcome in results:
-            made[number] = outcome
+            outcomes[number] = outcome
             done += len(shards[number])
             if progress:
                 progress(done // group_size, count // group_size)
@@ -90,7 +90,7 @@ def write_shards(
                 return outcome
     total = TokenizeResult()
     for number in range(len(shards)):
-        total.add(made[number])
+        total.add(outcomes[number])
     return total
 
 

@@ -200,10 +200,10 @@ def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping
     predicting = extra if isinstance(extra, int) else 0
     # Remote code may count in another way.
     if key and numbers and "auto_map" not in config:
-        held = max(numbers) + 1
-        if held < layers or (held > layers + predicting and not _may_predict_further(text)):
+        stored_layers = max(numbers) + 1
+        if stored_layers < layers or (stored_layers > layers + predicting and not _may_predict_further(text)):
             raise RecipeError(
-                f"config.json: {key} is {layers:,}, and the weight files contain {held:,} layers",
+                f"config.json: {key} is {layers:,}, and the weight files contain {stored_layers:,} layers",
                 code="weights-config-mismatch",
                 remedy="copy config.json and the weights from the same model",
                 where=config_path,

@@ -51,14 +51,12 @@ def holders_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) ->
 
 def _holders_of(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[DeviceMemoryHolder, ...]:
     named = [holder for each in devices_of(pids, devices).values() for holder in each]
-    ours = [
-        device for device in devices if device.kind == job.kind and str(device.logical_id) in (job.device_ids or ())
-    ]
+    own = [device for device in devices if device.kind == job.kind and str(device.logical_id) in (job.device_ids or ())]
     return (
         *named,
         *(
             DeviceMemoryHolder(device.label, None, device.memory_used_bytes)
-            for device in ours
+            for device in own
             if _is_unexplained(device)
         ),
     )

@@ -32,7 +32,7 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
     slow = sum(count for name, count in governors.items() if name in ("powersave", "conservative"))
     # intel_pstate and amd-pstate call their ordinary governor powersave.
     scales_itself = "pstate" in outside.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
-    told = ", ".join(
+    measured = ", ".join(
         say("{name} on {count} {count:core|cores}", name=name, count=each) for name, each in sorted(governors.items())
     )
     if slow and not scales_itself:
@@ -41,10 +41,10 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
             say("{slow} of {values} cores save power", slow=slow, values=sum(governors.values())),
             expected="performance",
             remedy=say("sudo cpupower frequency-set -g performance"),
-            evidence=(told,),
+            evidence=(measured,),
         )
     else:
-        yield ok(CPU_GOVERNOR, told)
+        yield ok(CPU_GOVERNOR, measured)
 
 
 CPU_GOVERNOR_CHECK = Check(

@@ -72,12 +72,12 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
         if limit is None or limit >= total
         else say(", the control group's limit ({total} in total)", total=format_bytes(total))
     )
-    told = say("{usable} of host memory{where}", usable=format_bytes(usable), where=where)
+    measured = say("{usable} of host memory{where}", usable=format_bytes(usable), where=where)
     wanted = devices * _PER_DEVICE_BYTES
     if usable < wanted:
         yield warning(
             MEMORY_LIMIT,
-            told,
+            measured,
             expected=say(
                 "{wanted} for {devices} devices: each rank loads the weights through host memory",
                 wanted=format_bytes(wanted),
@@ -88,7 +88,8 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
             else say("train with fewer devices at a time, or a smaller model"),
         )
     else:
-        yield ok(MEMORY_LIMIT, say("{told}, {count} {count:core|cores}", told=told, count=len(os.sched_getaffinity(0))))
+        cores = len(os.sched_getaffinity(0))
+        yield ok(MEMORY_LIMIT, say("{told}, {count} {count:core|cores}", told=measured, count=cores))
 
 
 MEMORY_LIMIT_CHECK = Check(
@@ -170,11 +171,11 @@ def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
             evidence=(f"HugePages_Total {count['HugePages_Total']} of {format_bytes(size)}",),
         )
         return
-    said = say("{reserved} reserved", reserved=format_bytes(reserved)) if reserved else say("none reserved")
+    measured = say("{reserved} reserved", reserved=format_bytes(reserved)) if reserved else say("none reserved")
     transparent = re.search(r"\[(\w+)\]", outside.text("/sys/kernel/mm/transparent_hugepage/enabled"))
     yield ok(
         HUGEPAGES,
-        said + (say("; transparent huge pages: {transparent}", transparent=transparent[1]) if transparent else ""),
+        measured + (say("; transparent huge pages: {transparent}", transparent=transparent[1]) if transparent else ""),
     )
 
 

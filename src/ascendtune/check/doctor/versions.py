@@ -38,15 +38,15 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
         *(_interface(outside, kit) if kit else ()),
     ]
     names = {"Python": outside.python, "torch": torch, "torch_npu": torch_npu, "CANN": cann}
-    said = ", ".join(f"{name} {version or say('missing')}" for name, version in names.items())
+    measured = ", ".join(f"{name} {version or say('missing')}" for name, version in names.items())
     yield from found
     if not found:
         user = user_of_working_pair(torch_npu, cann)
-        seen = say("; {user} is published for this pair of torch_npu and CANN", user=user) if user else ""
+        notes = say("; {user} is published for this pair of torch_npu and CANN", user=user) if user else ""
         if cann and outside.driver_version and is_reported_working(outside.driver_version, cann):
-            seen += say("; this driver was seen working with this CANN")
+            notes += say("; this driver was seen working with this CANN")
         driver = outside.driver_version or say("unknown")
-        yield ok(VERSIONS, say("{said}, driver {driver}", said=said, driver=driver) + seen)
+        yield ok(VERSIONS, say("{said}, driver {driver}", said=measured, driver=driver) + notes)
 
 
 def _torch_pair(
@@ -143,8 +143,8 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
 
 def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     """The driver interface version that CANN requires."""
-    file, said = next(runtime_infos(Path(kit.path)), (None, {}))
-    required = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
+    file, info = next(runtime_infos(Path(kit.path)), (None, {}))
+    required = info.get("required_driver_ascendhal_version", "").strip('"<>= ')
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
     if required and have and release_key(have) < release_key(required):
         yield failure(

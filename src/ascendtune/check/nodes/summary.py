@@ -19,7 +19,7 @@ def as_text(
     sentence: str,
     nodes: NodeReports,
     comparison: NodeComparison,
-    ours: Sequence[Finding],
+    own_findings: Sequence[Finding],
     *,
     columns: int | None,
     paint: Paint,
@@ -27,11 +27,11 @@ def as_text(
     """The findings from here, the table of differences, problems of every machine, and the number of equal results.
 
     Args:
-        ours: findings that the table of differences does not show.
+        own_findings: findings that the table of differences does not show.
         columns: width of the terminal, None without a terminal.
     """
     limit, everywhere = columns or WIDE, all_nodes(nodes.answers)
-    lines = [*headline(sentence, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
+    lines = [*headline(sentence, limit=limit, paint=paint), *blocks(own_findings, limit=limit, paint=paint)]
     if comparison.differences:
         width = max(columns_of(say(each.name)) for each in comparison.differences)
         lines += ["", say("differences")]
@@ -47,12 +47,14 @@ def as_text(
     return "\n".join(lines)
 
 
-def as_json(sentence: str, code: int, nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Finding]) -> str:
+def as_json(
+    sentence: str, code: int, nodes: NodeReports, comparison: NodeComparison, own_findings: Sequence[Finding]
+) -> str:
     """All results of every machine, and their differences. `code` is the exit code."""
     content = {
         "verdict": sentence,
         "exit_code": code,
-        "findings": [each.as_json() for each in ours],
+        "findings": [each.as_json() for each in own_findings],
         "differences": [
             {
                 "name": each.name,
@@ -83,11 +85,11 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
     return row(difference.status, name, width, limit, paint, body)
 
 
-def summary(nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Finding]) -> str:
+def summary(nodes: NodeReports, comparison: NodeComparison, own_findings: Sequence[Finding]) -> str:
     """The machines that do not answer, the worst difference, problems of all machines; or the devices for training.
 
     Args:
-        ours: findings from here about all of them.
+        own_findings: findings of this machine about all of them.
     """
     parts = []
     if nodes.silent:
@@ -99,7 +101,7 @@ def summary(nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Findi
         more = len(differences) - 1
         others = say(" ({count} more {count:difference|differences})", count=more)
         parts.append(differences[0].in_words() + (others if more else ""))
-    parts += [each.measured for each in ours if each.code == CLOCK_SKEW and each.status == "warning"]
+    parts += [each.measured for each in own_findings if each.code == CLOCK_SKEW and each.status == "warning"]
     failures = [each for each in comparison.shared if each.status == "failure"]
     if failures:
         what, remedy = failures[0].measured, failures[0].remedy

@@ -53,15 +53,15 @@ def conversation(row: Mapping[str, Any], turns: Any) -> Conversation:
     return only_the_last_turn(sharegpt.convert(values))
 
 
-def only_the_last_turn(made: Conversation) -> Conversation:
+def only_the_last_turn(conversation: Conversation) -> Conversation:
     """The conversation with all but the last turn as context."""
-    *earlier, last = made.messages
+    *earlier, last = conversation.messages
     if not last.get("train", True):
         raise BadRow("no label", "the last turn has weight 0")
     for message in earlier:
         if message["role"] == "assistant":
             message["train"] = False
-    return made
+    return conversation
 
 
 def _turns(value: Any, speaker: str, name: str) -> list[Any]:

@@ -47,13 +47,13 @@ _TOKEN = """[ -z "${HF_TOKEN:-}" ] || printf 'header = "Authorization: Bearer %s
 
 def shell_script(request: SnapshotRequest, listing: Listing, hub: HubClient) -> str:
     """The script that fetches the selected files into `request.directory`."""
-    wanted: Sequence[RemoteFile] = [file for file in listing.files if request.wants(file.path)]
+    files: Sequence[RemoteFile] = [file for file in listing.files if request.wants(file.path)]
     head = _HEAD.format(
         name=request.name, commit=listing.commit, directory=shlex.quote(str(request.directory)),
         token=_TOKEN if hub.endpoint == HUGGING_FACE else "true",
     )  # fmt: skip
     lines = []
-    for file in wanted:
+    for file in files:
         url = hub.url(request.name, request.kind, listing.commit, file.path)
         kind, value = ("sha256", file.sha256) if file.sha256 else ("git", file.git_sha1 or "")
         # ./ because a name may begin with '-'.

@@ -174,8 +174,8 @@ def _bytes_before(answer: http.client.HTTPResponse, offset: int, size: int) -> i
     """Number of bytes that the answer repeats: 0, or all if the server does not support ranges."""
     if answer.status == 200:
         return offset
-    wanted = f"bytes {offset}-{size - 1}/{size}"
-    if answer.headers.get("Content-Range") != wanted:
+    expected = f"bytes {offset}-{size - 1}/{size}"
+    if answer.headers.get("Content-Range") != expected:
         raise Fault(f"the server sends another range: {answer.headers.get('Content-Range', 'none')[:60]}")
     return 0
 

@@ -148,7 +148,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Path) -> None:
     since = time.monotonic()
-    told_at, told = since + _TELL_AFTER_SECONDS - _TELL_EVERY_SECONDS, ""
+    reported_at, last_message = since + _TELL_AFTER_SECONDS - _TELL_EVERY_SECONDS, ""
     signs = dict[str, Any]()
     while not is_so():
         now = time.monotonic()
@@ -162,9 +162,9 @@ def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Pat
                 where=directory,
             )
         message = f"waiting {for_what()}: {_doings(signs)}"
-        if now - told_at > _TELL_EVERY_SECONDS and message != told:
+        if now - reported_at > _TELL_EVERY_SECONDS and message != last_message:
             say(message)
-            told_at, told = now, message
+            reported_at, last_message = now, message
         time.sleep(_LOOK_EVERY_SECONDS)
 
 

@@ -220,18 +220,18 @@ def _note_thoughts_are_kept(recipe: LlamaFactoryRecipe, native: NativeRecipe) ->
 
 def _put_lengths(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     length, stage = recipe["cutoff_len"], recipe["stage"]
-    asked = recipe["packing"] or recipe["neat_packing"]
-    packs = asked or (stage == "pt" and recipe["packing"] is None)
+    is_requested = recipe["packing"] or recipe["neat_packing"]
+    packs = is_requested or (stage == "pt" and recipe["packing"] is None)
     place = recipe.place("neat_packing" if recipe["neat_packing"] else "packing")
     # LLaMA-Factory removes one token and adds it again as padding.
-    native.put("data.max_length", length - 1 if asked else length, recipe.place("cutoff_len"))
+    native.put("data.max_length", length - 1 if is_requested else length, recipe.place("cutoff_len"))
     if stage == "pt":
         native.put("data.packing", bool(packs), place)
         if not packs:
             native.note(f"packing: false: {_FIRST_TOKENS}")
             native.note("packing: false: a text longer than cutoff_len becomes several rows; LLaMA-Factory cuts it")
     elif stage == "sft":
-        native.put("data.packing", bool(asked), place)
+        native.put("data.packing", bool(is_requested), place)
     if packs and not recipe["neat_packing"] and stage in ("pt", "sft"):
         native.note("packing: rows that share a sequence do not attend to each other; in LLaMA-Factory they do")
     if stage != "pt":

@@ -283,20 +283,20 @@ def _without_clauses(remedy: str, begins: Sequence[re.Pattern[str]]) -> str:
 
     def in_brackets(match: re.Match[str]) -> str:
         clauses = _CLAUSE_END.split(match["content"])
-        held = [held for clause in clauses if (held := _items_that(holds, clause))]
-        if held == clauses:
+        kept = [rest for clause in clauses if (rest := _items_that(holds, clause))]
+        if kept == clauses:
             return match[0]
-        content = ("；" if match["open"] == "（" else "; ").join(held)
-        return match[0].replace(match["content"], content) if held else ""
+        content = ("；" if match["open"] == "（" else "; ").join(kept)
+        return match[0].replace(match["content"], content) if kept else ""
 
     shortened = _BRACKETS.sub(in_brackets, remedy)
     clauses = list(clauses_of(shortened))
-    held = [clause for clause in clauses if holds(clause)]
-    if len(held) == len(clauses):
+    kept = [clause for clause in clauses if holds(clause)]
+    if len(kept) == len(clauses):
         return shortened
-    if not holds(clauses[0]) and held and _GOES_ON.match(held[0]):
+    if not holds(clauses[0]) and kept and _GOES_ON.match(kept[0]):
         return ""
-    return ("；" if "；" in remedy else "; ").join(held)
+    return ("；" if "；" in remedy else "; ").join(kept)
 
 
 def _items_that(holds: Callable[[str], bool], clause: str) -> str:

@@ -53,19 +53,19 @@ def _of_log(scan: Scan, failures: Sequence[Event], most_characters: int) -> str:
     first, last = scan.lines - scan.lines_read + 1, scan.lines
     spans = [(each.number - _ABOVE, each.number + _BELOW) for each in failures[:_MOST_FAILURES]]
     spans = [*spans[:1], (last - _LAST + 1, last), (first, first + _FIRST - 1), *spans[1:], (first, last)]
-    wanted = [range(max(begin, first), min(end, last) + 1) for begin, end in spans]
+    ranges = [range(max(begin, first), min(end, last) + 1) for begin, end in spans]
     # The last span is the whole log, which is used only if it may fit.
-    wanted = wanted if scan.bytes <= 2 * most_characters else wanted[:-1]
+    ranges = ranges if scan.bytes <= 2 * most_characters else ranges[:-1]
     heading = f"--- {scan.name} ({scan.lines_read:,} lines)"
-    kept = _as_many_as_fit(dict(_read(scan, wanted, failures)), wanted, most_characters - len(heading))
+    kept = _as_many_as_fit(dict(_read(scan, ranges, failures)), ranges, most_characters - len(heading))
     return "\n".join([heading, *_numbered(kept, first, last)])
 
 
-def _as_many_as_fit(lines: dict[int, str], wanted: Iterable[range], most_characters: int) -> dict[int, str]:
+def _as_many_as_fit(lines: dict[int, str], ranges: Iterable[range], most_characters: int) -> dict[int, str]:
     """Keep span by span; of one that does not fit, the lines at its end, because an exception is at the end."""
     kept = dict[int, str]()
     left = most_characters
-    for span in wanted:
+    for span in ranges:
         for number in reversed(span):
             if number in kept or number not in lines:
                 continue
@@ -76,8 +76,8 @@ def _as_many_as_fit(lines: dict[int, str], wanted: Iterable[range], most_charact
     return kept
 
 
-def _read(scan: Scan, wanted: Iterable[range], failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
-    numbers = set[int]().union(*wanted)
+def _read(scan: Scan, ranges: Iterable[range], failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
+    numbers = set[int]().union(*ranges)
     last = max(numbers, default=0)
     for number, line in _kept_of_stdin(scan, failures) if scan.name == STDIN else _lines(scan):
         if number > last:

@@ -119,10 +119,10 @@ def _names(first: Event, here: Here) -> Iterator[str]:
 
 
 def _ports(first: Event, remedies: str, facts: Facts, here: Here) -> Iterator[str]:
-    speaks = "port" in f"{first.text} {first.entry.what} {remedies}".lower()
+    names_port = "port" in f"{first.text} {first.entry.what} {remedies}".lower()
     ports = [first.hit.names["port"]] if "port" in first.hit.names else list(facts.get("port", ()))[:1]
     for port in ports:
-        if speaks and port.isdecimal() and 0 < int(port) < 1 << 16:
+        if names_port and port.isdecimal() and 0 < int(port) < 1 << 16:
             state = "port {port} is taken" if here.is_taken(int(port)) else "port {port} is free"
             yield say(state, port=port)
 

@@ -100,8 +100,8 @@ class Server:
         Raises:
             Fault: no connection, an error status, no answer in ten minutes, or an invalid answer.
         """
-        asked = {"model": model, "messages": [{"role": "user", "content": question.text}]}
-        answer = exchange_json(f"{self._url}/chat/completions", self._headers, asked, seconds=_ANSWER_SECONDS)
+        body = {"model": model, "messages": [{"role": "user", "content": question.text}]}
+        answer = exchange_json(f"{self._url}/chat/completions", self._headers, body, seconds=_ANSWER_SECONDS)
         try:
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):

@@ -53,12 +53,12 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     kept = without_clauses(remedies, *of_ones_own)
     if not is_of_line(entry):
         return tuple(kept) or remedies
-    asked = asked_of_library(trace, trace.library_alone) if trace.library_alone else _of_called(trace, library)
+    of_library = asked_of_library(trace, trace.library_alone) if trace.library_alone else _of_called(trace, library)
     only_looks = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
     if is_alone and kept and _NO_MORE_THAN_LOOK.fullmatch(kept[0]):
         # The remedy for the library already names the place.
         kept = kept[1:]
-    return (asked, *kept) if only_looks else (*kept, asked)
+    return (of_library, *kept) if only_looks else (*kept, of_library)
 
 
 def library_that_failed(trace: Trace) -> str:

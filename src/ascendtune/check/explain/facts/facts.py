@@ -202,15 +202,15 @@ def of_log(texts: Iterable[str]) -> Facts:
             for match in _matches(pattern, text, _places(lower, words)):
                 value = match["value"]
                 if name == "joined":
-                    came, wanted = value or match["clients"], match["wanted"] or match["places"]
-                    value = "more" if int(came) > int(wanted) else "fewer"
+                    joined, expected = value or match["clients"], match["wanted"] or match["places"]
+                    value = "more" if int(joined) > int(expected) else "fewer"
                 note(name, value)
         of_commands = (*_of_commands(text, lower), *of_command_output(text, lower))
         for name, value in (*of_commands, *of_packages(text, lower), *of_job_environment(text, lower)):
             note(name, value)
-    asked = _largest(by_name.get("nproc", {})) * max(1, _largest(by_name.get("nnodes", {})))
-    if asked > 1:
-        note("asked", str(asked))
+    requested = _largest(by_name.get("nproc", {})) * max(1, _largest(by_name.get("nnodes", {})))
+    if requested > 1:
+        note("asked", str(requested))
     return {name: tuple(values) for name, values in by_name.items()}
 
 

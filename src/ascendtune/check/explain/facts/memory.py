@@ -82,7 +82,7 @@ class Sums:
         total = self.total_bytes
         # If the driver does not know a process's bytes, torch prints the largest number.
         process = None if total is None or (self.process_bytes or 0) > total else self.process_bytes
-        return next((held for held in (self.reserved_bytes, process, self.allocated_bytes) if held is not None), None)
+        return next((size for size in (self.reserved_bytes, process, self.allocated_bytes) if size is not None), None)
 
     @property
     def are_ranks_of_one_job(self) -> bool:
@@ -90,7 +90,7 @@ class Sums:
         if len(self.processes_bytes) < _LEAST_RANKS or self.own_bytes is None:
             return False
         middle = median(self.processes_bytes)
-        return all(abs(held - middle) <= _SIMILAR * middle for held in (*self.processes_bytes, self.own_bytes))
+        return all(abs(size - middle) <= _SIMILAR * middle for size in (*self.processes_bytes, self.own_bytes))
 
     @property
     def is_own(self) -> bool:
@@ -115,7 +115,7 @@ class Sums:
         if self.total_bytes is None:
             return None
         if self.own_bytes is None:
-            return sum(held for held in self.processes_bytes if held <= self.total_bytes) or None
+            return sum(size for size in self.processes_bytes if size <= self.total_bytes) or None
         # The requested bytes were not free.
         free = self.tried_bytes if self.free_bytes is None else self.free_bytes
         return max(0, self.total_bytes - free - self.own_bytes)

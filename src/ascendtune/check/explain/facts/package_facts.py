@@ -109,13 +109,13 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
             yield "pip_broken", reason[0] if reason else broken["error"]
     if "requires-python" in lower:
         specs = {other["version"]: other["spec"].strip() for other in _OTHER_PYTHON.finditer(text)}
-        wanted = _PIP_WANTS.search(text)
-        if spec := specs.get(wanted["version"] if wanted else "", "") or next(reversed(specs.values()), ""):
+        requested = _PIP_WANTS.search(text)
+        if spec := specs.get(requested["version"] if requested else "", "") or next(reversed(specs.values()), ""):
             yield "pip_python", spec
     if "versions: " in lower:
-        for asked in _OFFERED.finditer(text):
-            if newer := _only_newer(asked["version"], asked["offered"].split(", ")):
-                yield "pip_only_newer", f"{asked['package']}, {', '.join(newer[:_MOST_SPECS])}"
+        for offer in _OFFERED.finditer(text):
+            if newer := _only_newer(offer["version"], offer["offered"].split(", ")):
+                yield "pip_only_newer", f"{offer['package']}, {', '.join(newer[:_MOST_SPECS])}"
     if "repo" in lower or "is restricted" in lower:
         for repository in _REPOSITORY.finditer(text):
             yield "hub_repo", repository["name"] or repository["restricted"]
@@ -132,14 +132,14 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 def _in_conflict(rows: list[str]) -> list[str]:
     """Remove the rows (requirements of packages) that are satisfied by the versions that others pin."""
-    wanted = [_REQUIRED.search(row) for row in rows]
+    required = [_REQUIRED.search(row) for row in rows]
     pins: dict[str, set[str]] = {}
-    for want in filter(None, wanted):
+    for want in filter(None, required):
         if want["sign"] == "==" and "*" not in want["version"] and not want["more"]:
             pins.setdefault(_spelt(want["package"]), set()).add(want["version"])
     kept = [
         row
-        for row, want in zip(rows, wanted, strict=True)
+        for row, want in zip(rows, required, strict=True)
         if want is None or not _admits_all(want, pins.get(_spelt(want["package"]), set()))
     ]
     return kept if len(kept) > 1 else rows
@@ -160,10 +160,10 @@ def _only_newer(version: str, offered: list[str]) -> list[str]:
     """The releases that are newer than `version`, if hardly another one is offered: the sources of one release before
     1.0 fit every Python (torch 0.1.2). A build or a post-release of the same numbers is not newer.
     """
-    wanted = _numbers_of(version)
-    older = {numbers for numbers in map(_numbers_of, offered) if numbers <= wanted}
-    is_gap = not older or (len(older) == 1 and max(older)[0] == 0 and max(older)[:2] < wanted[:2])
-    return [release for release in offered if _numbers_of(release) > wanted] if is_gap else []
+    requested = _numbers_of(version)
+    older = {numbers for numbers in map(_numbers_of, offered) if numbers <= requested}
+    is_gap = not older or (len(older) == 1 and max(older)[0] == 0 and max(older)[:2] < requested[:2])
+    return [release for release in offered if _numbers_of(release) > requested] if is_gap else []
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:
@@ -190,32 +190,32 @@ def _indent(row: str) -> int:
     return len(row) - len(row.lstrip(" \t>|│"))
 
 
-def _requirements_apart(text: str) -> str:
+def _conflicting_requirements(text: str) -> str:
     """Conflict in libmamba's tree: "A 2 requires B 1.*; B ==3 is asked for", or "…; C requires B ==3"; else empty."""
-    asked: dict[str, str] = {}
+    requirements: dict[str, str] = {}
     conflicts: dict[tuple[str, str], list[str]] = {}
     holder = holder_of_others = ""
     for row in _APART_ROW.finditer(text):
         name, spec, statement = row["name"], _OF_BUILD.sub("", " ".join(row["spec"].split())), row["statement"]
         if "and can be installed" in statement:
-            asked.setdefault(name, f"{spec} is asked for")
+            requirements.setdefault(name, f"{spec} is asked for")
         elif "installable" in statement and not statement.startswith("which"):
             is_refused = not statement.startswith("is installable")
             holder, holder_of_others = (spec, "") if is_refused else ("", spec)
         elif statement == "which can be installed" and holder_of_others:
-            asked.setdefault(name, f"{holder_of_others} requires {spec}")
+            requirements.setdefault(name, f"{holder_of_others} requires {spec}")
         elif statement.startswith("which conflicts") and holder:
-            wanted = conflicts.setdefault((holder, name), [])
-            if spec not in wanted:
-                wanted.append(spec)
+            conflicting = conflicts.setdefault((holder, name), [])
+            if spec not in conflicting:
+                conflicting.append(spec)
     # The package with the most tried versions is the relevant one: the others may only name a kind of build.
-    apart = [(len(specs), refused, name) for (refused, name), specs in conflicts.items() if name in asked]
-    if not apart:
+    candidates = [(len(specs), refused, name) for (refused, name), specs in conflicts.items() if name in requirements]
+    if not candidates:
         return ""
-    _, refused, name = max(apart, key=lambda each: each[0])
+    _, refused, name = max(candidates, key=lambda each: each[0])
     first, *others = conflicts[refused, name][:_MOST_SPECS]
     needs = " or ".join((first, *(each.removeprefix(f"{name} ") for each in others)))
-    return f"{refused} requires {needs}; {asked[name]}"
+    return f"{refused} requires {needs}; {requirements[name]}"
 
 
 def _of_conda(text: str) -> Iterator[tuple[str, str]]:
@@ -223,8 +223,8 @@ def _of_conda(text: str) -> Iterator[tuple[str, str]]:
     if listed is None:
         return
     tree = text[listed.end() : listed.end() + _LONGEST_LIST]
-    if not _ABSENT.search(tree) and (apart := _requirements_apart(tree)):
-        yield "conda_apart", apart
+    if not _ABSENT.search(tree) and (conflict := _conflicting_requirements(tree)):
+        yield "conda_apart", conflict
         return
     rows = _ROW.finditer(text, listed.end(), listed.end() + _LONGEST_LIST)
     specs = list(dict.fromkeys(" ".join(row["spec"].split()) for row in rows))

@@ -125,7 +125,7 @@ def change_in(message: str) -> ApiChange | None:
 
 def release_of_model_type(name: str) -> str:
     """First release of transformers with classes for a model type ("qwen3_moe"); empty if unknown."""
-    wanted = _SIGNS.sub("", name).lower()
+    plain = _SIGNS.sub("", name).lower()
     releases = (
         change.release
         for change in changes()
@@ -133,7 +133,7 @@ def release_of_model_type(name: str) -> str:
         and change.is_added
         and change.release
         and (stem := _OF_MODEL_TYPE.match(change.name))
-        and stem["type"].replace("_", "").lower() == wanted
+        and stem["type"].replace("_", "").lower() == plain
     )
     return min(releases, key=lambda release: tuple(map(int, release.split("."))), default="")
 

@@ -31,15 +31,15 @@ def is_misspelt(name: str, right: str) -> bool:
     if name == right or min(len(name), len(right)) < _LEAST_LETTERS or name.startswith("_") != right.startswith("_"):
         return False
     if _plain(name) == _plain(right):
-        differing = sum(mine != theirs for mine, theirs in zip(name, right, strict=False))
+        differing = sum(one != other for one, other in zip(name, right, strict=False))
         return len(name) != len(right) or differing <= _MOST_CAPITALS
     begin = _shared(name, right)
     end = _shared(name[begin:][::-1], right[begin:][::-1])
-    mine, theirs = name[begin : len(name) - end], right[begin : len(right) - end]
-    if not (mine + theirs).isalpha() or not (mine + theirs).islower():
+    one, other = name[begin : len(name) - end], right[begin : len(right) - end]
+    if not (one + other).isalpha() or not (one + other).islower():
         return False
-    is_substituted = len(mine) == len(theirs) == 1
-    is_moved = len(mine) + len(theirs) == 1 or (len(mine) == 2 and mine == theirs[::-1])
+    is_substituted = len(one) == len(other) == 1
+    is_moved = len(one) + len(other) == 1 or (len(one) == 2 and one == other[::-1])
     word = min(_word_at(name, begin), _word_at(right, begin), key=len)
     if right.islower():
         return len(word) >= (_LEAST_SUBSTITUTED if is_substituted else _LEAST_MOVED) and (is_substituted or is_moved)

@@ -105,8 +105,8 @@ def _apart(first: _Work, second: _Work) -> OddRanks | None:
     if not have_sizes or first.elements == second.elements:
         return None
     # torch's own notation.
-    theirs, others = (f"{work.name} (NumelIn={work.elements})" for work in (second, first))
-    return OddRanks((second.rank,), "apart", theirs, others, first.name)
+    second_call, first_call = (f"{work.name} (NumelIn={work.elements})" for work in (second, first))
+    return OddRanks((second.rank,), "apart", second_call, first_call, first.name)
 
 
 def _rarest(values: Iterable[str]) -> str | None:
@@ -117,5 +117,5 @@ def _rarest(values: Iterable[str]) -> str | None:
 def _odd(kind: str, works: list[_Work], is_odd: Callable[[_Work], bool]) -> OddRanks:
     odd = [work for work in works if is_odd(work)]
     most = Counter((work.name, work.elements) for work in works if not is_odd(work)).most_common(1)[0][0]
-    theirs, others = (odd[0].elements, most[1]) if kind == "size" else (odd[0].name, most[0])
-    return OddRanks(tuple(sorted(work.rank for work in odd)), kind, theirs, others, most[0])
+    odd_value, usual_value = (odd[0].elements, most[1]) if kind == "size" else (odd[0].name, most[0])
+    return OddRanks(tuple(sorted(work.rank for work in odd)), kind, odd_value, usual_value, most[0])

@@ -148,8 +148,8 @@ class Ranks:
         """(log, line number, text) of the last line of a rank before it was ended; ("", None, "") if there is none."""
         for scan in self.scans:
             if scan.rank == rank:
-                mine = [(lines_of.read(text).message.strip(), number) for number, text in scan.last_lines]
-                if last := _last(mine):
+                lines = [(lines_of.read(text).message.strip(), number) for number, text in scan.last_lines]
+                if last := _last(lines):
                     return scan.name, last[1], last[0]
         for log in self._shared:
             if last := _last(log.by_rank.get(rank, [])):
@@ -216,9 +216,9 @@ class Ranks:
                         _give(event, rank)
 
 
-def _last(mine: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
-    end = next((index for index, (message, _) in enumerate(mine) if _ENDED.search(message)), len(mine))
-    return next(((message, number) for message, number in reversed(mine[:end]) if message), None)
+def _last(lines: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
+    end = next((index for index, (message, _) in enumerate(lines) if _ENDED.search(message)), len(lines))
+    return next(((message, number) for message, number in reversed(lines[:end]) if message), None)
 
 
 def _tells_a_phase(text: str) -> bool:
