@@ -1,4 +1,4 @@
-"""A stranger on the machine: connects to each port that it is told, and leaves pickles, garbage and silence there.
+"""An attacker on the machine: connects to each given port, and sends pickles, garbage, or nothing.
 
     python tests/attacker.py LOOT        stdin: lines of "ADDRESS PORT"
 

@@ -1,4 +1,4 @@
-"""Files in the place of a JSON record that nobody should have to wait for."""
+"""Files in place of a JSON record, reading which would block or never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests need: the shared material, and a model small enough to be made on the spot."""
+"""Fixtures of several tests: the shared material, and a model small enough to be created on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sockets processes listen on, and an unprivileged process that attacks them."""
+"""Sockets on which processes listen, and an unprivileged process that attacks them."""
 
 from __future__ import annotations
 

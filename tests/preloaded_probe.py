@@ -1,4 +1,4 @@
-"""What a program sees of itself, as JSON; by its first argument it starts or becomes this program again before."""
+"""Prints a program's view of itself as JSON; by its first argument it first starts or becomes this program again."""
 
 import json
 import os

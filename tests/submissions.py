@@ -1,4 +1,4 @@
-"""What every engine is told, for each kind of device, on one node and on two; `make golden` writes some of it."""
+"""The submissions for every engine and kind of device, on one node and on two; `make golden` writes some of it."""
 
 from __future__ import annotations
 

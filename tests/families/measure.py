@@ -1,4 +1,4 @@
-"""What `ascendtune` makes of one model type, held against plain torch and transformers (`reference.causal_lm`).
+"""Measures `ascendtune` on one model type against plain torch and transformers (`reference.causal_lm`).
 
 Everything is read from files that a run leaves behind, so nothing here depends on how training is built. Gradients too:
 a single step of plain gradient descent with a large learning rate writes them into the exported weights.

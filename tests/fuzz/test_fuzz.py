@@ -1,4 +1,4 @@
-"""Whatever lies in a file that is read, the command answers: in time, with a message, with an exit code of ours.
+"""With any content of an input file, a command ends in time, with a message and one of our exit codes.
 
 Seconds of it run with every test; `make soak` goes on for ASCENDTUNE_FUZZ_SECONDS (an hour by default) with new draws.
 """

@@ -1,4 +1,4 @@
-"""What was trained on the device is merged, loaded block by block and used: each result is the CPU's."""
+"""Merge, block-by-block loading and use of weights trained on the device give the CPU's results."""
 
 from __future__ import annotations
 

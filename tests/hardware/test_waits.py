@@ -1,4 +1,4 @@
-"""Where the host waits for the device: not in a step, so that the device has work while the host prepares the next."""
+"""The host does not wait for the device within a step, so the device has work while the next is prepared."""
 
 from __future__ import annotations
 

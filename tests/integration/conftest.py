@@ -1,4 +1,4 @@
-"""The command as a user meets it: real processes in a directory of their own, looked at from outside."""
+"""The command as real processes in a directory of their own, observed from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user gives: one message that says what, what to do and where, and no traceback."""
+"""Faulty input gives one message with cause, remedy and place, and no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with the files of a model or an adapter: success or a message, never a traceback, never a hang."""
+"""Damaged files of a model or adapter give success or a message, never a traceback or a hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ascendtune env mirrors` writes is what the real pip and git read."""
+"""The real pip and git read the files that `ascendtune env mirrors` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run directory that another user made, or may write: nothing in it runs code, and no run goes on from it unasked."""
+"""A run directory that another user wrote or may write: its code does not run, and resuming needs consent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model answers in a batch of prompts of different lengths is what it answers to each alone."""
+"""Answers in a batch of prompts of different lengths equal those to single prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not be read or written, as a user meets it who is not root: which of the two, and the remedy."""
+"""Files that a user other than root may not read or write: the message says which, with the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ascendtune profile` as a user meets it."""
+"""`ascendtune profile` from the command line."""
 
 from __future__ import annotations
 

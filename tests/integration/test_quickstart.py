@@ -1,4 +1,4 @@
-"""The quickstart as a newcomer meets it: it stops, goes on and teaches a skill; without training it teaches nothing."""
+"""The quickstart stops, continues and teaches a skill; without training it teaches nothing."""
 
 from __future__ import annotations
 

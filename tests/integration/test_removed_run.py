@@ -1,4 +1,4 @@
-"""A run directory that is removed while its run trains: the run says so, stops, and does not bring it back."""
+"""A run directory that is removed during training: the run reports it, stops, and does not recreate it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or moved goes on as if nothing had happened: the same numbers, bit by bit."""
+"""A run that was killed, stopped or moved continues with the same numbers, bit by bit."""
 
 from __future__ import annotations
 

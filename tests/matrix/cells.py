@@ -1,4 +1,4 @@
-"""Which combinations there are, and how each is tried: a few steps of a tiny model, in this process or in several."""
+"""The combinations of the matrix, and a trial of each: a few steps of a tiny model, in one or several processes."""
 
 from __future__ import annotations
 

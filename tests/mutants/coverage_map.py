@@ -1,4 +1,4 @@
-"""Which tests run which line of the source, measured with coverage; fast unit tests first."""
+"""The tests that run each line of the source, measured with coverage; fast unit tests first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a causal language model computes, by plain torch and transformers: one row at a time, with its own attention.
+"""A causal language model in plain torch and transformers: one row at a time, with its own attention.
 
 Independent of `ascendtune.train`, which it may not import: there is no padding, no packing, no fused loss and no
 attention of ours here, so whatever agrees with it agrees with the model.

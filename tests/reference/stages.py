@@ -1,4 +1,4 @@
-"""What every stage's loss is: plain torch and transformers, one row at a time, in fp64.
+"""The loss of every stage in plain torch and transformers, one row at a time, in fp64.
 
 Written from the papers, without ascendtune: nothing here may import it. Rows are lists of (token ids, labels), labels
 -100 where nothing is learnt; a label is the token at its own position, predicted by the one before.

@@ -1,4 +1,4 @@
-"""What the device has not done yet, and where the host waits for it."""
+"""Pending work of the device, and the places where the host waits for it."""
 
 from __future__ import annotations
 

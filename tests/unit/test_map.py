@@ -1,4 +1,4 @@
-"""What docs/map.md says of rooms, imports and the way from the command to the first step is what the code does."""
+"""docs/map.md agrees with the code: rooms, imports, and the way from the command to the first step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the README and the guides name exists: commands, options, recipe keys, imports, formats, files; both languages
-agree."""
+"""README and guides name only commands, options, keys, imports and formats that exist; both languages agree."""
 
 from __future__ import annotations
 

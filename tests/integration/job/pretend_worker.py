@@ -1,4 +1,4 @@
-"""A program with a worker's manners and no torch: it keeps run.json, stops on signals, or fails as it is told."""
+"""A program that acts as a worker without torch: writes run.json, stops on signals, or fails on request."""
 
 import os
 import signal

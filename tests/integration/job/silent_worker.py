@@ -1,4 +1,4 @@
-"""A program that keeps a worker's heartbeat, without torch, and falls silent as it is told."""
+"""A program with a worker's heartbeat, without torch, that becomes silent on request."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Processes that lost their parents, made on purpose, and what may become of them."""
+"""Processes that lost their parents: which are found and ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any process of a job is killed at any moment: nothing is left of the job, and the same command goes on exactly."""
+"""After a kill of any process of a job, nothing is left, and the same command continues exactly."""
 
 from __future__ import annotations
 

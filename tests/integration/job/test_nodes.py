@@ -1,4 +1,4 @@
-"""One command, two machines: started, watched and ended together; whatever breaks is named with its host."""
+"""One command, two machines: started, watched and ended together; a failure is reported with its host."""
 
 from __future__ import annotations
 

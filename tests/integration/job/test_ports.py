@@ -1,4 +1,4 @@
-"""What a job listens on while it runs, and what a stranger who reaches those ports can do."""
+"""The ports that a job listens on while it runs, and the effect of an attacker who reaches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ascendtune submit --to slurm` against Debian's Slurm: the job runs, stops with a checkpoint, and goes on."""
+"""`ascendtune submit --to slurm` with Debian's Slurm: the job runs, stops with a checkpoint, and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `parallel.strategy: auto` comes to on devices of several sizes."""
+"""The choice of `parallel.strategy: auto` on devices of several sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, in which order they reach the disk, and that a run goes on from one bit by bit."""
+"""Checkpoints: their content, the order of their writes, and resuming bit by bit."""
 
 from __future__ import annotations
 

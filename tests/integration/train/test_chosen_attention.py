@@ -1,4 +1,4 @@
-"""What models say through masks, states and caps is trained as transformers computes it, whatever `auto` comes to."""
+"""Masks, states and caps of models are trained as transformers computes them, for every choice of `auto`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO on CPU: the numbers are those of one device, whatever is divided or kept outside."""
+"""DeepSpeed ZeRO on CPU gives the numbers of one device, whatever is sharded or offloaded."""
 
 from __future__ import annotations
 

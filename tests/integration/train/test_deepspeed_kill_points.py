@@ -1,4 +1,4 @@
-"""What ends a run of DeepSpeed at an operation on files loses nothing; and what stands in its files runs no code."""
+"""A kill of a DeepSpeed run at an operation on files loses nothing, and its files run no code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not change the numbers: packing, accumulation, the number of ranks, recomputed activations."""
+"""Packing, accumulation, the number of ranks and recomputed activations do not change the numbers."""
 
 from __future__ import annotations
 

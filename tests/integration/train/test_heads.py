@@ -1,4 +1,4 @@
-"""What a model does to the output of its head is found whatever the size of its logits, and is what is trained."""
+"""Changes of a model to the output of its head are found for logits of any size, and are trained."""
 
 from __future__ import annotations
 

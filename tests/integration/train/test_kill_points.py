@@ -1,4 +1,4 @@
-"""Whatever ends a run at whichever operation on files: the next start goes on bit by bit, and nothing is left over."""
+"""After a kill at any operation on files, the next start continues bit by bit, and nothing is left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OFT: rotations as PEFT makes them, the base as it was, files that PEFT loads, runs that go on bit by bit."""
+"""OFT: rotations as in PEFT, an unchanged base, files that PEFT loads, runs that continue bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of a run: evaluations, the best weights, adapters, new tokens, the same bits again."""
+"""The results of a run: evaluations, the best weights, adapters, new tokens, reproducible bits."""
 
 from __future__ import annotations
 

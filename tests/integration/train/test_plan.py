@@ -1,4 +1,4 @@
-"""`ascendtune plan` as a user meets it, and its estimate against what training takes."""
+"""`ascendtune plan` from the command line, and its estimate against the memory of a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters over a quantised base: what is trained is what LoRA trains over the weights that the bytes stand for."""
+"""Adapters over a quantised base train as LoRA does over the dequantised weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reward run leaves: scores, read as the message says that chat gives in its place."""
+"""The result of a reward run: scores, read as in the message that refuses `chat`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of mixtures of experts and of latent attention are traced, and their work is counted, whatever is trained."""
+"""Steps of mixtures of experts and of latent attention are traced and counted, for every tuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each tuner changes what it says and nothing else, leaves what it trained, and goes on bit by bit."""
+"""Each tuner changes only its weights, exports them, and continues bit by bit."""
 
 from __future__ import annotations
 

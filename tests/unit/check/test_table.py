@@ -1,4 +1,4 @@
-"""How findings look."""
+"""The display of findings."""
 
 from __future__ import annotations
 

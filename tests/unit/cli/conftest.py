@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a process, its two streams, its exit code."""
+"""The command line as a process: its two streams, its exit code."""
 
 from __future__ import annotations
 

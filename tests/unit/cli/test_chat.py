@@ -1,4 +1,4 @@
-"""What a user of `chat` sees before the first question."""
+"""The output of `chat` before the first question."""
 
 from __future__ import annotations
 

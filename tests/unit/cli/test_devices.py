@@ -179,7 +179,7 @@ def test_ids_of_free_gpus_of_several_types_come_with_the_order_that_they_hold_in
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     told = ascendtune("devices", "--free", "1", PATH="/usr/bin:/bin")
     assert told.stdout == "0\n"
-    assert "hold with CUDA_DEVICE_ORDER=PCI_BUS_ID only" in told.stderr
+    assert "valid with CUDA_DEVICE_ORDER=PCI_BUS_ID only" in told.stderr
     told = ascendtune("devices", "--free", "1", PATH="/usr/bin:/bin", CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert (told.stdout, told.stderr) == ("0\n", "")
 

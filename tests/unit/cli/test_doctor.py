@@ -1,4 +1,4 @@
-"""`ascendtune doctor` as a user meets it."""
+"""`ascendtune doctor` from the command line."""
 
 from __future__ import annotations
 

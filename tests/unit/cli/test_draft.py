@@ -1,4 +1,4 @@
-"""How long the first rows are: the work is bounded however long they are."""
+"""The length of the first rows: the work is bounded for rows of any length."""
 
 from __future__ import annotations
 

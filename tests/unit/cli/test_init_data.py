@@ -1,4 +1,4 @@
-"""How `init` reads tables whose first line may be a row, and pairs whose question has another name."""
+"""Tables whose first line may be a row, and pairs whose question has another name, read by `init`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `plan` names the moment of a peak of memory."""
+"""The name of the moment of a peak of memory in `plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell is offered for the name of a run."""
+"""Completions of the shell for the name of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may write in a run directory: one start, whatever is killed, forked, replaced or removed meanwhile."""
+"""The right to write in a run directory: one start, even after a kill, a fork, a replacement or a removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a recipe file holds, it is refused with file and line, for no more work than the largest honest file."""
+"""Faulty recipe files are refused with file and line, with no more work than for the largest valid file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the run directory keeps and drops."""
+"""Records that the run directory keeps and drops."""
 
 from __future__ import annotations
 

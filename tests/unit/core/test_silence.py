@@ -1,4 +1,4 @@
-"""When a training counts as silent, and in which words."""
+"""The time after which a training counts as silent, and its words."""
 
 from __future__ import annotations
 

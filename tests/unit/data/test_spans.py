@@ -1,4 +1,4 @@
-"""What is learnt, told against texts written by hand, and token by token against offsets."""
+"""Tokens that are trained on, against texts written by hand, and token by token against offsets."""
 
 from __future__ import annotations
 

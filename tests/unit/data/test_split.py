@@ -1,4 +1,4 @@
-"""Texts for pretraining: every token is learnt, long ones become several rows, nothing is lost."""
+"""Texts for pretraining: every token is trained on, long texts become several rows, nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other programs stop at, after training with a template that ends turns with another token than the base."""
+"""Stop tokens of other programs after training with a template whose turn end differs from the base's."""
 
 from __future__ import annotations
 

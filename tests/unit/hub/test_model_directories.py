@@ -1,4 +1,4 @@
-"""Which base an adapter names."""
+"""The base model that an adapter names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads by the real modelscope_hub from a server of ours that answers as ModelScope's does."""
+"""Downloads by the real modelscope_hub from a test server with ModelScope's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which directories hold the weights of a path, and what is refused."""
+"""The directories with the weights of a path, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes earlier jobs have left behind."""
+"""Processes that earlier jobs have left behind."""
 
 from __future__ import annotations
 

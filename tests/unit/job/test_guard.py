@@ -1,4 +1,4 @@
-"""What the guard of a launcher does when that has ended."""
+"""Actions of a launcher's guard after the launcher has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes are whose, with a stand-in for torchrun's agent."""
+"""The owner of each process, with a stand-in for torchrun's agent."""
 
 from __future__ import annotations
 

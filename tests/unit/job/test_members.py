@@ -1,4 +1,4 @@
-"""Which processes are a job's: its mark alone is not believed."""
+"""The processes of a job: its mark alone is not sufficient."""
 
 from __future__ import annotations
 

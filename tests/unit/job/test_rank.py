@@ -1,4 +1,4 @@
-"""What torchrun starts for each rank: the program, on its cores, with its output where it belongs."""
+"""The program that torchrun starts for each rank: its cores and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether another attempt is made."""
+"""The decision on another attempt."""
 
 from __future__ import annotations
 

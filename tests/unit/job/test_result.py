@@ -1,4 +1,4 @@
-"""How a job ended: exit codes as a shell shows them, and the cause in fields."""
+"""The end of a job: exit codes as in a shell, and the cause in fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted of a run whose job has been stopped."""
+"""The record of a run whose job has been stopped."""
 
 from __future__ import annotations
 

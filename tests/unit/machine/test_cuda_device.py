@@ -1,4 +1,4 @@
-"""What a CUDA device says of itself, without one."""
+"""The description of a CUDA device, without one."""
 
 from __future__ import annotations
 

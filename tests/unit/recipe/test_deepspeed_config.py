@@ -1,4 +1,4 @@
-"""What DeepSpeed is told, from the recipe's keys and from a user's own JSON."""
+"""The configuration for DeepSpeed, from the recipe's keys and from a user's own JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters to go on from are looked at before anything starts."""
+"""Adapters to continue from are checked before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt notes in run.json, and what it needs before it begins."""
+"""The record of an attempt in run.json, and its preconditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding the self-test of a fused operator allows, and what not."""
+"""Differences that the self-test of a fused operator allows as rounding."""
 
 from __future__ import annotations
 

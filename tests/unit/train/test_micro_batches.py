@@ -1,4 +1,4 @@
-"""What several micro-batches of a step share: casts of weights, and the memory of gradients under DDP."""
+"""Shared state of the micro-batches of a step: casts of weights, and the memory of gradients under DDP."""
 
 from __future__ import annotations
 

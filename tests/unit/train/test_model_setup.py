@@ -1,4 +1,4 @@
-"""When documents go through the model without padding."""
+"""The condition under which documents are trained on without padding."""
 
 from __future__ import annotations
 

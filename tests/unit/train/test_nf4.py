@@ -1,4 +1,4 @@
-"""NF4: levels by their formula, bytes as bitsandbytes makes them, products as those of the weights they stand for."""
+"""NF4: levels by their formula, bytes as in bitsandbytes, products as with the dequantised weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What autograd saves goes to the host, weights and buffers of the model stay."""
+"""Tensors that autograd saves go to the host; weights and buffers of the model stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees of a run: lines in a log, a live display on a terminal."""
+"""The display of a run: lines in a log, a live display on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference answers alike whenever it is asked: without dropout, whatever the policy is doing."""
+"""The reference gives the same answers at any time: without dropout, whatever state the policy is in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fused rotary embedding stands for the calls that it computes, and for no others."""
+"""The fused rotary embedding replaces only the calls that it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `checkpoint.resume` may name."""
+"""Valid values of `checkpoint.resume`."""
 
 from __future__ import annotations
 

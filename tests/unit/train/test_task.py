@@ -1,4 +1,4 @@
-"""What the data of a stage has to be."""
+"""The requirements of a stage on its data."""
 
 from __future__ import annotations
 

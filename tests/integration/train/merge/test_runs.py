@@ -1,4 +1,4 @@
-"""What our own runs leave can be merged, whatever the form of LoRA; verified against PEFT's logits."""
+"""Results of our own runs can be merged, for every form of LoRA; verified against PEFT's logits."""
 
 from __future__ import annotations
 

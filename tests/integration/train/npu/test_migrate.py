@@ -1,4 +1,4 @@
-"""A CUDA script, unmodified, on the simulated Ascend node: torch_npu turns its calls, whoever starts it."""
+"""An unmodified CUDA script on the simulated Ascend node: torch_npu replaces its calls, however it is started."""
 
 from __future__ import annotations
 

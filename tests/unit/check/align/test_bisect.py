@@ -1,4 +1,4 @@
-"""Which trials are made, which ingredients they name, and which recipe each is trained with."""
+"""The trials that are made, the ingredients that they name, and the recipe of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps are read with their types checked; files of strangers end in a message."""
+"""Dumps are read with checked types; files from other sources end in a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps of msprobe: a real one beside our own of the same steps, and what strangers may put into one."""
+"""Dumps of msprobe: a real one beside our own of the same steps, and malicious ones."""
 
 from __future__ import annotations
 

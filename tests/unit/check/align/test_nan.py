@@ -1,4 +1,4 @@
-"""Which tensor of a dump is named as the first that is not finite."""
+"""The tensor of a dump that is named as the first non-finite one."""
 
 from __future__ import annotations
 

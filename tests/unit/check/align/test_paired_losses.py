@@ -1,4 +1,4 @@
-"""Losses of two trainings are brought to the same steps, whoever recorded them and how often."""
+"""Losses of two trainings are aligned to the same steps, for every kind and interval of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parallel.reduce_dtype: bf16`: gradients are rounded before ranks add them, whatever the products are computed in."""
+"""`parallel.reduce_dtype: bf16`: gradients are rounded before ranks add them, for every dtype of products."""
 
 from __future__ import annotations
 

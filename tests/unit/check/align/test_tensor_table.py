@@ -1,4 +1,4 @@
-"""The table of tensors in the report: names of strangers stay text, and the first that parts is on top."""
+"""The table of tensors in the report: names are escaped, and the first difference is on top."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a path is, and how logs of other trainers are read."""
+"""The kind of a path, and logs of other trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank is at fault, from what was wrong where."""
+"""The rank at fault, from the places of wrong values."""
 
 from __future__ import annotations
 

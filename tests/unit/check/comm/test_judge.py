@@ -1,4 +1,4 @@
-"""What is said about the notes of all ranks."""
+"""Findings from the notes of all ranks."""
 
 from __future__ import annotations
 

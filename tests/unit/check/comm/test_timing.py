@@ -1,4 +1,4 @@
-"""How long a rank measures, and that it is known to live meanwhile."""
+"""The duration of a measurement, and its watchdog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent tells ranks and places apart, and is exact in every dtype; whatever else arrives is noticed."""
+"""Sent values identify rank and position, and are exact in every dtype; any other value is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves the machine in a bundle, and what does not."""
+"""The content of a bundle, and the content that is masked or left out."""
 
 from __future__ import annotations
 

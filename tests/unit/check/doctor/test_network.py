@@ -1,4 +1,4 @@
-"""Whether hubs can be reached, on loopback alone."""
+"""The check of hubs, on loopback alone."""
 
 from __future__ import annotations
 

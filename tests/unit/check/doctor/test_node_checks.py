@@ -1,4 +1,4 @@
-"""Checks that need several machines, on made-up answers of theirs."""
+"""Checks that need several machines, on made-up answers."""
 
 from __future__ import annotations
 

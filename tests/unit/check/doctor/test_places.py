@@ -1,4 +1,4 @@
-"""Where a job reads and writes: mounts and their speed, owners, logs and caches, and what a recipe needs."""
+"""Places that a job reads and writes: mounts and their speed, owners, logs, caches, and needs of a recipe."""
 
 from __future__ import annotations
 

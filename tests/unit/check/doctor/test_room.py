@@ -1,4 +1,4 @@
-"""How much memory and disk a process has: limits of control groups, and where caches really lie."""
+"""Memory and disk of a process: limits of control groups, and the real places of caches."""
 
 from __future__ import annotations
 

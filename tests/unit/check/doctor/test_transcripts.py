@@ -1,4 +1,4 @@
-"""Recorded answers of npu-smi, of every generation and with every error: the doctor says something sensible."""
+"""Findings from recorded answers of npu-smi, of every generation and with every error."""
 
 from __future__ import annotations
 

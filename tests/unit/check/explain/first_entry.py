@@ -1,4 +1,4 @@
-"""Which entry of the knowledge a log was explained with."""
+"""The entry of the knowledge with which a log was explained."""
 
 from __future__ import annotations
 

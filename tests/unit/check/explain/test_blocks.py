@@ -1,4 +1,4 @@
-"""Which of the lines of one failure is shown: what CANN prints below an error, launchers' summaries, warnings."""
+"""The line of a failure that is shown: CANN's lines below an error, launchers' summaries, warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who does not fit whom: what an excerpt without frames still says, and the package on each side of a call."""
+"""Caller and library that do not fit: excerpts without frames, and the package on each side of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How certain an answer is, which failure goes before another, and what is advised where nothing is known.
+"""The certainty of an answer, the precedence of failures, and the advice where nothing is known.
 
 The messages are those of the programs named; names and numbers in them are invented.
 """

@@ -1,4 +1,4 @@
-"""No pattern of the knowledge takes long for a line that somebody wrote to be slow to read."""
+"""No pattern of the knowledge is slow on a line that was written to be slow to match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a frame and its line of code say: the package, the value that was None, the table without the key."""
+"""Facts from a frame and its line of code: the package, the value that was None, the table without the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log says stands in commands that people copy: none of it begins another command."""
+"""Text of a log in commands that people copy cannot begin another command."""
 
 from __future__ import annotations
 

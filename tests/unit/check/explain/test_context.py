@@ -1,4 +1,4 @@
-"""What stands around a message: output of commands, frames of a launcher or destructor, lines that were joined.
+"""Lines around a message: output of commands, frames of a launcher or destructor, joined lines.
 
 Names and numbers are invented; the messages are those of the programs named.
 """

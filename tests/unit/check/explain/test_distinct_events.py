@@ -1,4 +1,4 @@
-"""Which events of a log are kept where there are too many, and their lines in a log with very long ones."""
+"""The events of a log that are kept if there are too many, and their lines in a log with very long ones."""
 
 from __future__ import annotations
 

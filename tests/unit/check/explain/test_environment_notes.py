@@ -1,4 +1,4 @@
-"""What the paths of a traceback add to the remedies: the user's site-packages, and Windows."""
+"""Remedies from the paths of a traceback: the user's site-packages, and Windows."""
 
 from __future__ import annotations
 

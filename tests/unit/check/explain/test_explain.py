@@ -1,4 +1,4 @@
-"""What is a first cause, what an echo, what nothing at all."""
+"""First causes, echoes, and logs without a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of runs that went well: nothing is said of them, whoever printed them into which frame.
+"""Logs of successful runs cause no alarm, whatever launcher or library printed the lines.
 
 The logs are of runs of ours and of a script below torchrun, cut (`benchmarks/healthy_logs.py` makes a hundred such).
 """

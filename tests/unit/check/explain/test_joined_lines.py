@@ -1,4 +1,4 @@
-"""Two lines of one failure: the one that says more of why is told, in whatever order they stand."""
+"""Of two lines of one failure, the more informative one is shown, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a language model is sent, and how its answer is read; the server is a real one on loopback."""
+"""The question to a language model, and the reading of its answer; the server is a real one on loopback."""
 
 from __future__ import annotations
 

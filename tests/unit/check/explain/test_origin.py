@@ -1,4 +1,4 @@
-"""Where the code of a failed import came from: a misspelt name, a package that lacks a part of itself, two copies."""
+"""The origin of the code of a failed import: a misspelt name, an incomplete package, two copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What package managers print around a failure decides between its causes. Names and numbers are invented."""
+"""Output of package managers around a failure decides between its causes. Names and numbers are invented."""
 
 from __future__ import annotations
 

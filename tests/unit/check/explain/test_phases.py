@@ -1,4 +1,4 @@
-"""What the frames of a traceback add to its message: the phase, the package, the place in a notebook."""
+"""Facts from the frames of a traceback: the phase, the package, the place in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command needs and the log has stands in the command: no PACKAGE, HOST or PORT for the reader to fill in."""
+"""Values of the log replace placeholders in commands: no PACKAGE, HOST or PORT for the reader to fill in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A few lines as people post them, where only their own words show the failure; and programs that name an exception and
-go on."""
+"""Posted lines in which only the person's words show the failure; programs that name an exception and continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a line is: by labels of launchers and names of files that other lines explain."""
+"""The rank of a line: by labels of launchers and names of files that other lines explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What says most goes before what only says that something failed."""
+"""The most informative line precedes lines that only report a failure."""
 
 from __future__ import annotations
 

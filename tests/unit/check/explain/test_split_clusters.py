@@ -1,4 +1,4 @@
-"""What container runtimes, Kubernetes, HAMi, Slurm and downloads say, with the same words and another cause."""
+"""Messages of container runtimes, Kubernetes, HAMi, Slurm and downloads with the same words and another cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which disk, memory or right was used up, as the lines beside the message tell."""
+"""The disk, memory or quota that was exhausted, from the lines beside the message."""
 
 from __future__ import annotations
 

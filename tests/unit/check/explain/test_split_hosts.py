@@ -1,4 +1,4 @@
-"""What NVIDIA's container runtime and servers of models say of their host, with the same words and another cause."""
+"""Messages of NVIDIA's container runtime and model servers with the same words and another cause."""
 
 from __future__ import annotations
 

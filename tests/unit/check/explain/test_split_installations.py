@@ -1,4 +1,4 @@
-"""What pip, uv, conda and compilers say, with the same words and another cause."""
+"""Messages of pip, uv, conda and compilers with the same words and another cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL says of its network and of its hosts: the cause, not its words."""
+"""Messages of NCCL on its network and hosts: the cause, not the words."""
 
 from __future__ import annotations
 

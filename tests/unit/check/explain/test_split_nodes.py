@@ -1,4 +1,4 @@
-"""What Slurm, drivers and builds say of a node: the versions, counts and names in the message, or beside it."""
+"""Messages of Slurm, drivers and builds on a node: versions, counts and names in the message, or beside it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whose a name is that is missing, renamed or hidden: the library's, another package's with the same name, or the
-system's."""
+"""The owner of a missing, renamed or hidden name: the library, another package of that name, or the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MPI, UCX, NVSHMEM and libibverbs say of a host or container, where another line has the cause."""
+"""Messages of MPI, UCX, NVSHMEM and libibverbs on a host or container whose cause is in another line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs refuse without calling it an error, in a log that somebody cut out."""
+"""Refusals of programs that are not marked as errors, in an excerpt of a log."""
 
 from __future__ import annotations
 

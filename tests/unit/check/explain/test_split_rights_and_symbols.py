@@ -1,4 +1,4 @@
-"""What may not be opened, told apart by the kind of path; missing symbols by their library; Xids by their number."""
+"""Permission errors by kind of path; missing symbols by their library; Xids by their number."""
 
 from __future__ import annotations
 

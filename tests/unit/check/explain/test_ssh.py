@@ -1,4 +1,4 @@
-"""What ssh, a shell and Kubernetes refuse: none of it is a file's permission or a mistake in an argument."""
+"""Refusals of ssh, a shell and Kubernetes: none is a file's permission or a mistake in an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which library an undefined symbol belongs to.
+"""The library to which an undefined symbol belongs.
 
 Names of C++ that these libraries have; the files that need them are invented.
 """

@@ -1,4 +1,4 @@
-"""What will not move is found with its place; comments, docstrings and what moves by itself raise no alarm."""
+"""Code that does not run on Ascend is found with its place; comments, docstrings and replaced code are not."""
 
 from __future__ import annotations
 

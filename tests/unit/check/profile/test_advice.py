@@ -1,4 +1,4 @@
-"""What is advised, where the recipe or the strategy of a run decides it."""
+"""Advice that depends on the recipe or the strategy of a run."""
 
 from __future__ import annotations
 

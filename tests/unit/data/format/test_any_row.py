@@ -1,4 +1,4 @@
-"""Whatever a file holds, a row becomes something that can be tokenised, or a bad row; never an exception."""
+"""Any content of a file becomes a row that can be tokenised, or a bad row; never an exception."""
 
 from __future__ import annotations
 

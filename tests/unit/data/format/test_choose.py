@@ -61,7 +61,7 @@ def test_the_task_decides_what_is_looked_for(task: Task, columns: list[str], nam
         ("What is this?", "images", [{"path": "1.jpg"}], "the column images contains images"),
         ("What is this?", "image", {"bytes": "…"}, "the column image contains images"),
         ("What is this?\n<image>", "image", "coco/1.jpg", "the column image contains images"),
-        ("<audio>What is this?", "audios", "['1.wav']", "the column audios holds audios"),
+        ("<audio>What is this?", "audios", "['1.wav']", "the column audios contains audios"),
         ("What is this?", "image", "https://example.org/1.jpg", None),
         ("What is this?", "images", [], None),
         ("What is <image> in HTML?", "images", None, None),

@@ -1,4 +1,4 @@
-"""What goes wrong while files come, for both protocols: every file ends right, or the error names it."""
+"""Faults during a download, for both protocols: every file is right at the end, or the error names it."""
 
 from __future__ import annotations
 

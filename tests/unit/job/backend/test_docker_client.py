@@ -1,4 +1,4 @@
-"""What the real Docker client makes of our script: the request that a daemon would get."""
+"""The request that the real Docker client makes of our script for a daemon."""
 
 from __future__ import annotations
 

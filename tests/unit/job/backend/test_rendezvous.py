@@ -1,4 +1,4 @@
-"""What `ascendtune train` finds in its environment where an engine has started it: the node's place."""
+"""The node's rank in the environment in which an engine starts `ascendtune train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the causes that several hosts report is that of the job."""
+"""The cause of a job among the causes that several hosts report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines are told: compared with golden files, and held against the engines' own rules."""
+"""Files for engines, compared with golden files and with the engines' own rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the watcher says and does, by a made-up clock; this process plays the rank."""
+"""Messages and actions of the watcher, by a made-up clock; this process plays the rank."""
 
 from __future__ import annotations
 

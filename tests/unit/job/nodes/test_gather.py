@@ -1,4 +1,4 @@
-"""What hosts answer before a job starts, without a connection."""
+"""Answers of hosts before a job starts, without a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words of which host go where."""
+"""Output of hosts: what goes to the terminal and what to logs."""
 
 from __future__ import annotations
 

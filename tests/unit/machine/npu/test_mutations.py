@@ -1,4 +1,4 @@
-"""What happens to transcripts on their way here: cut, wrapped, indented, interleaved, re-encoded, re-ordered.
+"""Damaged transcripts: cut, wrapped, indented, interleaved, re-encoded, re-ordered.
 
 Two promises. What does not touch the table leaves the result as it is. What does may make values None; it never moves
 one to another field or device.

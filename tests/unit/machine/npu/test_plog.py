@@ -1,4 +1,4 @@
-"""Which of CANN's own logs are read: those of a run's processes, written while it ran, and nothing but files."""
+"""CANN's own logs that are read: those of a run's processes, written while it ran, and only files."""
 
 from __future__ import annotations
 

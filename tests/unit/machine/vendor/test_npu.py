@@ -1,4 +1,4 @@
-"""What is known of NPUs without torch: published speeds of links, near cores, what a container needs."""
+"""Facts about NPUs without torch: published speeds of links, near cores, needs of a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dataset_info.json: what an entry becomes, and what is wrong with one."""
+"""dataset_info.json: the translation of an entry, and its faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are theirs, and what the others of theirs are for."""
+"""Recipes of LLaMA-Factory, and the purpose of its other files."""
 
 from __future__ import annotations
 

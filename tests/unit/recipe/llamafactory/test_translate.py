@@ -1,4 +1,4 @@
-"""Each of their keys becomes what it says, is said to be inert, or is refused by name."""
+"""Each key of LLaMA-Factory is translated, reported as without effect, or refused by name."""
 
 from __future__ import annotations
 

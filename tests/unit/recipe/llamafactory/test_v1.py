@@ -1,4 +1,4 @@
-"""Recipes of LLaMA-Factory's v1: what its keys become, and what is refused."""
+"""Recipes of LLaMA-Factory's v1: translations of keys, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that goes on draws what it would have drawn: on the host and on a device with a generator of its own."""
+"""A resumed run draws the same random numbers, on the host and on a device with its own generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many checkpoints a run writes, against the steps of its loop one by one."""
+"""The number of checkpoints of a run, against the steps of its loop one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands are recorded, and how they are changed."""
+"""The commands that are recorded, and how they are changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording that goes on with a resumed training."""
+"""A recording that continues with a resumed training."""
 
 from __future__ import annotations
 

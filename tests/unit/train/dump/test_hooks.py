@@ -1,4 +1,4 @@
-"""What hooks record of a model: every module once, in the order of execution."""
+"""Records of hooks: every module once, in the order of execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a dump: whole or absent, and JSON whatever the values are."""
+"""The file of a dump: complete or absent, and valid JSON for any values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps of steps of a loop of ours."""
+"""Dumps of steps of this project's loop."""
 
 from __future__ import annotations
 

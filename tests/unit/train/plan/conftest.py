@@ -1,4 +1,4 @@
-"""The estimator is a process of its own; its tests share theirs with others."""
+"""The estimator is a separate process, which several tests share."""
 
 from __future__ import annotations
 

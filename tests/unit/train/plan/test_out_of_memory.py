@@ -1,4 +1,4 @@
-"""What an out-of-memory error says of the memory."""
+"""The message on memory in an out-of-memory error."""
 
 from __future__ import annotations
 

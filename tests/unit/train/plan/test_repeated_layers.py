@@ -1,4 +1,4 @@
-"""Which blocks stand for all."""
+"""The blocks that represent all blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves for later predictions."""
+"""The record of a run for later predictions."""
 
 from __future__ import annotations
 

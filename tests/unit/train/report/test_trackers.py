@@ -1,4 +1,4 @@
-"""What a tracker's client leaves behind where it cannot be started."""
+"""Files of a tracker's client that cannot be started."""
 
 from __future__ import annotations
 

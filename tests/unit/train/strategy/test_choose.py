@@ -1,4 +1,4 @@
-"""What the estimate of memory comes to for models whose numbers are known, and what `auto` makes of it."""
+"""The memory estimate for models with known numbers, and the choice of `auto`."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where ZeRO's files on a disk are, and what becomes of them."""
+"""The places of ZeRO's files on a disk, and their removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks are divided into copies of the model, and when whole gradients may wait."""
+"""The division of ranks into copies of the model, and the condition for reducing gradients once a step."""
 
 from __future__ import annotations
 

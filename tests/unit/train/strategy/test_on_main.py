@@ -1,4 +1,4 @@
-"""What the main rank does alone: the others wait for it, in many collectives rather than in one that gives up."""
+"""Work of the main rank alone: the others wait in many collectives, not in one that times out."""
 
 from __future__ import annotations
 

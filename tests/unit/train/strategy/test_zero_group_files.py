@@ -1,4 +1,4 @@
-"""What stands in the files of ZeRO's state on a disk, without DeepSpeed."""
+"""The content of ZeRO's files of state on a disk, without DeepSpeed."""
 
 from __future__ import annotations
 
