@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, RecipeError
+from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, RecipeError, Stopped
 from ascendtune.core.locks import file_lock
 from ascendtune.core.progress_bar import slow_work_bar
 from ascendtune.core.rundir import RunDir
@@ -114,7 +114,7 @@ def _train(
     device.activate()
     _set_torch_defaults(device, stack)
     strategy = make_strategy(recipe, device, model_directory)
-    stack.callback(strategy.close)
+    stack.push(lambda kind, error, trace: strategy.close(together=error is None or isinstance(error, Stopped)))
     strategy.uneven_work, strategy.uneven_writing = barrier.work, barrier.for_thread("checkpoint").work
     host = socket.gethostname()
     hosts = list(dict.fromkeys(strategy.gather(host)))

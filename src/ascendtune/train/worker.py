@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
@@ -125,6 +126,24 @@ def _report_bug(run: RunDir, error: Exception, debug: bool) -> None:
     log.error(f"this is a bug in ascendtune: {type(error).__name__}: {message}; the traceback is {where}")
 
 
+def _leave(exit_code: int) -> NoReturn:
+    """End this process.
+
+    If one of several ranks fails, the end of the interpreter could wait for the others, which wait for this rank:
+    torch_npu first completes what is queued on the device, also sums over ranks.
+    """
+    if exit_code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        for thread in threading.enumerate():
+            # A checkpoint that is being written is completed.
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(exit_code)
+    sys.exit(exit_code)
+
+
 if __name__ == "__main__":
     keep_interrupts()
-    sys.exit(main(sys.argv[1:]))
+    _leave(main(sys.argv[1:]))

@@ -387,6 +387,30 @@ def test_failure_right_after_the_ranks_met_ends_the_attempt_that_the_main_rank_b
     assert begun["device"] and begun["state"] == record["state"] == "failed"
 
 
+def test_rank_that_fails_alone_does_not_wait_for_the_others(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's communicators end together: the others, which wait in a collective, would not end theirs."""
+    run = prepare_run(recipe(batch={"per_device": 2}, parallel={"strategy": "ddp"}), {}).run
+    assert run is not None
+
+    def fail(loop: Loop) -> None:
+        if os.environ["RANK"] == "1":
+            raise ValueError("rank 1")
+        loop.strategy.barrier()
+
+    monkeypatch.setattr(Loop, "_update", fail)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: pytest.fail("it waits"))
+
+    def train() -> None:
+        with pytest.raises(ValueError if os.environ["RANK"] == "1" else MachineError):
+            attempt.train(run, run.read())
+
+    on_ranks(2, train)
+    cause = run.read()["exit_cause"]
+    assert cause["rank"] == 1 and "ValueError: rank 1" in cause["what"]
+
+
 def _read(screen: int) -> bytes:
     """The next characters of a terminal; none when its other end is closed."""
     with suppress(OSError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,25 @@ def test_ctrl_c_while_torch_is_imported_is_recorded(tmp_path: Path, monkeypatch:
         signal.signal(signal.SIGINT, before)
     record = run.read()
     assert codes == [130] and record["state"] == "stopped" and record["attempts"][-1]["exit_code"] == 130
+
+
+def test_rank_that_failed_completes_its_checkpoint_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the interpreter's end torch_npu waits for collectives that no other rank joins."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    child = os.fork()
+    if not child:
+        atexit.register((tmp_path / "waited").touch)
+        threading.Timer(0.3, (tmp_path / "written").touch).start()
+        worker._leave(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert [each.name for each in tmp_path.iterdir()] == ["written"]
+
+
+@pytest.mark.parametrize(("ranks", "code"), [("2", 0), ("1", 3)])
+def test_process_that_nothing_keeps_ends_as_usual(ranks: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    with pytest.raises(SystemExit) as caught:
+        worker._leave(code)
+    assert caught.value.code == code

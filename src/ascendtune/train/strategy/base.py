@@ -228,8 +228,13 @@ class Strategy:
         """Factor of a summed loss that makes its gradients sums over ranks."""
         return 1.0
 
-    def close(self) -> None:
-        """Leave the process group."""
+    def close(self, *, together: bool = True) -> None:
+        """Leave the process group, which another training of this process needs.
+
+        Args:
+            together: whether every rank calls this now. If not, the group stays until the process ends: NCCL completes
+                what is queued, and waits for the other ranks of this host (ncclCommDestroy, NCCL 2.29).
+        """
 
 
 class GroupStrategy(Strategy):
@@ -308,8 +313,8 @@ class GroupStrategy(Strategy):
         # scaled to a sum.
         return float(self.world_size)
 
-    def close(self) -> None:
-        if dist.is_initialized():
+    def close(self, *, together: bool = True) -> None:
+        if dist.is_initialized() and (together or self.world_size == 1):
             dist.destroy_process_group()
 
 

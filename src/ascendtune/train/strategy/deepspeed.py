@@ -145,9 +145,9 @@ class DeepSpeedStrategy(GroupStrategy):
         kind = SwappedState if self._swaps else EngineState
         return kind(optimizer.engine, size, self)
 
-    def close(self) -> None:
+    def close(self, *, together: bool = True) -> None:
         self._stack.close()
-        super().close()
+        super().close(together=together)
 
 
 class EngineState(CheckpointContent):
