@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
@@ -18,7 +19,8 @@ def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
 
     Args:
         path: the lock file; it is created, in a directory that exists, and stays.
-        wait: block until the lock is free; otherwise yield False at once if another process holds it.
+        wait: block until the lock is free, and see what its previous holder has done in the directory; otherwise yield
+            False at once if another process holds it.
     """
     while True:
         with translated_disk_errors(path, "taking a lock"):
@@ -27,10 +29,21 @@ def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
             is_ours = try_lock(descriptor, path, wait=wait)
             # The previous holder may have removed the file: then other processes lock a new one.
             if not is_ours or is_opened_from(path, descriptor):
+                if wait:
+                    _forget_missing_names(path.parent)
                 yield is_ours
                 return
         finally:
             os.close(descriptor)
+
+
+def _forget_missing_names(directory: Path) -> None:
+    """Make a client of NFS ask again which names `directory` has; it caches for a minute that one does not exist.
+
+    It stops trusting its cache when it changes the directory itself, and learns that others have changed it, too.
+    """
+    with suppress(OSError), tempfile.TemporaryFile(dir=directory):
+        pass
 
 
 def is_opened_from(path: Path, descriptor: int) -> bool:

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.locks import file_lock
 from ascendtune.data import fingerprint as fingerprints
+from ascendtune.data import prepare as data_prepare
 from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
 from ascendtune.data.spec import DataSection, Task
@@ -304,6 +306,25 @@ def test_record_of_a_touched_entry_is_left_to_the_process_that_has_the_lock(
     with file_lock(lock_of(tmp_path, made.fingerprint), wait=False):
         assert prepare(section(data), model, seed=1, cache=tmp_path).cached and record.read_bytes() == before
     assert prepare(section(data), model, seed=1, cache=tmp_path).cached and record.read_bytes() != before
+
+
+def test_tokens_that_another_host_has_built_meanwhile_are_used(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS that did not find the entry says so for a minute, unless it changes the directory itself."""
+    made = prepare(section(data), model, seed=1, cache=tmp_path)
+    intact, make, is_asked = data_prepare._intact, tempfile.TemporaryFile, False
+
+    def make_file(dir: Path) -> Any:
+        nonlocal is_asked
+        is_asked |= dir == tmp_path
+        return make(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", make_file)
+    monkeypatch.setattr(data_prepare, "_intact", lambda entry: intact(entry) if is_asked else None)
+    before = made.directory.stat().st_ino
+    assert prepare(section(data), model, seed=1, cache=tmp_path).cached
+    assert made.directory.stat().st_ino == before
 
 
 def test_max_length_shorter_than_every_row_is_refused(data: Path, model: Path, tmp_path: Path) -> None:
