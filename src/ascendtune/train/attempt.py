@@ -141,10 +141,12 @@ def _train(
             callback.on_start(facts)
         try:
             reason = loop.run()
-        except torch.OutOfMemoryError as error:
-            # run.json may be unreadable by now; an error while reading it must not replace this error.
-            with suppress(OSError, AscendtuneError):
-                error.add_note(describe_memory(loop))
+        except Exception as error:
+            loop.stop.has_failed = True
+            if isinstance(error, torch.OutOfMemoryError):
+                # run.json may be unreadable by now; an error while reading it must not replace this error.
+                with suppress(OSError, AscendtuneError):
+                    error.add_note(describe_memory(loop))
             raise
         if strategy.is_main:
             note_peak(run, record.get("plan"), strategy.device)

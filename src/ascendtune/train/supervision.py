@@ -115,6 +115,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal_number = 0
         """The first signal that was received; 0 if none was."""
+        self.has_failed = False
+        """Whether the work ends already: torchrun stops all ranks when the first of them has failed."""
         self._saved = ""
         self._since = 0.0
 
@@ -147,7 +149,8 @@ class StopRequest:
             # A closed terminal is treated like SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             name = "SIGHUP, treated as SIGTERM" if number == signal.SIGHUP else signal.Signals(number).name
-            say_in_handler(f"{name}: stopping, with {self._saved} (Ctrl-C again: at once)")
+            if not self.has_failed:
+                say_in_handler(f"{name}: stopping, with {self._saved} (Ctrl-C again: at once)")
 
 
 def stop_flags(signal_number: int) -> list[float]:

@@ -394,7 +394,10 @@ def test_rank_that_fails_alone_does_not_wait_for_the_others(
     run = prepare_run(recipe(batch={"per_device": 2}, parallel={"strategy": "ddp"}), {}).run
     assert run is not None
 
+    loops: list[Loop] = []
+
     def fail(loop: Loop) -> None:
+        loops.append(loop)
         if os.environ["RANK"] == "1":
             raise ValueError("rank 1")
         loop.strategy.barrier()
@@ -405,6 +408,7 @@ def test_rank_that_fails_alone_does_not_wait_for_the_others(
     def train() -> None:
         with pytest.raises(ValueError if os.environ["RANK"] == "1" else MachineError):
             attempt.train(run, run.read())
+        assert loops[0].stop.has_failed
 
     on_ranks(2, train)
     cause = run.read()["exit_cause"]

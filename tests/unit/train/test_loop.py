@@ -222,6 +222,16 @@ def test_message_of_a_hangup_says_that_the_run_ends_as_by_sigterm(monkeypatch: p
     assert said == ["SIGHUP, treated as SIGTERM: stopping, with a checkpoint (Ctrl-C again: at once)"]
 
 
+def test_signal_after_a_failure_promises_no_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("ascendtune.train.supervision.say_in_handler", said.append)
+    stop = StopRequest()
+    with stop.listening("a checkpoint"):
+        stop.has_failed = True
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.signal_number == signal.SIGTERM and not said
+
+
 def test_signals_stay_with_the_caller_of_a_training_in_a_thread() -> None:
     def handlers() -> list[Any]:
         with StopRequest().listening("a checkpoint"):
