@@ -4,10 +4,10 @@ A recipe is drawn in two parts (`draw.py`): what decides the numbers (model, dat
 change them (strategy, ranks, how a step is cut into micro-batches, recomputing, kernels, attention, a resumed start).
 Both parts together are trained, and the first part alone on one device. Each drawn recipe is refused before anything
 starts, or gives the same losses, gradient norms, evaluations and weights: within the matrix's tolerance, or within what
-cutting the plain form into other micro-batches does to them, which is rounding. One in bf16 must be the same in fp32,
-and in bf16 not much further from that than its plain form. Where a run is cut off after a checkpoint, killed or
-stopped, and started again, the steps behind it and the weights are the same bit by bit; with another strategy, batch or
-number of ranks they are the same as nearly as those of two strategies.
+cutting the plain form into other micro-batches does to them, or another last bit of each weight, which is rounding. One
+in bf16 must be the same in fp32, and in bf16 not much further from that than its plain form. Where a run is cut off
+after a checkpoint, killed or stopped, and started again, the steps behind it and the weights are the same bit by bit;
+with another strategy, batch or number of ranks they are the same as nearly as those of two strategies.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ _SMALL_HINGE = 1e-2
 _OF_MUON = 2e-4
 """Of muon, which orthogonalises in bf16: eager attention alone moves a gradient norm by 6e-5 in two steps of it."""
 _OF_BF16 = 2.0**-6
-"""Of numbers that are computed or summed in bf16, twice the distance of neighbours."""
+"""Of numbers that are computed or summed in bf16: twice the distance of neighbours."""
 _OF_WEIGHTS = 1e-3
 """Of a whole tensor: AdamW moves a weight whose gradient is rounding by as much as any other."""
 
@@ -88,36 +89,63 @@ def _is_refusal(outcome: Outcome) -> bool:
 
 
 def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
-    """Where the two differ by more than the plain form does from itself in single rows; empty where they do not."""
-    if drawn.plain["precision"] == "bf16":
+    """Where the two differ by more than the plain form does from itself, rounded otherwise; empty where they do not."""
+    if _uses_bf16(drawn):
         return _beyond_bf16(drawn, changed, plain)
-    least, smallest = _least(drawn), _smallest(drawn)
+    least = _OF_MUON if drawn.plain["optim"].get("optimizer") == "muon" else 0.0
+    smallest = _smallest(drawn)
     numbers, weights = _apart(_numbers_of(changed), _numbers_of(plain), smallest), _weight_difference(changed, plain)
     if numbers <= max(TOLERANCE, least) and weights <= max(_OF_WEIGHTS, least):
         return ""
-    cut = {"per_device": 1, "accumulate": drawn.plain["batch"]["per_device"]}
-    runs = drawn.plain["run_dir"].replace("plain-", "cut-")
-    other = attempt({**drawn.plain, "run_dir": runs, "batch": cut}, 1)
-    if other.curve is None:
-        return f"the plain form in single rows failed: {other.refused or other.failed[-1500:]}"
-    of_numbers, of_weights = _apart(_numbers_of(other), _numbers_of(plain), smallest), _weight_difference(other, plain)
+    others = [attempt(each, 1) for each in _otherwise_rounded(drawn)]
+    for each in others:
+        if each.curve is None:
+            return f"the plain form, rounded otherwise, failed: {each.refused or each.failed[-1500:]}"
+    of_numbers = max(_apart(_numbers_of(each), _numbers_of(plain), smallest) for each in others)
+    of_weights = max(_weight_difference(each, plain) for each in others)
     if numbers > max(_OF_NOISE * of_numbers, TOLERANCE, least):
-        return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | in single rows {_short(other)}"
+        rounded = " | rounded otherwise ".join(map(_short, others))
+        return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | rounded otherwise {rounded}"
     if weights > max(_OF_NOISE * of_weights, _OF_WEIGHTS, least):
-        return f"weights differ by {weights:.2g}, of the plain form in single rows by {of_weights:.2g}"
+        return f"weights differ by {weights:.2g}, of the plain form, rounded otherwise, by {of_weights:.2g}"
     return ""
 
 
-def _beyond_bf16(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
-    """What bf16 does not explain: a difference that is there in fp32, too, or more distance from fp32 than the plain
-    form's own.
+def _otherwise_rounded(drawn: Drawn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The plain form in single rows, and that of a model each of whose weights is one rounding of fp32 larger or
+    smaller; a step of one row cannot be cut."""
+    from safetensors.torch import load_file, save_file
 
-    How far bf16 moves a number depends on the model: it may double a gradient norm. So the limit is measured.
+    values = {**drawn.plain, "run_dir": drawn.plain["run_dir"].replace("plain-", "cut-")}
+    single = {**values, "batch": {"per_device": 1, "accumulate": drawn.plain["batch"]["per_device"]}}
+    model = Path(values["run_dir"]).parent / f"{values['name']}-model"
+    shutil.copytree(drawn.plain["model"]["path"], model)
+    seeded, last_bit = torch.Generator().manual_seed(0), torch.finfo(torch.float32).eps
+    for file in model.glob("*.safetensors"):
+        weights = load_file(file)
+        for each in weights.values():
+            if each.dtype == torch.float32:
+                each *= 1 + last_bit * (2.0 * torch.randint(2, each.shape, generator=seeded) - 1)
+        save_file(weights, file, metadata={"format": "pt"})
+    return single, merged(values, {"name": f"{values['name']}-last-bits", "model": {"path": str(model)}})
+
+
+def _beyond_bf16(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
+    """What bf16 does not explain: a difference that is there in fp32, too, or more distance from fp32 than that of the
+    plain form in bf16.
+
+    How far bf16 moves a number depends on the model and the optimizer: it may double a gradient norm, and AdamW's first
+    step of a weight is the sign of its gradient, so where 1 of 256 signs is rounded away, a tensor that began with
+    zeros is 2 / √256 of its length elsewhere. So the limit is measured.
     """
     exact = _in_fp32(drawn, "fp32")
     truth, exact_changed = attempt(exact.plain, 1), attempt(exact.changed, drawn.ranks)
-    if failed := truth.failed or truth.refused or exact_changed.failed or exact_changed.refused:
-        return f"failed in fp32: {failed[-1500:]}"
+    if drawn.plain["precision"] != "bf16":
+        # Of bf16 in the sums of gradients alone; the plain form has none.
+        plain = attempt({**drawn.plain, "precision": "bf16", "name": f"{drawn.plain['name']}-bf16"}, 1)
+    for each in (truth, exact_changed, plain):
+        if failed := each.failed or each.refused:
+            return f"in another precision failed: {failed[-1500:]}"
     if difference := _beyond_rounding(exact, exact_changed, truth):
         return f"in fp32 {difference}"
     exact_numbers, smallest = _numbers_of(truth), _smallest(drawn)
@@ -130,18 +158,20 @@ def _beyond_bf16(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     return ""
 
 
+def _uses_bf16(drawn: Drawn) -> bool:
+    return "bf16" in (drawn.changed["precision"], drawn.changed["parallel"].get("reduce_dtype"))
+
+
 def _in_fp32(drawn: Drawn, name: str) -> Drawn:
+    """The same with products and sums in fp32, in runs of their own."""
+    fp32 = {"precision": "fp32", "parallel": {"reduce_dtype": "fp32"}}
     plain, changed = (
-        {**values, "precision": "fp32", "name": f"{values['name']}-{name}"} for values in (drawn.plain, drawn.changed)
+        merged({**values, "name": f"{values['name']}-{name}"}, fp32) for values in (drawn.plain, drawn.changed)
     )
-    return replace(drawn, plain=plain, changed=changed)
-
-
-def _least(drawn: Drawn) -> float:
-    """A difference that the recipe's own types explain."""
-    if "bf16" in (drawn.changed["precision"], drawn.changed["parallel"].get("reduce_dtype")):
-        return _OF_BF16
-    return _OF_MUON if drawn.plain["optim"].get("optimizer") == "muon" else 0.0
+    restart = drawn.restart
+    if restart and "parallel" in restart.changes:
+        restart = replace(restart, changes=merged(restart.changes, {"parallel": {"reduce_dtype": "fp32"}}))
+    return replace(drawn, plain=plain, changed=changed, restart=restart)
 
 
 def _smallest(drawn: Drawn) -> float:
@@ -225,11 +255,13 @@ def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
     if restart.ranks == drawn.ranks and not restart.changes:
         return _difference(again, expected, weights)
     apart = _apart(_numbers_of(again), expected, _smallest(drawn))
-    if drawn.is_random or apart <= max(_OF_NOISE * TOLERANCE, _least(drawn)):
+    is_muon = drawn.plain["optim"].get("optimizer") == "muon"
+    if drawn.is_random or apart <= max(_OF_NOISE * TOLERANCE, _OF_MUON if is_muon else 0.0):
         return ""
-    if drawn.plain["precision"] == "bf16":
+    if _uses_bf16(drawn):
         exact = _in_fp32(drawn, "restarted")
-        return _restarted(exact, attempt(exact.changed, drawn.ranks), restart)
+        assert exact.restart is not None
+        return _restarted(exact, attempt(exact.changed, drawn.ranks), exact.restart)
     return f"on {restart.ranks} ranks goes on by {apart:.2g} otherwise: {_short(again)} | whole {expected}"
 
 
