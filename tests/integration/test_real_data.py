@@ -61,6 +61,7 @@ DATA = {
     "identity": Data("identity.json", 91, _alpaca, {}),
     "glaive": Data("glaive_toolcall_en_demo.json", 300, _glaive, {}),
     "gsm8k": Data("gsm8k_train.jsonl", 7473, _gsm8k, GSM8K),
+    "gsm8k test": Data("gsm8k_test.jsonl", 1319, _gsm8k, GSM8K),
 }
 
 
@@ -132,7 +133,7 @@ def train(model_15m: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "gsm8k" else pytest.param(name, marks=pytest.mark.soak) for name in DATA]
+    "name", [name if name == "gsm8k test" else pytest.param(name, marks=pytest.mark.soak) for name in DATA]
 )
 def test_loss_falls_on_real_rows_and_the_report_counts_them(
     train: Callable[..., RunDir], shared: Path, name: str
