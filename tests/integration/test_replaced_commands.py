@@ -118,9 +118,9 @@ def test_models_and_data_sets_are_fetched(place: Place) -> None:
 
 
 def test_job_in_the_background_is_looked_into_stopped_and_continued(place: Place) -> None:
-    keys = {"optim": {"max_steps": 200, "learning_rate": 1e-3}, "checkpoint": {"every_steps": 20}}
+    keys = {"optim": {"max_steps": 60, "learning_rate": 1e-3}, "checkpoint": {"every_steps": 20}}
     # Its steps are long while it is looked into and stopped, and short when it goes on.
-    place.write_recipe(**keys, batch={"per_device": 1, "accumulate": 20})
+    place.write_recipe(**keys, batch={"per_device": 1, "accumulate": 60})
     run = RunDir(place.path / "runs/alpaca")
     (detach,) = commands("train recipe.yaml --detach", "minutes")
     place.run(detach)
@@ -134,13 +134,13 @@ def test_job_in_the_background_is_looked_into_stopped_and_continued(place: Place
     (show,) = needing("hang", "a running job", "ascendtune jobs show")
     assert "rank 0" in place.run(stacks) and "running" in place.run(show)
     assert needing("hang", "a running job", "ascendtune jobs st") == [stacks, f"{stop} --yes"]
-    assert "step 1/200" in place.run(logs)
+    assert "step 1/60" in place.run(logs)
     place.run(stop, "--yes")
     steps = run.last_step() or 0
-    assert steps < 200
+    assert steps < 60
     place.write_recipe(**keys)
     place.run(next(each for each in commands("train recipe.yaml", "minutes") if each.endswith("recipe.yaml")))
-    assert run.last_step() == 200
+    assert run.last_step() == 60
     assert json.loads(run.metrics.read_text().splitlines()[0])["step"] == 1
 
 
