@@ -47,6 +47,8 @@ HOSTILE = {
     "bytes": "{{ (5).to_bytes(8000000000) }}",
     "batch": "{{ [1]|batch(2000000000, 'x')|list }}",
     "tabs": "{{ '\t'.expandtabs(2000000000) }}",
+    "words": "{{ ('a ' * 5000000).split()|length }}",
+    "lines": "{{ ('a\\n' * 5000000).splitlines()|length }}",
     "translate": "{{ ('a' * 10000).translate({97: 'b' * 100000})|length }}",
     "output": "{% set x = 'a' * 10000000 %}{% for i in range(100000) %}{{ x }}{% endfor %}",
     "set blocks": "{% set x %}aaaaaaaaaa{% endset %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60,
