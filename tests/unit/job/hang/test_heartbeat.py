@@ -71,8 +71,11 @@ def test_a_pulse_renews_the_sign_of_life_and_nothing_else(run: Path) -> None:
         (before,) = newest_beats(run)
         phases.write_heartbeat()
         (after,) = newest_beats(run)
-    phases.close()
     assert after.monotonic > before.monotonic and after.phase == "evaluation"
+    phases.close()
+    phases.pulse()
+    (closed,) = newest_beats(run)
+    assert closed.monotonic == after.monotonic, "a closed file is not written"
 
 
 def test_ranks_of_an_earlier_larger_attempt_are_ignored(run: Path) -> None:
