@@ -98,6 +98,7 @@ def _replayed(run: RunDir) -> RunDir:
     from ascendtune.core import log, process
     from ascendtune.core.rundir import RunDir
     from ascendtune.recipe.recipe import Recipe
+    from ascendtune.recipe.sections import UNTRACKED
 
     record, recipe = run.read(), Recipe.load(run.recipe)
     steps = run.checkpoint_steps()
@@ -111,7 +112,7 @@ def _replayed(run: RunDir) -> RunDir:
         *((f"align.pad={str(pads).lower()}",) if recipe.data.packing is False else ()),
         f"align.stop_after={bad - 1 + recipe.track.every_steps}",
         f"checkpoint.resume={path / 'checkpoints' / f'step_{steps[-1]}' if steps else 'never'}",
-        *("track.tensorboard=false", "--devices", str(attempts[-1].get("world_size", 1))),
+        *(*UNTRACKED, "--devices", str(attempts[-1].get("world_size", 1))),
     ]
     log.say(f"repeating from {f'step {steps[-1]}' if steps else 'the start'} to step {bad}")
     earlier = set(path.glob("replay*/run.json"))

@@ -27,6 +27,7 @@ from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import VisibleDevices
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import UNTRACKED
 
 _FILE = "bench.json"
 _PROFILED_STEPS = 2
@@ -149,7 +150,7 @@ def _train(bench: Bench, result: CellResult, number: int, visible: VisibleDevice
         "optim.epochs=null",
         f"optim.max_steps={last}",
         f"track.every_steps={min(benched.recipe.track.every_steps, max(1, setting.steps // 2))}",
-        "track.tensorboard=false",
+        *UNTRACKED,
         f"profile.steps={first_profiled}-{last}",
         "profile.only=true",
         # The first training explains the cell: a slow rank is detected only by comparison with the others.

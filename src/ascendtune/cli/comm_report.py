@@ -169,6 +169,7 @@ def measure_step(source: Path, ranks: RankGroup, directory: Path | None, timeout
 
 def _prepared(recipe: Path, run_directory: Path) -> RunDir:
     from ascendtune.recipe.recipe import Recipe
+    from ascendtune.recipe.sections import UNTRACKED
     from ascendtune.train.prepare import prepare_run
 
     overrides = [
@@ -176,7 +177,7 @@ def _prepared(recipe: Path, run_directory: Path) -> RunDir:
         f"optim.max_steps={_FAR}",
         f"checkpoint.every_steps={_FAR}",
         "checkpoint.resume=never",
-        "track.tensorboard=false",
+        *UNTRACKED,
     ]
     data = Recipe.load(recipe, overrides).data
     if data.eval or data.eval_fraction or data.eval_rows:

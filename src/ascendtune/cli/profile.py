@@ -157,11 +157,12 @@ def _record(recipe: Path, overrides: list[str], ending: str, *, devices: int | N
     from ascendtune.cli.child_training import TrainingInterrupted, train_briefly
     from ascendtune.core import log
     from ascendtune.recipe.recipe import Recipe
+    from ascendtune.recipe.sections import UNTRACKED
 
     requested = Recipe.load(recipe, overrides)
     overrides = overrides if requested.profile.steps else [*overrides, f"profile.steps={_STEPS}"]
     name = f"{requested.name}-profile" + (f"-{ending}" if ending else "")
-    overrides = [*overrides, f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
+    overrides = [*overrides, f"name={name}", "profile.only=true", "checkpoint.resume=never", *UNTRACKED]
     log.say(f"training the first steps of {requested.name}, to profile steps {requested.profile.steps or _STEPS}")
     try:
         code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)

@@ -288,16 +288,26 @@ def _apply_foreign(document: Document, overrides: Sequence[str], is_foreign: Cal
     return [word for word in overrides if word not in foreign]
 
 
+_ALTERNATIVES = {
+    "optim": (("max_steps", "epochs"), ("warmup_steps", "warmup_ratio")),
+    "data": (("eval_rows", "eval_fraction"),),
+}
+"""Keys of a section of which a recipe has one at most."""
+
+
 def _let_overrides_win(document: Document, overrides: Sequence[str]) -> None:
     """`optim.max_steps=30` on the command line replaces `optim.epochs` of the file, which it would contradict."""
     given = {word.partition("=")[0] for word in overrides}
-    optim = document.values.get("optim")
-    if isinstance(optim, dict):
-        for one, other in (("max_steps", "epochs"), ("warmup_steps", "warmup_ratio")):
+    for name, pairs in _ALTERNATIVES.items():
+        section = document.values.get(name)
+        if not isinstance(section, dict):
+            continue
+        for one, other in pairs:
             for kept, left in ((one, other), (other, one)):
-                if f"optim.{kept}" in given and f"optim.{left}" not in given:
-                    optim.pop(left, None)
-                    document.places.pop(("optim", left), None)
+                is_set = f"{name}.{kept}" in given and section.get(kept) is not None
+                if is_set and f"{name}.{left}" not in given:
+                    section.pop(left, None)
+                    document.places.pop((name, left), None)
 
 
 __all__ = ["Recipe"]

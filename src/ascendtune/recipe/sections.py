@@ -234,6 +234,10 @@ class TrackSection(Section):
             )
 
 
+UNTRACKED = ("track.tensorboard=false", "track.send_to=[]", "track.host=null")
+"""Overrides for the trainings that commands start to measure or to repeat something: no tracker receives them."""
+
+
 class AlignSection(Section):
     """Records for the comparison of two machines."""
 

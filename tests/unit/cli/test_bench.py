@@ -72,6 +72,7 @@ def test_a_benchmark_writes_its_tables_and_is_not_trained_again(
     assert trainings.started == [f"{name}-r{number}" for number in (1, 2) for name in names]
     keys = dict(word.split("=", 1) for word in trainings.words)
     assert keys["optim.max_steps"] == "8" and keys["profile.steps"] == "7-8" and keys["profile.ranks"] == "[0]"
+    assert keys["track.send_to"] == "[]"
     content = json.loads(capsys.readouterr().out)
     assert [row["speedup"] for row in content["rows"]] == [1.0, 2.0, 1.0, 2.0]
     assert content["shortfalls"] == []

@@ -28,6 +28,13 @@ def test_the_command_line_decides_how_long_this_start_trains(path):
     assert caught.value.code == "conflicting-keys"
 
 
+def test_the_command_line_decides_how_many_rows_this_start_holds_out(path):
+    path.write_text("model: {path: m}\ndata: {train: d.json, eval_fraction: 0.02}\n")
+    data = Recipe.load(path, ["data.eval_rows=4"]).data
+    assert (data.eval_rows, data.eval_fraction) == (4, 0.0)
+    assert Recipe.load(path, ["data.eval_rows=null"]).data.eval_fraction == 0.02
+
+
 @pytest.mark.parametrize("value", [".inf", ".nan", "-.inf"])
 def test_a_number_is_finite(path, value):
     with pytest.raises(RecipeError) as caught:

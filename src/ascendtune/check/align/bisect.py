@@ -147,7 +147,7 @@ def trial_recipe(
     # The comparison needs no checkpoints and no evaluations.
     values["checkpoint"] |= {"resume": "never", "every_steps": MOST, "best": False}
     values["eval"] = {"early_stop": None, "every_steps": MOST if _has_evaluation(values["data"]) else None}
-    values["track"]["tensorboard"] = False
+    values["track"] |= {"tensorboard": False, "send_to": [], "host": None}
     values["align"] |= {
         "batch_hash": True,
         "dump_steps": ",".join(map(str, dump_steps)) or None,

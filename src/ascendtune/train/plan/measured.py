@@ -13,6 +13,7 @@ from ascendtune.core.errors import CheckFailed
 from ascendtune.core.foreign_json import is_number
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import UNTRACKED
 from ascendtune.train.plan.estimator import EstimatorResult
 from ascendtune.train.plan.history import PastRun, new_run
 from ascendtune.train.plan.request import Estimate, Target
@@ -82,12 +83,18 @@ def keys_of_measurement(recipe: Recipe, rows: Path, name: str) -> list[str]:
     return [
         f"data.train={json.dumps([{'path': str(rows)}])}",
         "data.eval=[]",
+        "data.eval_fraction=0",
+        "data.eval_rows=null",
+        "eval.every_steps=null",
+        "eval.early_stop=null",
+        "checkpoint.best=false",
+        "align.dump_steps=null",
         "data.on_long_row=truncate",
         f"batch.per_device={recipe.batch.micro_batch}",
         "optim.epochs=null",
         f"optim.max_steps={last}",
         "track.every_steps=1",
-        "track.tensorboard=false",
+        *UNTRACKED,
         f"profile.steps={last}",
         "profile.ranks=[0]",
         "profile.only=true",

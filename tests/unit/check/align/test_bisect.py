@@ -123,6 +123,7 @@ def test_trial_has_the_swapped_ingredients_and_nothing_else_of_the_reference(tmp
         checkpoint={"best": True},
         eval={"every_steps": 5, "early_stop": {}},
         data={"train": "rows.jsonl", "eval_rows": 3},
+        track={"send_to": ["wandb"], "host": "http://localhost"},
         on_nan="dump",
     )
     recipe = trial_recipe(
@@ -131,7 +132,7 @@ def test_trial_has_the_swapped_ingredients_and_nothing_else_of_the_reference(tmp
     assert (recipe.seed, recipe.precision, recipe.kernel, recipe.on_nan) == (2, "auto", "off", "stop")
     assert recipe.optim.model_dump() == reference.values_with_auto["optim"]
     assert recipe.run_directory() == tmp_path / "x" and recipe.checkpoint.resume == "never"
-    assert recipe.eval.early_stop is None and not recipe.checkpoint.best
+    assert recipe.eval.early_stop is None and not recipe.checkpoint.best and not recipe.track.send_to
     assert (recipe.align.stop_after, recipe.align.dump_steps, recipe.align.level) == (3, "1,3", "op")
 
 

@@ -72,6 +72,23 @@ def test_the_measurement_trains_the_recipe_with_other_rows(tmp_path: Path) -> No
     assert values["data"]["train"][0]["path"] not in " ".join(words)
 
 
+@pytest.mark.parametrize("held_out", [{"eval": "y.jsonl"}, {"eval_fraction": 0.1}, {"eval_rows": 8}])
+def test_the_measurement_needs_no_evaluation_data_and_no_tracker(tmp_path: Path, held_out: dict[str, Any]) -> None:
+    path = tmp_path / "recipe.json"
+    values = {
+        "model": {"path": "x"},
+        "data": {"train": "x.jsonl", **held_out},
+        "eval": {"every_steps": 5, "early_stop": {"patience": 2}},
+        "checkpoint": {"best": True},
+        "track": {"send_to": ["wandb"], "host": "http://localhost"},
+        "align": {"dump_steps": "1-3"},
+    }
+    path.write_text(json.dumps(values))
+    measured = Recipe.load(path, keys_of_measurement(Recipe.load(path), tmp_path / "rows.jsonl", "a-measure"))
+    assert not (measured.data.eval or measured.data.eval_fraction or measured.data.eval_rows)
+    assert (measured.track.send_to, measured.align.dump_steps) == ([], None)
+
+
 def test_correction_keeps_the_sum_and_leaves_the_host_alone() -> None:
     found = corrected(_ESTIMATE, 1.1)
     assert found.expected == sum(found.at_peak.values()) == 1100
