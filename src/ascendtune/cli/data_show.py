@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
 
 _LONGEST_VALUE = 1000
+_MOST_SHORTENED = 500
+"""Characters that are shown of what data.max_length cuts off, and of the second row of a text that is split."""
 _ROWS_TO_FIND_A_SAMPLE = 20
 _SAMPLE_CHARACTERS = 160
 
@@ -34,8 +36,12 @@ _SAMPLE_CHARACTERS = 160
 def show(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 3,
-    row: Annotated[int, typer.Option(metavar="K", min=1, help="The first row to show, counted from 1.")] = 1,
+    count: Annotated[
+        int | None, typer.Option("-n", min=1, max=1000, help="Number of rows (default: 3; with --stats none).")
+    ] = None,
+    row: Annotated[
+        int | None, typer.Option(metavar="K", min=1, help="The first row to show, counted from 1 (default: 1).")
+    ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="List every token with its id.")] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="Read all rows: lengths, cut and dropped rows, duplicates.")
@@ -59,9 +65,12 @@ def show(
     log.set_up()
     checked = Recipe.load(recipe, overrides or [])
     inspection = inspection_of(checked)
-    rows = _packs(checked, inspection, row, count) if packed else inspection.rows(row, count)
-    if not rows:
-        raise _no_such_number(row, packed, inspection)
+    rows: list[InspectedRow] | list[InspectedPack] = []
+    if not stats or packed or tokens or count or row:
+        first, most = row or 1, count or 3
+        rows = _packs(checked, inspection, first, most) if packed else inspection.rows(first, most)
+        if not rows:
+            raise _no_such_number(first, packed, inspection)
     facts = _stats(checked, inspection) if stats else None
     if as_json:
         print(json.dumps(_as_json(rows, facts, checked.data.max_length), indent=2, ensure_ascii=False, default=str))
@@ -192,7 +201,7 @@ def _lines(rows: list[InspectedRow] | list[InspectedPack], with_tokens: bool) ->
             yield f"  not trained on: {each.problem}"
         columns = width(sys.stdout)
         if columns is not None and fits_beside(columns) and _is_pair(each.sequences) and not with_tokens:
-            left, right = ((f"{one.name}: {_summary(one)}", one.segments) for one in each.sequences)
+            left, right = ((f"{one.name}: {_summary(one)}", _shown(one)) for one in each.sequences)
             yield from beside(left, right, columns, _marked, _visible)
         else:
             for sequence in each.sequences:
@@ -202,16 +211,32 @@ def _lines(rows: list[InspectedRow] | list[InspectedPack], with_tokens: bool) ->
 
 def _sequence_lines(sequence: TokenSequence, with_tokens: bool) -> Iterator[str]:
     yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence)}"
-    yield from ("    " + line for line in "".join(map(_marked, sequence.segments)).split("\n"))
+    between = "\n✂" if sequence.is_split else ""
+    yield from ("    " + line for line in between.join(map(_marked, _shown(sequence))).split("\n"))
     if with_tokens:
         yield from _token_lines(sequence)
 
 
+def _shown(sequence: TokenSequence) -> list[Segment]:
+    """The segments to print: a text that is split up to its second row, and the beginning of what is not all shown."""
+    segments = sequence.segments[:2] if sequence.is_split else sequence.segments
+    return [
+        replace(each, text=each.text[:_MOST_SHORTENED] + "…")
+        if (each.is_cut or (sequence.is_split and at == 1)) and len(each.text) > _MOST_SHORTENED
+        else each
+        for at, each in enumerate(segments)
+    ]
+
+
 def _summary(sequence: TokenSequence) -> str:
     length, kept = len(sequence.token_ids), sequence.kept
+    more = " or more" if sequence.is_beginning else ""
+    if sequence.is_split:
+        rows = sum(not each.is_cut for each in sequence.segments)
+        return f"{length:,} tokens{more}, all trained on, as {rows:,} rows of up to {sequence.segments[0].tokens:,}"
     trained = sum(sequence.trained[:kept])
     cut = f"; cut at max_length {kept:,}, {count_of(length - kept, 'token')} lost" if kept < length else ""
-    return f"{count_of(length, 'token')}{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
+    return f"{count_of(length, 'token')}{more}, {trained:,} trained on{cut}"
 
 
 def _is_pair(sequences: list[TokenSequence]) -> bool:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ascendtune.data.load import converted_rows
 from ascendtune.data.shards import TOO_LONG
 from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
+from ascendtune.data.split import piece_ends
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
@@ -47,6 +48,8 @@ class TokenSequence:
     """Per token: whether the loss covers it, before the cut."""
     is_beginning: bool
     """Whether the text is so long that only its beginning was tokenised."""
+    is_split: bool = False
+    """Whether each segment is a row of tokens of its own: stage pretrain splits long texts."""
 
     @property
     def kept(self) -> int:
@@ -155,22 +158,26 @@ class Inspection:
                 return [self._of_conversation(converted, "")]
 
     def _of_text(self, text: str) -> TokenSequence:
-        """The whole text is trained on, followed by EOS; beyond max_length the next row of tokens begins."""
+        """The whole text is trained on, followed by EOS; every max_length tokens a row of tokens begins."""
         shown = text[:_MOST_CHARACTERS]
         encoding = self.tokenizer.encode_batch([shown])[0]
         ids, offsets = list(encoding.ids), list(encoding.offsets)
         eos = [self.tokenizer.eos_id] if self.tokenizer.eos_id is not None and shown == text else []
         prefix = self.tokenizer.text_prefix
         added = [self.tokenizer.text_of(number) or "" for number in (*prefix, *eos)]
-        texts = [shown[begin:end] for begin, end in offsets]
-        return self._sequence(
-            "",
-            [*prefix, *ids, *eos],
-            [*added[: len(prefix)], *texts, *added[len(prefix) :]],
-            [*((-1, at) for at in range(len(prefix))), *offsets, *((-2, at) for at in range(len(eos)))],
-            [True] * (len(prefix) + len(ids) + len(eos)),
-            is_beginning=shown != text,
-        )
+        ids = [*prefix, *ids, *eos]
+        texts = [*added[: len(prefix)], *(shown[begin:end] for begin, end in offsets), *added[len(prefix) :]]
+        places = [*((-1, at) for at in range(len(prefix))), *offsets, *((-2, at) for at in range(len(eos)))]
+        splits = self.section.on_long_row == "truncate"
+        ends = piece_ends(len(ids), self.section.max_length) if splits else [len(ids)]
+        segments = [
+            Segment(_text_of(texts, places, begin, end), end - begin, True, False)
+            for begin, end in pairwise([0, *ends])
+        ]
+        if ends[-1] < len(ids):
+            segments.append(Segment(_text_of(texts, places, ends[-1], len(ids)), len(ids) - ends[-1], True, True))
+        trained = [True] * len(ids)
+        return TokenSequence("", segments, ids, texts, trained, shown != text, is_split=len(ends) > 1)
 
     def _of_conversation(self, conversation: Conversation, name: str) -> TokenSequence:
         assert self.template is not None
@@ -205,7 +212,11 @@ class Inspection:
         begin = 0
         for at in range(1, len(ids) + 1):
             if at in (len(ids), most) or (at < most and trained[at] != trained[begin]):
-                shown = (texts[each] for each in range(begin, at) if each == 0 or places[each] != places[each - 1])
-                segments.append(Segment("".join(shown), at - begin, trained[begin], begin >= most))
+                segments.append(Segment(_text_of(texts, places, begin, at), at - begin, trained[begin], begin >= most))
                 begin = at
         return TokenSequence(name, segments, ids, texts, trained, is_beginning)
+
+
+def _text_of(texts: list[str], places: list[tuple[int, int]], begin: int, end: int) -> str:
+    """The text of tokens `begin` to `end`; tokens that are the bytes of one character share its place."""
+    return "".join(texts[at] for at in range(begin, end) if at == 0 or places[at] != places[at - 1])

@@ -167,15 +167,10 @@ class _Job:
         if length < 2:
             total.dropped.append((number, NOTHING_TO_LEARN, f"{length:,} tokens"))
             return []
-        ends = [*range(most, length, most), length]
-        if length % most == 1:
-            # A row of one token has no target.
-            if most > 2:
-                ends[-2] -= 1
-            else:
-                ends.pop()
-                total.truncated_rows += 1
-                total.truncated_tokens += 1
+        ends = piece_ends(length, most)
+        if ends[-1] < length:
+            total.truncated_rows += 1
+            total.truncated_tokens += length - ends[-1]
         total.rows += 1
         if len(ends) > 1:
             total.split_rows += 1
@@ -183,4 +178,19 @@ class _Job:
         return ends
 
 
-__all__ = ["tokenize_texts"]
+def piece_ends(length: int, most: int) -> list[int]:
+    """The end of each row of at most `most` tokens into which a text of `length` tokens is split.
+
+    A single token, which would have no target, is not a row: the row before it gives it one more, or with `most` 2 it
+    is left out.
+    """
+    ends = [*range(most, length, most), length]
+    if length % most == 1 and length > 1:
+        if most > 2:
+            ends[-2] -= 1
+        else:
+            ends.pop()
+    return ends
+
+
+__all__ = ["piece_ends", "tokenize_texts"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,22 @@ def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, rec
     cut = ascendtune("data", "show", recipe, "--row", "2", "-n", "1", "--stats", "data.max_length=22").stdout
     assert cut.startswith("row 2, rows.jsonl:2") and "; cut at max_length 22, " in cut and "✂" in cut
     assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut
+
+
+def test_a_text_of_stage_pretrain_is_split_and_nothing_of_it_is_cut(ascendtune: Any, recipe: Path) -> None:
+    (recipe.parent / "rows.jsonl").write_text(json.dumps({"text": "word " * 3000}) + "\n")
+    shown = ascendtune("data", "show", recipe, "method.stage=pretrain", "data.max_length=32").stdout
+    (summary,) = re.findall(r"as the model reads it: (.*)", shown)
+    assert re.fullmatch(r"[\d,]+ tokens, all trained on, as [\d,]+ rows of up to 32", summary)
+    # Two rows are shown of the many, and the beginning of the values as read.
+    assert shown.count("✂") == 1 and len(shown) < 3000
+    dropped = ascendtune("data", "show", recipe, "method.stage=pretrain", "data.max_length=32", "data.on_long_row=drop")
+    assert "not trained on: longer than max_length" in dropped.stdout and "✂" not in dropped.stdout
+
+
+def test_stats_alone_show_no_rows(ascendtune: Any, recipe: Path) -> None:
+    shown = ascendtune("data", "show", recipe, "--stats").stdout
+    assert shown.startswith("data: 2 rows read") and "row 1," not in shown
 
 
 def test_tokens_of_a_row_that_is_left_out_are_not_cut(ascendtune: Any, recipe: Path) -> None:
