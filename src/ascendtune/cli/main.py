@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pkgutil import resolve_name
 from typing import Annotated, Any, get_type_hints
@@ -17,7 +18,7 @@ from typer.main import get_command
 
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
-from ascendtune.cli.messages import print_as_json, print_error, print_internal_error, print_usage_error
+from ascendtune.cli.messages import internal_error, print_as_json, print_error, usage_error
 from ascendtune.cli.other_tools import require_command
 from ascendtune.cli.parameters import use_common_names
 from ascendtune.core.errors import AscendtuneError, MachineError, out_of_host_memory, uncaught_os_error
@@ -57,57 +58,55 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except AscendtuneError as error:
-        print_error(error)
-        # Words after "--" are another program's. A check's findings are in the document that it has printed.
-        if "--json" in takewhile(lambda word: word != "--", words) and not getattr(sys.stdout, "has_written", False):
-            print_as_json(error)
-        return _after(error, error.exit_code)
+        return _failed(error, error, words)
     except TyperException as error:
-        print_usage_error(error, words)
-        return error.exit_code
+        usage = usage_error(error, words)
+        if usage is None:
+            # A group was called without a command: print its help.
+            with suppress(OSError):
+                print(error.format_message(), file=sys.stderr)
+            return error.exit_code
+        return _failed(error, usage, words)
     except KeyboardInterrupt:
         return 130
     except Abort as abort:
         # typer raises it for a refused prompt, and for every EOFError.
         ended = abort.__cause__
-        return _failed(ended) if isinstance(ended, EOFError) else 130
+        return _failed(ended, _translated(ended), words) if isinstance(ended, EOFError) else 130
     except (BrokenPipeError, _ReaderGone):
         # The reader closed the pipe (`| head`); flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except Exception as error:  # noqa: BLE001  # unexpected exceptions are printed as one line
-        return _failed(error)
+        return _failed(error, _translated(error), words)
 
 
-def _failed(error: Exception) -> int:
-    """Print an exception that is not ours, as one of ours if the machine caused it; returns the exit code."""
-    known_error = _translated(error)
-    if known_error is None:
-        print_internal_error(error)
-        return _after(error, 1)
+def _failed(error: Exception, known_error: AscendtuneError, words: list[str]) -> int:
+    """Print an exception as `known_error`, also as JSON if the command line says so; returns the exit code."""
     print_error(known_error)
-    return _after(error, known_error.exit_code)
-
-
-def _translated(error: Exception) -> AscendtuneError | None:
-    match error:
-        case EOFError():
-            return _damaged_bytecode(error)
-        case OSError():
-            return uncaught_os_error(error)
-        case ModuleNotFoundError():
-            return _missing_extra(error)
-        case MemoryError():
-            return out_of_host_memory(error)
-    return None
-
-
-def _after(error: Exception, code: int) -> int:
-    if os.environ.get(DEBUG):
+    # Words after "--" are another program's. A check's findings are in the document that it has printed.
+    if "--json" in takewhile(lambda word: word != "--", words) and not getattr(sys.stdout, "has_written", False):
+        print_as_json(known_error)
+    if os.environ.get(DEBUG) and not isinstance(error, TyperException):
         import traceback
 
         traceback.print_exception(error)
-    return code
+    return known_error.exit_code
+
+
+def _translated(error: Exception) -> AscendtuneError:
+    """Our error for an exception that is not known_error: what the machine caused, or a bug."""
+    known_error: AscendtuneError | None = None
+    match error:
+        case EOFError():
+            known_error = _damaged_bytecode(error)
+        case OSError():
+            known_error = uncaught_os_error(error)
+        case ModuleNotFoundError():
+            known_error = _missing_extra(error)
+        case MemoryError():
+            known_error = out_of_host_memory(error)
+    return known_error or internal_error(error)
 
 
 def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
@@ -140,13 +139,13 @@ def _damaged_bytecode(error: EOFError) -> MachineError | None:
 
 def _without_debug(words: list[str]) -> list[str]:
     """Remove `--debug`, which is accepted anywhere before `--`, and set the variable."""
-    ours = words[: words.index("--")] if "--" in words else words
+    known_error = words[: words.index("--")] if "--" in words else words
     for path, entry in COMMANDS.items():
         name = path.split()
         if entry.starts_another and [word for word in ours if word != "--debug"][: len(name)] == name:
             # After the command's name it may belong to the started program.
-            ours = ours[: ours.index(name[-1]) + 1]
-    if "--debug" in ours:
+            known_error = ours[: known_error.index(name[-1]) + 1]
+    if "--debug" in known_error:
         os.environ[DEBUG] = "1"
     return [word for word in ours if word != "--debug"] + words[len(ours) :]
 

@@ -34,15 +34,16 @@ def _all_in(error: AscendtuneError) -> Iterator[AscendtuneError]:
         yield from _all_in(other)
 
 
-def print_usage_error(error: TyperException, words: list[str]) -> None:
-    """Print a usage error of the command line: an unknown command or option, a missing argument, a wrong type."""
+def usage_error(error: TyperException, words: list[str]) -> InputError | None:
+    """Our error for a usage error of the command line: an unknown command or option, a missing argument, a wrong type.
+
+    None if its message is the help text of a group.
+    """
     context = getattr(error, "ctx", None)
     command = context.command_path if context else _command_in(words)
     message = error.format_message()
     if message.startswith("Usage:"):
-        # A group was called without a command: print its help.
-        _write(message)
-        return
+        return None
     # If pydantic converted a value, its message is written for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
     # Choices are on separate lines.
@@ -52,7 +53,7 @@ def print_usage_error(error: TyperException, words: list[str]) -> None:
         remedy = "ascendtune init --model MODEL --data DATA"
     if command == "ascendtune explain" and message.startswith("Missing argument"):
         remedy = "give a log or a run, or - for the output of another program: COMMAND 2>&1 | ascendtune explain -"
-    _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
+    return InputError(message[:1].lower() + message[1:].rstrip("."), code="usage", remedy=remedy)
 
 
 def _command_in(words: list[str]) -> str:
@@ -63,11 +64,11 @@ def _command_in(words: list[str]) -> str:
     return " ".join(["ascendtune", *[path for path in paths if path in COMMANDS][:1]])
 
 
-def print_internal_error(error: Exception) -> None:
-    """Print one line on an unexpected exception."""
+def internal_error(error: Exception) -> AscendtuneError:
+    """Our error for an unexpected exception."""
     words = " ".join(str(error).split())
-    what = f"this is a bug in ascendtune: {type(error).__name__}: {words}; run with --debug for the traceback"
-    _say("error", "red", what)
+    what = f"this is a bug in ascendtune: {type(error).__name__}: {words}"
+    return AscendtuneError(what, code="internal-error", remedy="run with --debug for the traceback, and report it")
 
 
 def warn(message: str) -> None:

@@ -316,17 +316,30 @@ def test_a_program_that_asks_for_json_gets_errors_as_json(in_process: Any, tmp_p
     assert in_process("plan", str(tmp_path / "r.yaml")).stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["jobs", "list", "--zzz"], "usage"),
+        (["runs", "show"], "usage"),
+        (["runs", "list", "x" * 300], "name-too-long"),
+    ],
+)
+def test_usage_errors_and_errors_of_the_system_are_json_too(in_process: Any, words: list[str], code: str) -> None:
+    result = in_process(*words, "--json")
+    assert [each["code"] for each in json.loads(result.stdout)["errors"]] == [code]
+    assert result.returncode == 2 and f"code: {code}" in result.stderr
+
+
 def test_the_class_of_an_error_is_its_exit_code(failing: Any) -> None:
     assert failing(MachineError("no", code="test", remedy="yes"))[0] == 3
     assert failing(KeyboardInterrupt())[0] == 130
 
 
-def test_a_bug_is_one_line_and_a_traceback_only_on_request(failing: Any) -> None:
+def test_a_bug_is_one_error_and_a_traceback_only_on_request(failing: Any) -> None:
     code, said = failing(ZeroDivisionError("by\nzero"))
     assert code == 1
-    assert said == (
-        "error: this is a bug in ascendtune: ZeroDivisionError: by zero; run with --debug for the traceback\n"
-    )
+    assert said.startswith("error: this is a bug in ascendtune: ZeroDivisionError: by zero\n   do: run with --debug ")
+    assert said.count("\n") == 3 and said.endswith(" code: internal-error\n")
     assert "Traceback" in failing(ZeroDivisionError(), "--debug")[1]
     assert "Traceback" in failing(InputError("no", code="test", remedy="yes"), "--debug")[1]
 
