@@ -98,7 +98,7 @@ class DumpWriter:
             for number, each in enumerate(inputs):
                 if isinstance(module, nn.Embedding):
                     rows = each.tolist()
-                    self.row_hashes += [hashlib.blake2b(str(row).encode(), digest_size=8).hexdigest() for row in rows]
+                    self.row_hashes += [_hash_of_row(row) for row in rows]
                 if isinstance(each, torch.Tensor):
                     self.add("forward", name, f"input.{number}", type(module).__name__, each)
 
@@ -131,3 +131,9 @@ def tensors_of(output: Any, slot: str) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(output, tuple | list):
         for number, value in enumerate(output):
             yield from tensors_of(value, f"{slot}.{number}")
+
+
+def _hash_of_row(row: list[int]) -> str:
+    """Not of its padding with 0."""
+    length = max((at for at, token in enumerate(row, 1) if token), default=0)
+    return hashlib.blake2b(str(row[:length]).encode(), digest_size=8).hexdigest()

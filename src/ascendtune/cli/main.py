@@ -95,7 +95,7 @@ def _failed(error: Exception, known_error: AscendtuneError, words: list[str]) ->
 
 
 def _translated(error: Exception) -> AscendtuneError:
-    """Our error for an exception that is not known_error: what the machine caused, or a bug."""
+    """Our error for an exception that is not ours: what the machine caused, or a bug."""
     known_error: AscendtuneError | None = None
     match error:
         case EOFError():
@@ -139,15 +139,15 @@ def _damaged_bytecode(error: EOFError) -> MachineError | None:
 
 def _without_debug(words: list[str]) -> list[str]:
     """Remove `--debug`, which is accepted anywhere before `--`, and set the variable."""
-    known_error = words[: words.index("--")] if "--" in words else words
+    before = words[: words.index("--")] if "--" in words else words
     for path, entry in COMMANDS.items():
         name = path.split()
-        if entry.starts_another and [word for word in ours if word != "--debug"][: len(name)] == name:
+        if entry.starts_another and [word for word in before if word != "--debug"][: len(name)] == name:
             # After the command's name it may belong to the started program.
-            known_error = ours[: known_error.index(name[-1]) + 1]
-    if "--debug" in known_error:
+            before = before[: before.index(name[-1]) + 1]
+    if "--debug" in before:
         os.environ[DEBUG] = "1"
-    return [word for word in ours if word != "--debug"] + words[len(ours) :]
+    return [word for word in before if word != "--debug"] + words[len(before) :]
 
 
 def _version(is_requested: bool) -> None:

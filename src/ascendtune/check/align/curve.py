@@ -34,6 +34,7 @@ class Curve:
         groups: (records,) float64, number of pairs or answers if the loss is a mean over these; NaN if not recorded.
         batch_hashes: (records,) hashes of the rows of a record's last step; None if not recorded.
         resolution: half a unit of the last digit of the written losses; 0 at full precision.
+        resumed_at: first steps of later attempts, as far as recorded.
         is_whole: whether each record is known to cover all steps since the previous one, the first from step 1 on.
     """
 
@@ -47,6 +48,7 @@ class Curve:
     resolution: float
     readings: tuple[Reading, ...] = ("steps", "tokens", "single")
     is_whole: bool = False
+    resumed_at: tuple[int, ...] = ()
 
     @classmethod
     def of_records(
@@ -82,8 +84,8 @@ class Curve:
         """A curve from arrays.
 
         Args:
-            columns: (records,) float64 by name, as in `of_records`. A record whose step is not an integer is omitted.
-                Of records of the same step the last counts.
+            columns: (records,) float64 by name, as in `of_records`, and `attempt`. A record whose step is not an
+                integer is omitted. Of records of the same step the last counts.
             batch_hashes: one per record.
 
         Raises:
@@ -115,6 +117,9 @@ class Curve:
             hashes,
             resolution,
             is_whole=bool(of_record == tokens_seen),
+            resumed_at=tuple(unique[1:][np.diff(columns["attempt"][last]) > 0].tolist())
+            if "attempt" in columns
+            else (),
         )
 
     @classmethod

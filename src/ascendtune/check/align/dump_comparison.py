@@ -58,6 +58,7 @@ class FirstDifference:
         agreeing: name of the last tensor before it that agrees; empty if there is none.
         ratio: candidate over reference, if all gradients or all updates differ by the same factor.
         batch: comparison of the step's rows, for the stage `data`; None if a side has no hashes of rows.
+        differing: number of modules with a tensor of the row's phase that differs on its rank.
         weight_difference: the largest relative difference of a weight matrix before the step, if an earlier step was
             not compared, whose update may be the cause; else 0.
     """
@@ -69,6 +70,7 @@ class FirstDifference:
     agreeing: str = ""
     ratio: float | None = None
     batch: BatchComparison | None = None
+    differing: int = 1
     weight_difference: float = 0.0
 
     @property
@@ -182,7 +184,17 @@ def _compare_step(
         place, without_effect = FirstDifference(step, changed.stage, changed, (changed.rank,)), None
         rows.setdefault(changed.rank, []).insert(0, changed)
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
-        place = replace(place, batch=_batches(one, other))
+        batch = _batches(one, other)
+        # Of the same rows in the same order the embedding has computed something else.
+        is_same = batch is not None and batch.common == batch.rows == batch.rows_of_candidate
+        place = replace(place, batch=batch, stage="forward" if is_same else "data")
+    elif (
+        place is not None
+        and place.stage in ("backward", "update", "data")
+        and (rows_of := _other_rows(step, one, other))
+    ):
+        # Ranks or micro-batches that cannot be compared one by one have other rows altogether.
+        place = replace(place, stage="data", batch=rows_of[1])
     if place is not None and has_gap:
         place = replace(place, weight_difference=_weight_difference(sides, ranks[:1]))
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
@@ -193,7 +205,7 @@ def _compare_step(
         rows=tuple(rows.get(shown, ())),
         agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.exceeds_limit},
         obstacle=obstacle,
-        other_rows=None if obstacle else _other_rows(step, one, other),
+        other_rows=_other_rows(step, one, other),
         replicas=sum(len(side) for side in sides if len(side) > 1 and digests_of(side, "gradient")),
         compared=len(every),
     )
@@ -300,7 +312,12 @@ def _first(
         if stage == "backward" and obstacle is not None and obstacle.code == "shapes":
             stage = "data"
         ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
-        return FirstDifference(step, stage, row, tuple(sorted(first_rows)), _agreeing(rows[rank], row), ratio), harmless
+        phase = row.key.phase
+        differing = {
+            each.key.name.rpartition(".")[0] for each in rows[rank] if each.key.phase == phase and each.exceeds_limit
+        }
+        ranks, agreeing = tuple(sorted(first_rows)), _agreeing(rows[rank], row)
+        return FirstDifference(step, stage, row, ranks, agreeing, ratio, differing=len(differing)), harmless
     return None, harmless
 
 

@@ -10,29 +10,38 @@ from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 
 _SHOWN = 5
+_FEWEST_MOVED = 2
+"""Number of moved batches that are not a coincidence of data with equal rows."""
+DATA_REMEDY = (
+    "compare the data: files, order, seed, template, max_length, packing, and where a resumed training goes on"
+)
 
 
 def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """2: whether both trained on the same rows, step by step."""
-    by_step = dict(zip(candidate.curve.steps.tolist(), candidate.curve.batch_hashes, strict=True))
-    common = [
-        (step, one, by_step[step])
-        for step, one in zip(reference.curve.steps.tolist(), reference.curve.batch_hashes, strict=True)
-        if one and by_step.get(step)
-    ]
-    if common:
-        different = [each for each in common if each[1] != each[2]]
-        if not different:
+    one, other = (_batches(side) for side in (reference, candidate))
+    if common := _comparable(one, other):
+        first = first_other_batch(reference, candidate)
+        if first is None:
             return ok("data", say("the batches of {count:,} {count:step|steps} are the same", count=len(common)))
+        different = [step for step in common if one[step] != other[step]]
+        is_of_tokens = _is_of_tokens(one[first])
+        measured = (
+            say("the batches of step {step} differ in token ids", step=first)
+            if is_of_tokens
+            else say("the batches of step {step} differ in rows, tokens or order", step=first)
+        )
+        if (moved := _moved(candidate, reference, first, one, other)) is not None:
+            measured = say("{measured}; {further}", measured=measured, further=moved)
         return failure(
             "data",
-            say("the batches of step {step} differ in rows, tokens or order", step=different[0][0]),
-            remedy=say(
-                "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
-            ),
+            measured,
+            remedy=say(DATA_REMEDY)
+            if is_of_tokens
+            else say("compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"),
             evidence=tuple(
-                say("step {step}: {one} and {other}", step=step, one=one, other=other)
-                for step, one, other in different[:_SHOWN]
+                say("step {step}: {one} and {other}", step=step, one=one[step], other=other[step])
+                for step in different[:_SHOWN]
             ),
         )
     hashes = [side.run.get("data_hash") for side in (reference, candidate)]
@@ -44,6 +53,51 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             remedy = say("train with align.batch_hash: true on both sides")
         return unknown("data", say("{names} recorded no batches", names=names_of_sides(lacking)), remedy=remedy)
     return unknown("data", say("no step has batches recorded on both sides"))
+
+
+def first_other_batch(reference: TrainingRecord, candidate: TrainingRecord) -> int | None:
+    """The first step whose batches have other hashes; None if there is none."""
+    one, other = (_batches(side) for side in (reference, candidate))
+    return next((step for step in _comparable(one, other) if one[step] != other[step]), None)
+
+
+def _comparable(one: Mapping[int, str], other: Mapping[int, str]) -> list[int]:
+    """Steps with hashes of the same kind on both sides."""
+    return [step for step in one if step in other and _is_of_tokens(one[step]) == _is_of_tokens(other[step])]
+
+
+def _batches(side: TrainingRecord) -> dict[int, str]:
+    """Step -> hash of its batch, for the steps that have one."""
+    steps = side.curve.steps.tolist()
+    return {step: each for step, each in zip(steps, side.curve.batch_hashes, strict=True) if each}
+
+
+def _is_of_tokens(batch_hash: str) -> bool:
+    """Whether the hash is one of `align record`, which only depends on which token ids a batch has."""
+    return batch_hash.startswith("tokens-")
+
+
+def _moved(
+    candidate: TrainingRecord, reference: TrainingRecord, first: int, one: Mapping[int, str], other: Mapping[int, str]
+) -> str | None:
+    """A sentence if the candidate's batches from step `first` on are the reference's of some steps before or after.
+
+    Args:
+        one, other: hashes of the reference's and the candidate's batches by step.
+    """
+    of_reference = {each: step for step, each in one.items()}
+    moved = of_reference.get(other[first], first) - first
+    pairs = [(other[step], one[step + moved]) for step in other if step >= first and step + moved in one]
+    if not moved or len(pairs) < _FEWEST_MOVED or any(ours != theirs for ours, theirs in pairs):
+        return None
+    sides = {"step": first, "source": first + moved, "name": candidate.name, "other": reference.name}
+    return (
+        say("from step {step} on {name} has the batches of {other} from step {source} on: some are left out", **sides)
+        if moved > 0
+        else say(
+            "from step {step} on {name} has the batches of {other} from step {source} on: some come twice", **sides
+        )
+    )
 
 
 def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:

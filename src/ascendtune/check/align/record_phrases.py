@@ -11,6 +11,8 @@ from ascendtune.check.align.language import say
 from ascendtune.check.align.paired_losses import PairedLosses
 from ascendtune.check.align.training_record import REDUCED, TrainingRecord
 
+_STEPS_TO_EFFECT = 3
+"""Steps in which an optimizer state that was not restored shows in the losses: its first update in the second."""
 _READINGS = {
     "steps": "a record of {name} is read as the mean over its steps",
     "tokens": "a record of {name} is read as the mean over the labelled tokens, pairs or answers of its steps",
@@ -79,6 +81,16 @@ def reduced_products(reference: TrainingRecord, candidate: TrainingRecord) -> tu
     return tuple(found)
 
 
+def resumed_before(step: int | None, *sides: TrainingRecord) -> tuple[str, ...]:
+    """Sentences on the sides that were resumed just before `step`, at which trainings diverge."""
+    return tuple(
+        say("{name} was resumed from a checkpoint, and goes on with step {step}", name=side.name, step=resumed)
+        for side in sides
+        for resumed in side.resumed_at
+        if step is not None and 0 <= step - resumed < _STEPS_TO_EFFECT
+    )
+
+
 def suspected_products(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[str, ...]:
     """A sentence on differences in fp32 no larger than those of TF32 and HF32, unless both sides recorded the type."""
     if None not in (reference.fp32_products, candidate.fp32_products):
@@ -88,6 +100,14 @@ def suspected_products(reference: TrainingRecord, candidate: TrainingRecord) -> 
             "products whose inputs are rounded to 11 bits (TF32 of GPUs, HF32 of NPUs) cause differences of this size: "
             "compare torch.backends.cuda.matmul.allow_tf32 and torch_npu.npu.matmul.allow_hf32"
         ),
+    )
+
+
+def restored_remedy() -> str:
+    """The remedy if trainings diverge after one was resumed."""
+    return say(
+        "compare what was restored from the checkpoint: weights, the optimizer's state, the step of the learning rate "
+        "schedule, random numbers, and the position in the data"
     )
 
 

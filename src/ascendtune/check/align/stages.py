@@ -21,7 +21,13 @@ from ascendtune.check.align.loss_noise import LossNoise, extra_noise
 from ascendtune.check.align.one_sided import one_sided_losses, one_sided_norms
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
 from ascendtune.check.align.question import question
-from ascendtune.check.align.record_phrases import kinds_of_records, reduced_products, suspected_products
+from ascendtune.check.align.record_phrases import (
+    kinds_of_records,
+    reduced_products,
+    restored_remedy,
+    resumed_before,
+    suspected_products,
+)
 from ascendtune.check.align.tensor_findings import with_dump_evidence
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding
@@ -99,6 +105,14 @@ def compare_trainings(
     place = dumps.place
     if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
         dumps, place = _as_consequence(dumps, place), None
+    other_batch = input_findings.first_other_batch(reference, candidate)
+    if place is not None and place.stage == "update" and other_rate is not None and other_rate[0] <= place.step:
+        # Another learning rate explains other updates.
+        dumps, place = replace(dumps, place=None), None
+    if place is not None and place.stage == "data" and not place.has_other_rows and other_batch is not None:
+        # Gradients of outputs with other shapes: the hashes of the batches show more.
+        place = replace(place, stage="backward")
+        dumps = replace(dumps, place=place)
     requested = question(reference, candidate)
     # Repetitions of the reference do not explain what another recipe does.
     recipe_remedy = requested.remedy if requested.status == "failure" else None
@@ -133,9 +147,15 @@ def compare_trainings(
     step, decisive_step = (
         (min(steps_apart, default=1), max(steps_apart, default=1)) if place is None else (place.step, place.step)
     )
+    if divergence.code == "data" and other_batch is not None and (place is None or place.stage != "data"):
+        step = other_batch
     if divergence.code == "backward" and place is None:
         # The gradient norm of step 1 differs, even if the losses differ only later.
         step = 1
+    if resumed_before(step, reference, candidate) and divergence.code not in ("question", "data", "start", "ranks"):
+        found = replace(divergence, remedy=restored_remedy())
+        findings = tuple(found if each is divergence else each for each in findings)
+        divergence = found
     is_one_sided = divergence.code == "later" and exceeding is None and one_sided is not None
     if is_one_sided:
         decisive_step = int(pair.steps[-1])

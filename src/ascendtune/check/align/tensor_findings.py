@@ -8,6 +8,7 @@ from typing import Any
 
 from ascendtune.check.align.dump import TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
+from ascendtune.check.align.input_findings import DATA_REMEDY
 from ascendtune.check.align.language import say
 from ascendtune.check.align.tensor_noise import REDUCED_PRODUCTS
 from ascendtune.check.align.tensor_row import TensorRow
@@ -46,7 +47,6 @@ _UPDATES = (
     "the optimizer: learning rate of this step, betas, epsilon, weight decay, bias correction, and the dtype that its "
     "state and the parameters have"
 )
-_DATA = "compare the data: files, order, seed, template, max_length, packing"
 _SHOWN_SAMPLES = 4
 _MOST_RANKS = 4
 """Number of ranks that are listed one by one."""
@@ -67,6 +67,19 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
     stage = finding.code
     if dumps.place is not None and dumps.place.stage == stage:
         from_dumps = _of_place(dumps.place, suspected_products)
+        if stage == "forward" and len(dumps.place.ranks) < len(dumps.ranks):
+            alone = say(
+                "the other ranks agree: only weights or random numbers of {ranks} differ", ranks=_ranks(dumps.place)
+            )
+            from_dumps = replace(from_dumps, evidence=(alone, *from_dumps.evidence))
+        if dumps.place.row.key.phase == "gradient" and dumps.obstacle and dumps.obstacle.code in ("ranks", "batches"):
+            from_dumps = replace(
+                from_dumps,
+                remedy=say(
+                    "{remedy}; with as many ranks and micro-batches on both sides, modules are compared, too",
+                    remedy=from_dumps.remedy,
+                ),
+            )
         before = (finding.measured,) if finding.status != "unknown" else ()
         harmless = _without_gradient(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
         return replace(from_dumps, evidence=(*harmless, *from_dumps.evidence, *before))
@@ -81,7 +94,7 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
         counts = {"common": batch.common, "rows": batch.rows}
         rows = say("{common:,} of {rows:,} {rows:row|rows} of the batch {common:is|are} in both", **counts)
         # A warning, because packed rows may contain the same sequences in another composition.
-        return warning(stage, say("step {step}: {what}", step=step, what=rows), remedy=say(_DATA))
+        return warning(stage, say("step {step}: {what}", step=step, what=rows), remedy=say(DATA_REMEDY))
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
     if stage == "data" and moved and (finding.status != "failure" or moved.code == "order"):
         # Hashes of batches depend on the order of the rows, too.
@@ -128,7 +141,9 @@ def _remedy_of_rows(code: str) -> str:
 
 def difference_text(place: FirstDifference) -> str:
     """The place as text: `step 3, forward, model.layers.0.self_attn, rank 1`."""
-    phase = "token ids" if place.has_other_rows and place.row.key.phase == "forward" else _PHASES[place.row.key.phase]
+    if place.has_other_rows and place.row.key.phase != "forward":
+        return say(", ").join((say("step {step}", step=place.step), say("token ids")))
+    phase = "token ids" if place.has_other_rows else _PHASES[place.row.key.phase]
     words = (say("step {step}", step=place.step), say(phase), place.module, _ranks(place))
     return say(", ").join(word for word in words if word)
 
@@ -173,7 +188,11 @@ def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Fi
     notes = list(_sides(row))
     if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
-        notes.insert(0, say("{common:,} of {rows:,} {rows:row|rows} of the batch {common:is|are} in both", **counts))
+        common = say("{common:,} of {rows:,} {rows:row|rows} of the batch {common:is|are} in both", **counts)
+        if place.has_other_rows:
+            size = common
+        else:
+            notes.insert(0, common)
     if place.weight_difference and not place.has_other_rows:
         notes.insert(
             0,
@@ -279,7 +298,7 @@ def _remedy(place: FirstDifference) -> str:
             "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
         )
     if place.stage == "data":
-        return say(_DATA)
+        return say(DATA_REMEDY)
     if phase == "parameter_before":
         return say(
             "the weights changed between the last update and this step: check callbacks, weight averaging, and what "
@@ -319,6 +338,12 @@ def _remedy(place: FirstDifference) -> str:
     cause = next(
         (cause for word, cause in _CAUSES if word in words.rpartition("layers.")[2]), "what this module computes"
     )
+    if phase == "gradient" and place.differing > 1:
+        return say(
+            "gradients of {count} modules differ: compare what the loss is a mean over, and how gradients are added up "
+            "over ranks and micro-batches: the share of each, sum or mean",
+            count=place.differing,
+        )
     if phase == "gradient":
         return say(
             "only the gradient of this parameter differs: check hooks, freezing, clipping, and the backward of {cause}",

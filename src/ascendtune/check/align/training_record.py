@@ -34,7 +34,7 @@ _OURS = {
     name: name
     for name in (
         *("step", "loss", "grad_norm", "learning_rate", "labelled_tokens", "groups", "batch_hash"),
-        *("tokens", "tokens_seen"),
+        *("tokens", "tokens_seen", "attempt"),
     )
 }
 _MOST_DIRECTORIES = 10_000
@@ -80,6 +80,14 @@ class TrainingRecord:
         attempts = self.run.get("attempts") or [self.run]
         size = attempts[-1].get("world_size")
         return size if isinstance(size, int) else None
+
+    @property
+    def resumed_at(self) -> tuple[int, ...]:
+        """First steps after the checkpoints that the training was resumed from, in ascending order."""
+        listed = self.run.get("resumed_at")
+        return self.curve.resumed_at or tuple(
+            each for each in (listed if isinstance(listed, list) else []) if type(each) is int
+        )
 
     @property
     def fp32_products(self) -> str | None:
@@ -248,7 +256,7 @@ def _read_recorded(path: Path) -> TrainingRecord:
     metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
     facts = read_json_object(path / _RECORDED)
-    precision = _computed_in(dump) if dump is not None else None
+    precision = facts.get("precision") or (_computed_in(dump) if dump is not None else None)
     weights = _start_weights(RunDir(path))
     return TrainingRecord(
         name=path.name,

@@ -9,6 +9,7 @@ from ascendtune.check.align.record_phrases import (
     records_alone,
     records_without_numbers,
     reduced_products,
+    resumed_before,
     steps_of_record,
 )
 from ascendtune.check.align.stages import TrainingComparison
@@ -19,6 +20,9 @@ def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate
     """One sentence; if the trainings are aligned, it includes the records that were not compared."""
     sentence = _verdict(comparison, reference, candidate)
     pair = comparison.pair
+    if comparison.divergence is not None:
+        for resumed in resumed_before(comparison.step, reference, candidate):
+            sentence = say("{measured}; {further}", measured=sentence, further=resumed)
     if comparison.divergence is not None or not len(pair.steps):
         return sentence
     for products in reduced_products(reference, candidate):
