@@ -1,8 +1,7 @@
 """A checksum of a tensor's values, computed on its device, the same however the tensor is stored or sharded.
 
 For values v_0, v_1, … with the bits b_i of v_i in fp32 (fp64 values: in fp64) it is Σ b_i·t[i mod T]·m[i div T]
-mod 2^64, where t and m are odd pseudo-random numbers (splitmix64). Being a sum, it can be computed of parts that
-mod 2^64, where t and m are odd pseudo-random numbers (splitmix64). Being a sum, it can be computed from parts that
+mod 2^64, where t and m are odd pseudo-random numbers (splitmix64). Being a sum, it can be computed from parts.
 """
 
 from __future__ import annotations
@@ -59,6 +58,17 @@ def row_checksums(ids: torch.Tensor) -> torch.Tensor:
     parts = ids.detach().long().split(TILE, dim=1)
     sums = [(part * tile[: part.shape[1]]).sum(1) * factors[at % len(factors)] for at, part in enumerate(parts)]
     return torch.stack(sums).sum(0)
+
+
+def token_checksum(ids: torch.Tensor) -> torch.Tensor:
+    """() int64 on the device of `ids`: Σ t[id mod T]·m[id div T] mod 2^64, without a synchronisation.
+
+    Args:
+        ids: integers of any shape, from 0. Their order does not change the checksum, nor does padding with 0.
+    """
+    tile, factors = _random_numbers(ids.device)
+    flat = ids.detach().long().reshape(-1)
+    return (tile[flat % TILE] * factors[flat // TILE % TILE] * (flat != 0)).sum()
 
 
 def checksum_of_tile(values: NDArray[Any], number: int) -> int:

@@ -55,7 +55,7 @@ class ModuleHooks:
 
     def enter(self, module: nn.Module, name: str = "") -> None:
         """Note that the forward pass of `module` begins."""
-        if _is_in_backward():
+        if is_in_backward():
             return
         if not self._calls:
             self._is_ignored = not torch.is_grad_enabled()
@@ -73,7 +73,7 @@ class ModuleHooks:
 
     def _after(self, name: str, kind: str, *, is_leaf: bool) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
-            repeated = _is_in_backward()
+            repeated = is_in_backward()
             if not repeated:
                 self._calls.pop()
                 if self._is_ignored:
@@ -100,7 +100,7 @@ class ModuleHooks:
 
     def _add_operator(self, operator: str, result: Any) -> None:
         """Record the result of an operator called by the innermost running module."""
-        if self._calls and not self._is_measuring and not self._is_ignored and not _is_in_backward():
+        if self._calls and not self._is_measuring and not self._is_ignored and not is_in_backward():
             call = self._calls[-1]
             self._add("forward", call.name, operator, f"op.{call.operators}.{operator}", result)
             call.operators += 1
@@ -155,6 +155,6 @@ def kind_of(module: nn.Module) -> str:
     return name.removeprefix("FSDP") if isinstance(module, FSDPModule) else name
 
 
-def _is_in_backward() -> bool:
+def is_in_backward() -> bool:
     """Whether this thread computes gradients: a forward pass is then one that checkpointing repeats."""
     return torch._C._current_graph_task_id() != -1

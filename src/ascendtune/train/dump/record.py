@@ -18,7 +18,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import sync_path, write_atomically
+from ascendtune.core.files import sync_path, write_atomically, write_json
+from ascendtune.core.foreign_json import read_json_object
 from ascendtune.train.dump.checksum import as_hex, row_checksums
 from ascendtune.train.dump.statistics import Pending, measure, read
 
@@ -40,6 +41,14 @@ def optimizer_facts(optimizer: Any) -> dict[str, Any]:
         for group in optimizer.param_groups
     ]
     return {"optimizer": type(optimizer).__name__, "optimizer_groups": groups}
+
+
+def write_facts(directory: Path, facts: dict[str, Any], *, step: int) -> None:
+    """Write recorded.json at `step`, the first of a training or of its resumed part."""
+    file = directory / "recorded.json"
+    before = read_json_object(file).get("resumed_at", []) if file.exists() else []
+    resumed = {"resumed_at": [*before, step]} if step > 1 else {}
+    write_json(file, {"format": FORMAT, "torch": torch.__version__, **facts, **resumed})
 
 
 @dataclass

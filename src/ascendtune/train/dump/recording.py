@@ -25,7 +25,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import LineWriter, finite_or_none, write_json
-from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
 from ascendtune.machine.torch_backend.find import product_types, supports_fp64
@@ -34,14 +33,14 @@ from ascendtune.train.dump.hooks import ModuleHooks
 from ascendtune.train.dump.losses import StepLosses
 from ascendtune.train.dump.names import plain_modules, plain_parameters
 from ascendtune.train.dump.ranks import gather, rank, world_size
-from ascendtune.train.dump.record import FORMAT, StepRecord, header_of, optimizer_facts
+from ascendtune.train.dump.record import StepRecord, header_of, optimizer_facts, write_facts
 from ascendtune.train.dump.request import METRICS, RecordRequest
+from ascendtune.train.dump.step_inputs import StepInputs, hash_of_parts
 from ascendtune.train.dump.weight_hashes import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
 from ascendtune.train.gradient_norm import norm_of_all
 
 WRITER = "ascendtune.align.record"
-_FACTS = "recorded.json"
 
 
 class Recording:
@@ -83,6 +82,7 @@ class Recording:
         """Loss scaled by a GradScaler -> the loss and, in dumped steps, the factor: () each."""
         self._record: StepRecord | None = None
         self._hooks: ModuleHooks | None = None
+        self._inputs: StepInputs | None = None
         self._metrics: LineWriter | None = None
 
     @contextmanager
@@ -151,6 +151,8 @@ class Recording:
             del self._engine._take_model_step
         if self._hooks is not None:
             self._hooks.remove()
+        if self._inputs is not None:
+            self._inputs.remove()
         if self._metrics is not None:
             self._metrics.close()
         # If this process was started by a recorded one, that one warns.
@@ -181,6 +183,7 @@ class Recording:
             return
         self._model, self._whole = model, whole
         self._trained = dict.fromkeys(plain_parameters(model).values())
+        self._inputs = StepInputs(model)
         self._losses = StepLosses(self._trained, sees_gradients=not is_engine(model))
         if is_engine(model):
             self._track_updates(model)
@@ -371,31 +374,28 @@ class Recording:
         return rank() == 0 or not self._whole.is_divided(parameter)
 
     def _write_metrics(self, optimizer: Any, loss: float) -> None:
-        """Write the mean loss over ranks, the gradient norm and the learning rate of the step: one synchronisation."""
-        losses = [each[0] for each in gather([loss], dtype=self._wide, device=self._device)]
+        """Write mean loss over ranks, gradient norm, learning rate and hash of the step: one synchronisation."""
+        assert self._inputs is not None
+        of_ranks = gather([loss, *self._inputs.end_step()], dtype=self._wide, device=self._device)
+        losses = [each[0] for each in of_ranks]
         norm = float(self._norm.full_tensor() if isinstance(self._norm, DTensor) else self._norm)  # type: ignore[arg-type]
         if self._metrics is None:
             return
         if self._step == self._first_step:
-            facts_file = self._directory / _FACTS
-            resumed = read_json_object(facts_file).get("resumed_at", []) if facts_file.exists() else []
-            write_json(
-                facts_file,
-                {
-                    "format": FORMAT,
-                    "torch": torch.__version__,
-                    "command": self._command,
-                    "world_size": world_size(),
-                    "fp32_products": product_types(self._device),
-                    **optimizer_facts(optimizer),
-                    "max_grad_norm": self._clips_to,
-                    **({"resumed_at": [*resumed, self._step]} if self._step > 1 else {}),
-                },
-            )
+            facts = {
+                "command": self._command,
+                "world_size": world_size(),
+                "precision": self._inputs.precision,
+                "fp32_products": product_types(self._device),
+                **optimizer_facts(optimizer),
+                "max_grad_norm": self._clips_to,
+            }
+            write_facts(self._directory, facts, step=self._step)
         record = {
             "step": self._step,
-            "loss": math.fsum(losses) / len(losses),
-            "grad_norm": norm,
-            "learning_rate": float(optimizer.param_groups[0]["lr"]),
+            "loss": finite_or_none(math.fsum(losses) / len(losses)),
+            "grad_norm": finite_or_none(norm),
+            "learning_rate": finite_or_none(float(optimizer.param_groups[0]["lr"])),
+            "batch_hash": hash_of_parts([each[1:] for each in of_ranks]),
         }
-        self._metrics.write({key: value if math.isfinite(value) else None for key, value in record.items()})
+        self._metrics.write(record)
