@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ascendtune.data.encoding import Encoding, certain_encoding
 from ascendtune.data.files import data_files, data_suffix, opened
 from ascendtune.data.format.choose import FORMATS, Convert, choose_format, main_task_of
 from ascendtune.data.format.guess import Guess, guess, names_columns
-from ascendtune.data.read import read_rows
+from ascendtune.data.read import first_rows, read_rows
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.table_rows import delimiter_of
 from ascendtune.hub.download import fetch_dataset
@@ -161,7 +160,7 @@ def _first_rows(path: str, encoding: str | None) -> tuple[dict[str, Any], list[R
     def read(**more: Any) -> list[RawRow]:
         reading.update(more)
         try:
-            return list(islice(read_rows(DatasetSpec(path=path, **reading), place), _ROWS_LOOKED_AT))
+            return first_rows(read_rows(DatasetSpec(path=path, **reading), place), _ROWS_LOOKED_AT)
         except DataError as error:
             if error.code != "invalid-csv-header":
                 raise

@@ -37,17 +37,17 @@ def rows_of_json(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
 
 
 class _ArraySource(SourceFile):
-    """Numbers are indices into the array; lines are found by a second reading of the file, when first needed."""
+    """Numbers are indices into the array; lines are found by a second reading of the file, as far as needed."""
 
     def __init__(self, path: Path, encoding: Encoding) -> None:
         super().__init__(path)
-        self._encoding = encoding
-        self._lines: array[int] | None = None
+        elements = _Elements(path, json.JSONDecoder(), encoding)
+        self._remaining_lines = (elements.line() for _ in elements)
+        self._lines = array("Q")
 
     def place(self, number: int) -> str:
-        if self._lines is None:
-            elements = _Elements(self.path, json.JSONDecoder(), self._encoding)
-            self._lines = array("Q", (elements.line() for _ in elements))
+        while len(self._lines) < number + 2 and (line := next(self._remaining_lines, None)):
+            self._lines.append(line)
         line = self._lines[number]
         # In a file without line breaks the line does not identify the row.
         shared = line in self._lines[max(0, number - 1) : number] or line in self._lines[number + 1 : number + 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,7 @@ from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
 from ascendtune.data.conversation import BadRow, RawRow, Row, conversations_of
 from ascendtune.data.format.choose import choose_format
-from ascendtune.data.read import read_rows
+from ascendtune.data.read import first_rows, read_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DatasetReport
 from ascendtune.data.row_file import Numbers, RowFile, RowPlaces, Rows
 from ascendtune.data.spec import DatasetSpec, Task
@@ -94,11 +94,11 @@ def converted_rows(spec: DatasetSpec, path: Path, task: Task) -> tuple[str, Iter
         DataError: unreadable, now or at a later row; or not suitable for `task`.
     """
     rows = read_rows(spec, path)
-    first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
-    name, convert = choose_format(spec, first_rows, task)
+    beginning = first_rows(rows, _ROWS_THAT_TELL_THE_FORMAT)
+    name, convert = choose_format(spec, beginning, task)
 
     def converted() -> Iterator[tuple[RawRow, Row | BadRow]]:
-        for row in chain(first_rows, rows):
+        for row in chain(beginning, rows):
             converted = row.fault or convert(row.values)
             if spec.system and not isinstance(converted, BadRow):
                 _add_system_message(converted, spec.system)

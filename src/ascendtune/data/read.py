@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import RawRow
@@ -28,6 +29,35 @@ def read_rows(spec: DatasetSpec, path: Path | None = None) -> Iterator[RawRow]:
     return islice(
         chain.from_iterable(rows_of_file(file, spec.encoding, header=spec.header) for file in files), spec.limit
     )
+
+
+_MOST_OF_BEGINNING = 64 << 20
+"""Characters."""
+
+
+def first_rows(rows: Iterator[RawRow], count: int) -> list[RawRow]:
+    """The next `count` rows, or fewer if they are very large: each row of a small Parquet file may have megabytes."""
+    found, size = list[RawRow](), 0
+    for row in islice(rows, count):
+        found.append(row)
+        size += _characters_of(row.values)
+        if size > _MOST_OF_BEGINNING:
+            break
+    return found
+
+
+def _characters_of(values: dict[str, Any]) -> int:
+    """Not recursive: rows of JSON may be nested as deeply as Python allows."""
+    size, waiting = 0, list[Any]([values])
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return size
 
 
 def rows_of_file(path: Path, encoding: Encoding = "auto", *, header: bool = True) -> Iterator[RawRow]:

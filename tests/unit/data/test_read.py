@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from ascendtune.core.errors import DataError
 from ascendtune.data import files
-from ascendtune.data.conversation import RawRow
+from ascendtune.data.conversation import RawRow, SourceFile
 from ascendtune.data.files import data_files
 from ascendtune.data.json_rows import rows_of_json
-from ascendtune.data.read import read_rows, rows_of_file
+from ascendtune.data.read import first_rows, read_rows, rows_of_file
 from ascendtune.data.spec import DatasetSpec
 from time_limit import time_limit
 
@@ -840,3 +840,21 @@ def test_rows_that_begin_on_one_line_are_numbered(tmp_path: Path) -> None:
 def test_a_column_without_a_name_is_called_by_its_position(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(",a,,b,\n0,1,2,3,\n")
     assert [row.values for row in _read(tmp_path / "x.csv")] == [{"column_1": "0", "a": "1", "column_3": "2", "b": "3"}]
+
+
+def test_place_of_a_bad_element_is_found_without_reading_what_follows(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('[{"a": 1},\n 7,\n {"a": 2},\n' + " oops")
+    assert (_refused(path).code, _refused(path).where) == ("row-not-an-object", f"{path}:2")
+
+
+def test_fewer_first_rows_are_held_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascendtune.data.read._MOST_OF_BEGINNING", 1000)
+    nested: Any = "x" * 100
+    for _ in range(2000):
+        nested = [nested]
+    drawn = (RawRow({"turns": [{"content": "x" * 200}], "deep": nested}, SourceFile(Path("x")), 1) for _ in range(100))
+    assert len(first_rows(drawn, 50)) == 4
+    assert len(list(drawn)) == 96
+    small = (RawRow({"a": "b"}, SourceFile(Path("x")), 1) for _ in range(100))
+    assert len(first_rows(small, 50)) == 50
