@@ -189,8 +189,8 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
                     for values in _values_of(batch.slice(at, size), source, number + 1):
                         number += 1
                         yield RawRow(values, source, number)
-        # pyarrow raises OSError for a corrupt page.
-        except (pyarrow.ArrowException, OSError) as error:
+        # pyarrow raises OSError for a corrupt page, and UnicodeDecodeError for a column name that is not UTF-8.
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"the {kind} file is damaged: {str(error).splitlines()[0]}",
                 code=f"{kind.lower()}-damaged",
@@ -227,6 +227,8 @@ def _arrow_batches(file: IO[bytes]) -> Iterator[Any]:
     else:
         batches = iter(ipc.open_stream(file))
     for batch in batches:
+        # pyarrow trusts offsets in Arrow files: wrong ones would be read as other memory, or crash.
+        batch.validate(full=True)
         yield from (batch.slice(at, _ROWS_OF_A_BATCH) for at in range(0, batch.num_rows, _ROWS_OF_A_BATCH))
 
 

@@ -5,11 +5,13 @@ import gzip
 import io
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
 import tempfile
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -858,3 +860,32 @@ def test_fewer_first_rows_are_held_where_they_are_large(monkeypatch: pytest.Monk
     assert len(list(drawn)) == 96
     small = (RawRow({"a": "b"}, SourceFile(Path("x")), 1) for _ in range(100))
     assert len(first_rows(small, 50)) == 50
+
+
+_ROWS_OF_ARROW = [{"messages": [{"role": "user", "content": f"hi {number}"}]} for number in range(40)]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_drawn_faults_of_arrow_files_are_refused_and_never_end_the_process(is_stream: bool, tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import ipc
+
+    table, path, draw = pyarrow.Table.from_pylist(_ROWS_OF_ARROW), tmp_path / "x.arrow", random.Random(3)
+    with (ipc.new_stream if is_stream else ipc.new_file)(path, table.schema) as writer:
+        writer.write_table(table)
+    content, results = path.read_bytes(), Counter[str]()
+    for _ in range(400):
+        # The offsets of the texts are near the middle.
+        at = draw.randrange(len(content) // 3, len(content) - 8)
+        path.write_bytes(content[:at] + draw.choice((b"\xff" * 4, b"\xff\xff\xff\x7f", b"\x80")) + content[at + 4 :])
+        try:
+            _read(path)
+            results["read"] += 1
+        except DataError as error:
+            results[error.code] += 1
+    assert results["arrow-damaged"] > 100
+
+
+def test_column_name_that_is_not_utf8_is_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(_parquet([{"prompt": "a"}]).replace(b"prompt", b"pr\xffmpt"))
+    assert _refused(tmp_path / "x.parquet").code == "parquet-damaged"
