@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.package_mismatch import name_mismatch
-from ascendtune.check.explain.event.posted import asks_about_failure, went_on_after
+from ascendtune.check.explain.event.posted import asks_about_failure, shows_trouble_alone, went_on_after
 from ascendtune.check.explain.event.scan import Scan, texts_of
 from ascendtune.check.explain.facts.facts import Facts, satisfied
 from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER
 from ascendtune.check.explain.knowledge.headers import name_package
 from ascendtune.check.explain.knowledge.symbols import name_provider
+from ascendtune.check.explain.log.line import read
 
 MESSAGE_LINES = 10
 """Lines below an exception that probably belong to its message."""
@@ -28,6 +29,8 @@ _NEAR_END = 20
 """Most lines after a bad metric of the last steps."""
 _EXCERPT_LINES = 6
 """Most lines of an excerpt: an error at its end is probably the failure that its reader asks about."""
+_FIRST_LINES = 2000
+"""Characters of a log that show whether its lines have prefixes."""
 _IN_VAIN = 3
 """Repetitions from which on a warning at the end of a log is the reason for which the job hangs; for an exception one
 occurrence is sufficient."""
@@ -64,7 +67,11 @@ def _believed(grave: list[Event], scans: Sequence[Scan], lengths: dict[str, int]
     fatal = [event for event in grave if not event.weak]
     if all(event.trace is not None and not event.trace.type for event in fatal):
         # No errors, or only tracebacks without their exceptions.
-        posts = {scan.name: texts for scan in scans if asks_about_failure(texts := scan.tail.splitlines())}
+        posts = {
+            scan.name: texts
+            for scan in scans
+            if asks_about_failure(texts := scan.tail.splitlines()) or shows_trouble_alone(texts)
+        }
         return [
             event
             for event in grave
@@ -91,11 +98,28 @@ def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
     entries = {event.entry.id: event.entry for scan in scans for event in scan.events}
     # A scan decodes them at each access.
     texts = texts_of(scans)
-    return {
+    found = {
         entry.id: next(filter(None, map(entry.beside.search, texts)), None)
         for entry in entries.values()
         if entry.beside is not None
     }
+    if not all(found.values()) and (plain := [_without_prefixes(text) for text in texts if _is_prefixed(text)]):
+        found |= {
+            name: next(filter(None, map(beside.search, plain)), None)
+            for name, match in found.items()
+            if match is None and (beside := entries[name].beside) is not None
+        }
+    return found
+
+
+def _is_prefixed(text: str) -> bool:
+    """Whether launchers or loggers prefix the lines of a log."""
+    lines = text[:_FIRST_LINES].splitlines()
+    return sum(read(line).said != line for line in lines) > len(lines) // 2
+
+
+def _without_prefixes(text: str) -> str:
+    return "\n".join(read(line).said for line in text.splitlines())
 
 
 def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) -> bool:

@@ -20,6 +20,8 @@ _EXCERPT = 40
 _LONGEST_POST = 60
 _LEAST_WORDS = 4
 _LEAST_OF_PROGRAM = 2
+_LEAST_OF_SCRIPT = 3
+"""Fewest lines of a script or a person beside complaints that are a failure by themselves."""
 _PERSON = re.compile(
     r"\s*(?:#{2,6} \w|\*\*\w.*\*\*:?$|- \[[ x]\] |```)|"  # Markdown
     r"^\W*(?:(?:Hi|Hello|Hey|Dear)\b(?!.*\d)|(?:大家|您|你)好)|\b[Tt]hanks for\b|"
@@ -31,6 +33,12 @@ _PERSON = re.compile(
 """A line of a person, not of a program."""
 _PROMPT = re.compile(r"(?:\(\w+\) )?(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,60}[$#>]\]? ?|\$ |>>> |PS [A-Z]:\\[^>]*> ?)[\w./]")
 """A command that a person typed into a terminal."""
+_SCRIPT = re.compile(
+    r"\s*(?:#(?:!/|SBATCH )|(?:export )?[A-Z][A-Z_0-9]+=\S*\s*$|--?[a-zA-Z][\w-]* ?\S*.{0,80}\\\s*$|"
+    r"(?:[A-Z][A-Z_0-9]+=\S+ )*(?:python3?|torchrun|bash|sh|accelerate|deepspeed|mpirun|msrun|srun|docker|conda|pip) "
+    r"(?=.*(?:\\$|\.py\b|\.sh\b| run | install | -))\S)"
+)
+"""A line of a shell script or a command, as a person shows it beside its output."""
 _IN_TROUBLE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w*|problems?|issues?|bugs?|(?:not|n't) work\w*|stuck|hangs?|wrong|"
     r"stops?|missing|cannot|can't|won't|unable|trouble|help)\b|报错|失败|问题|错误|无法|异常|不了|解决",
@@ -128,9 +136,28 @@ def asks_about_failure(texts: Sequence[str]) -> bool:
     return is_post(texts) and any(_PERSON.search(each) and _IN_TROUBLE.search(each) for each in texts)
 
 
+def shows_trouble_alone(texts: Sequence[str]) -> bool:
+    """Whether the lines are a script, or words of a person, and all lines of programs among them are complaints."""
+    filled = [each for each in texts if each.strip()]
+    others = _of_programs(filled)
+    is_short = len(filled) <= _LONGEST_POST and 0 < len(others) <= len(filled) - _LEAST_OF_SCRIPT
+    return is_short and all(level.is_warning(each) or level.sounds_bad(each) for each in others)
+
+
 def went_on_after(texts: Sequence[str]) -> bool:
     """Whether lines of a post show progress of the job, or that the problem is solved."""
-    return any(_SOLVED.search(each) or (_PERSON.search(each) is None and _went_on([each])) for each in texts)
+    return any(map(_SOLVED.search, texts)) or _went_on(_of_programs(texts))
+
+
+def _of_programs(texts: Sequence[str]) -> list[str]:
+    """Lines that programs printed: neither a person's, nor of a script or command, which may go on on the next line."""
+    found, goes_on = [], False
+    for each in texts:
+        is_command = goes_on or _SCRIPT.match(each) is not None
+        goes_on = is_command and each.rstrip().endswith("\\")
+        if not (is_command or _PERSON.search(each) or _PROMPT.match(each)):
+            found.append(each)
+    return found
 
 
 def _worst_line(texts: Sequence[str], messages: Sequence[str]) -> tuple[int, str]:
