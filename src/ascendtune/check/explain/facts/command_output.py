@@ -46,6 +46,12 @@ _LIBRARY = re.compile(
     rf"\blibnvidia-ml\.so\.(?P<file>{_VERSION})\b|NVML library version: (?P<nvml>{_VERSION})"
 )
 
+_ASKED_CUDA = re.compile(
+    r"\b(?:cudatoolkit|pytorch-cuda)=+(?P<major>\d+)\.(?P<minor>\d+)|/whl/(?:nightly/)?cu(?P<number>\d{2,3})\b"
+)
+_DRIVER_CUDA = re.compile(r"Driver Version: (?P<driver>[\d.]+) +CUDA Version: (?P<major>\d+)\.(?P<minor>\d+)")
+_ANY_MINOR = 11
+"""CUDA release from which on a driver runs builds for all minor releases of its own major one."""
 _BUILD_OPTION = re.compile(
     r"(?<!\S)(?P<option>-D ?(?:\w*_)?(?:WITH|USE|ENABLE|BUILD)_(?P<stem>\w{3,})=(?:ON|1|TRUE|YES)\b|"
     r"--(?:use|enable|with)[_-](?P<long>\w{3,})\b)",
@@ -61,6 +67,7 @@ def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
     `port_holder`: "PORT PROGRAM PID [USER]", for a port that is in use by another line; `slurm_mpi`: the types of
     `srun --mpi=list`; `slurm_options`: account, partition, qos and time from the job's script or command, as
     "account=a time=t", or "none"; `driver_pair`: "MODULE LIBRARY", two differing versions of NVIDIA's driver;
+    `cuda_over_driver`: "CUDA DRIVERS_CUDA DRIVER", of an installation for a CUDA that the driver does not run;
     `build_option`: an option of the build, as "WITH_MOON=ON", whose name is in a compiler's error.
 
     Args:
@@ -78,6 +85,8 @@ def of_command_output(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield from _slurm_options(text)
     if "nvidia" in lower:
         yield from _driver_pair(text)
+    if "cuda version: " in lower:
+        yield from _cuda_over_driver(text)
 
 
 def _build_options(text: str) -> Iterator[tuple[str, str]]:
@@ -121,3 +130,15 @@ def _driver_pair(text: str) -> Iterator[tuple[str, str]]:
         module, library = modules[-1], whole[-1]
         if not module.startswith(library) and not library.startswith(module):
             yield "driver_pair", f"{module} {library}"
+
+
+def _cuda_over_driver(text: str) -> Iterator[tuple[str, str]]:
+    shown = _DRIVER_CUDA.search(text)
+    if shown is None:
+        return
+    most = int(shown["major"]), int(shown["minor"])
+    for asked in _ASKED_CUDA.finditer(text):
+        major, minor = asked["major"] or asked["number"][:-1], asked["minor"] or asked["number"][-1:]
+        is_over = int(major) > most[0] or (int(major) == most[0] < _ANY_MINOR and int(minor) > most[1])
+        if is_over:
+            yield "cuda_over_driver", f"{major}.{minor} {most[0]}.{most[1]} {shown['driver']}"
