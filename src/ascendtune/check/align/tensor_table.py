@@ -141,7 +141,7 @@ def _details(row: TensorRow, histogram: Histogram | None) -> str:
     )
     names = ("", "dtype", "shape", "L2", "mean", "min", "max", "NaN", "inf")
     head = "".join(f"<th>{name}" for name in names)
-    sides = (("reference", "参考", row.reference), ("candidate", "被比较的训练", row.candidate))
+    sides = (("reference", "参考", row.reference), ("candidate", "候选", row.candidate))
     body = "".join(
         f'<tr><td class="key-{side}">{both(side, chinese)}{_numbers(tensor)}' for side, chinese, tensor in sides
     )

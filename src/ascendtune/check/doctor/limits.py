@@ -89,7 +89,7 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
         )
     else:
         cores = len(os.sched_getaffinity(0))
-        yield ok(MEMORY_LIMIT, say("{told}, {count} {count:core|cores}", told=measured, count=cores))
+        yield ok(MEMORY_LIMIT, say("{memory}, {count} {count:core|cores}", memory=measured, count=cores))
 
 
 MEMORY_LIMIT_CHECK = Check(

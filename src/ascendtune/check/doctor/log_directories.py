@@ -80,7 +80,7 @@ def _large(name: str, path: Path, size: int) -> Finding:
     command = f"find {place} -name '*.log' -mtime +7 -delete" if name == _LOG else f"rm -r {place}"
     return warning(
         LOG_DIRECTORIES,
-        say("{path} holds {size}", path=path, size=format_bytes(size)),
+        say("{path} contains {size}", path=path, size=format_bytes(size)),
         expected=say("less than {size}", size=format_bytes(_LARGE_BYTES)),
         remedy=say("while no job runs: {command}", command=command),
     )

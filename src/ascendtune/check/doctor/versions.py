@@ -46,7 +46,7 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
         if cann and outside.driver_version and is_reported_working(outside.driver_version, cann):
             notes += say("; this driver was seen working with this CANN")
         driver = outside.driver_version or say("unknown")
-        yield ok(VERSIONS, say("{said}, driver {driver}", said=measured, driver=driver) + notes)
+        yield ok(VERSIONS, say("{versions}, driver {driver}", versions=measured, driver=driver) + notes)
 
 
 def _torch_pair(

@@ -118,7 +118,9 @@ def test_large_logs_and_quota_are_reported(lay: Lay, tmp_path: Path) -> None:
     quota.write_text("#!/bin/sh\necho 'Filesystem blocks quota limit grace'\necho ' server:/home 990000 1000000 0 0'\n")
     quota.chmod(0o755)
     large, near = _found(outside, "log_directories")
-    assert "holds 30.0 GiB" in large.measured and f"find {log} -name '*.log' -mtime +7 -delete" in (large.remedy or "")
+    assert "contains 30.0 GiB" in large.measured and f"find {log} -name '*.log' -mtime +7 -delete" in (
+        large.remedy or ""
+    )
     assert near.measured == "this user's quota on server:/home is nearly used: 966.8 MiB of 976.6 MiB"
 
 
