@@ -128,6 +128,7 @@ def set_up(
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
     stack.enter_context(stop.listening("a checkpoint"))
+    stack.push(checkpointer.complete_after)
     if source is not None:
         require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
         require_same_packing(recipe, record.get("resolved", {}), resolved, source)

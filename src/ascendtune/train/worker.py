@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -133,10 +132,6 @@ def _leave(exit_code: int) -> NoReturn:
     torch_npu first completes what is queued on the device, also sums over ranks.
     """
     if exit_code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        for thread in threading.enumerate():
-            # A checkpoint that is being written is completed.
-            if thread is not threading.main_thread() and not thread.daemon:
-                thread.join()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.checkpoint.tensor_files import Staging
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.ddp import DdpStrategy
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -95,6 +97,34 @@ def test_no_rank_reads_the_best_checkpoint_before_the_main_rank_has_completed_it
         data={"eval": str(other_rows)}, eval={"every_steps": 1}, checkpoint={"best": True},
     )  # fmt: skip
     assert trained.run.read()["exported_step"] == 1
+
+
+def test_failure_of_the_training_waits_for_the_checkpoint_that_is_being_written(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first rank ends, torchrun ends the main rank, which still completes the checkpoint."""
+    finish, backward, steps = Checkpointer._finish, DdpStrategy.backward, count(1)
+
+    def finish_late(*arguments: Any) -> None:
+        time.sleep(3)
+        finish(*arguments)
+
+    def fail(*arguments: Any) -> None:
+        if next(steps) == 3:
+            raise ValueError("in step 3")
+        backward(*arguments)
+
+    def train() -> None:
+        with pytest.raises(ValueError, match="in step 3"):
+            attempt.train(run, run.read())
+        assert os.environ["RANK"] == "1" or run.checkpoint_steps() == [2]
+
+    monkeypatch.setattr(Checkpointer, "_finish", finish_late)
+    monkeypatch.setattr(DdpStrategy, "backward", fail)
+    asked = recipe(batch={"per_device": 2}, parallel={"strategy": "ddp"}, checkpoint={"every_steps": 2})
+    run = prepare_run(asked, {}).run
+    assert run is not None
+    on_ranks(2, train)
 
 
 def small_checkpointer(directory: Path, keep: int = 9) -> tuple[RunDir, torch.nn.Linear, Checkpointer]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,7 @@ def test_ctrl_c_while_torch_is_imported_is_recorded(tmp_path: Path, monkeypatch:
     assert codes == [130] and record["state"] == "stopped" and record["attempts"][-1]["exit_code"] == 130
 
 
-def test_rank_that_failed_completes_its_checkpoint_and_nothing_else(
+def test_rank_that_failed_does_not_wait_at_the_end_of_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the interpreter's end torch_npu waits for collectives that no other rank joins."""
@@ -91,10 +90,9 @@ def test_rank_that_failed_completes_its_checkpoint_and_nothing_else(
     child = os.fork()
     if not child:
         atexit.register((tmp_path / "waited").touch)
-        threading.Timer(0.3, (tmp_path / "written").touch).start()
         worker._leave(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    assert [each.name for each in tmp_path.iterdir()] == ["written"]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("ranks", "code"), [("2", 0), ("1", 3)])

@@ -20,7 +20,7 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,15 @@ class Checkpointer:
                 remedy="check the file system of the run directory",
                 where=place,
             ) from error
+
+    def complete_after(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """After an error of the training, for `ExitStack.push`: complete the checkpoint that is being written.
+
+        Call it while stop signals are handled: torchrun sends them when the first rank has ended.
+        """
+        if isinstance(error, Exception):
+            with suppress(Exception):
+                self.wait()
 
     def load(self, directory: Path) -> State:
         """Restore weights, optimizer and random state; return the state that was saved, with `step`.
