@@ -3,7 +3,7 @@
     tensors_rank_0.safetensors    model.weight, optimizer.weight.exp_avg, …
         __metadata__.parts        {"model.weight": {"size": [8, 8], "offsets": [4, 0]}}, for sharded tensors
 
-A sharded tensor is written by the rank that has the shard; a tensor that every rank has, by one of them. The data of
+A sharded tensor is written by the rank that has the shard; what several ranks have, by one of them. The data of
 the file is one buffer in host memory, to which tensors are copied. It is written as it is, and reused for the next
 checkpoint, because allocating new pages takes longer than the copy.
 """
@@ -14,6 +14,7 @@ import hashlib
 import json
 import mmap
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
@@ -180,22 +181,25 @@ def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) ->
     """The parts of `tensors`, any shape and dtype, that rank `rank` of `ranks` writes. Each is written by one rank.
 
     Args:
-        tensors: with the same names on every rank. Those that are not sharded are distributed by their size.
+        tensors: with the same names on every rank. Those that several ranks, or copies of the model, have are
+            distributed by their size.
     """
     own = {}
-    undivided = list[tuple[int, str]]()
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, DTensor):
-            undivided.append((-tensor.numel() * tensor.element_size(), name))
-        elif _is_first_copy(tensor) and (part := part_of(tensor)).values.numel():
-            own[name] = part
-    written = [0] * ranks
+    by_rank, by_copy = [0] * ranks, defaultdict[int, int](int)
     # Sorted, because every rank must compute the same result.
-    for negative_bytes, name in sorted(undivided):
-        writer = min(range(ranks), key=written.__getitem__)
-        written[writer] -= negative_bytes
-        if writer == rank:
-            own[name] = part_of(tensors[name])
+    for negative_bytes, name in sorted((-each.numel() * each.element_size(), name) for name, each in tensors.items()):
+        tensor = tensors[name]
+        if isinstance(tensor, DTensor):
+            copy, copies = _copy_of(tensor)
+            writer = min(range(copies), key=by_copy.__getitem__)
+            by_copy[writer] -= negative_bytes
+            if writer == copy and (part := part_of(tensor)).values.numel():
+                own[name] = part
+        else:
+            writer = min(range(ranks), key=by_rank.__getitem__)
+            by_rank[writer] -= negative_bytes
+            if writer == rank:
+                own[name] = part_of(tensor)
     return own
 
 
@@ -208,12 +212,14 @@ def part_of(tensor: torch.Tensor) -> TensorPart:
     return TensorPart(tensor.to_local(), tuple(tensor.shape), tuple(chunk.offsets))
 
 
-def _is_first_copy(tensor: DTensor) -> bool:
-    """Whether this rank is the first of those with the same shard."""
-    place = tensor.device_mesh.get_coordinate()
-    return place is not None and not any(
-        at and placement.is_replicate() for at, placement in zip(place, tensor.placements, strict=True)
-    )
+def _copy_of(tensor: DTensor) -> tuple[int, int]:
+    """This rank's number among those with the same shard, and their number."""
+    mesh, copy, copies = tensor.device_mesh, 0, 1
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            size = mesh.size(dimension)
+            copy, copies = copy * size + mesh.get_local_rank(dimension), copies * size
+    return copy, copies
 
 
 def stored_tensors(directory: Path) -> dict[str, Stored]:
