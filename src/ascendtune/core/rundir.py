@@ -42,7 +42,10 @@ _RESERVED_BYTES = 128 * 1024
 # The form that `checkpoint` writes; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 _LONGEST_STATE = 32
-_KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "plan": dict, "data_hash": str, "recipe_hash": str}
+_KINDS = {
+    "exit_cause": dict, "resolved": dict, "versions": dict, "plan": dict, "config_hashes": dict, "data_hash": str,
+    "recipe_hash": str,
+}  # fmt: skip
 """Optional keys of run.json and their types."""
 
 

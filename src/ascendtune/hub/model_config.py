@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,6 +86,8 @@ _FOREIGN = {
     "fusion_config": "it replaces the code of the model's layers",
     "custom_generate": "it names code that generates",
 }
+# Fields with which a model computes the same.
+_WITHOUT_EFFECT = frozenset({"_name_or_path", "architectures", "transformers_version", "use_cache"})
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
@@ -110,6 +114,16 @@ def read_model_config(path: Path) -> dict[str, Any]:
         _check_layer_types(path, section, prefix)
         _check_heads(path, section, prefix)
     return config
+
+
+def hash_of_model_config(path: Path) -> str:
+    """A hash, in hexadecimal, of the fields of a config.json that decide what the model computes.
+
+    Raises:
+        RecipeError, MachineError: as `read_model_config`.
+    """
+    decisive = {name: value for name, value in read_model_config(path).items() if name not in _WITHOUT_EFFECT}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def activation_fault(config_path: Path, name: object) -> RecipeError | None:

@@ -30,6 +30,7 @@ from ascendtune.train.patient_barrier import PatientBarrier
 from ascendtune.train.plan.out_of_memory import describe_memory
 from ascendtune.train.plan.scoreboard import add_run, note_peak
 from ascendtune.train.prepare import prepare_data
+from ascendtune.train.recorded_config import require_recorded_configs
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
@@ -214,7 +215,7 @@ def _set_torch_defaults(device: Device, stack: ExitStack) -> None:
 
 
 def _require_models(record: dict[str, Any]) -> None:
-    """Raise if this host lacks a model of the run, or has another adapter; loading would call the files damaged."""
+    """Raise if this host lacks a model of the run, or has another config or adapter."""
     adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     for path in (record["model_directory"], record.get("reference_directory"), *adapters):
         if path is not None and not Path(path).is_dir():
@@ -224,6 +225,7 @@ def _require_models(record: dict[str, Any]) -> None:
                 remedy="copy it to the same path on every host, or put it on a file system that all share",
                 where=path,
             )
+    require_recorded_configs(record)
     require_recorded_adapters(record)
 
 

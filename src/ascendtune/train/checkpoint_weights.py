@@ -25,6 +25,7 @@ from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.model import apply_tuner, load_model, read_config, set_single_score
 from ascendtune.train.precision import Precision, export_dtype
+from ascendtune.train.recorded_config import require_recorded_configs
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -86,6 +87,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
             where=checkpoint,
         )
     record, recipe = run.read(), Recipe.load(run.recipe)
+    require_recorded_configs(record)
     require_recorded_adapters(record)
     directory = Path(record["model_directory"])
     if recipe.model.trust_remote_code and not trust_remote_code and _brings_code(directory):

@@ -29,6 +29,7 @@ from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import StoredAdapter, find_adapters, require_same_adapters
 from ascendtune.train.attention.model_type import require_trainable_type
+from ascendtune.train.recorded_config import hashes_of_configs, require_same_config
 from ascendtune.train.run_choice import RunChoice, checkpoint_to_resume, choose_run, require_checkpoint
 
 Progress = Callable[[str, int, int], None]
@@ -91,12 +92,14 @@ def prepare_run(
     # The run is claimed before the data is prepared, which takes long: its state must not change meanwhile.
     choice, claim = choose_run(recipe, resume_options)
     try:
+        config_hashes = hashes_of_configs(model_directory, reference)
         prepared = prepare_data(recipe, model_directory, progress)
         require_rows_for_tokens(model_directory / "config.json", prepared.vocab_size, len(recipe.model.new_tokens))
         if choice.resumed is not None:
             require_same_data(choice.run, choice.record, prepared.fingerprint, resume_options)
         if choice.record:
             require_same_adapters(choice.record, adapters)
+            require_same_config(choice.record, config_hashes)
         facts = {
             "start_id": claim.start_id,
             "argv": _argv(),
@@ -104,6 +107,7 @@ def prepare_run(
             "data_hash": prepared.fingerprint,
             "model_directory": str(model_directory),
             "reference_directory": str(reference) if reference else None,
+            "config_hashes": config_hashes,
             "weights_hash": _hash_of_weights(model_directory, reference),
         }
         _write(choice, recipe, origins, facts, adapters)

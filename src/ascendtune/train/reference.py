@@ -231,6 +231,7 @@ def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, 
         "model": recipe.model.model_dump(mode="json"),
         "seed": recipe.seed if recipe.model.init == "random" else None,
         "weights": record.get("weights_hash"),
+        "configs": [*record.get("config_hashes", {}).values()],
         "adapters": record.get("adapters"),
         "computed": [precision.compute, precision.weights, attention],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -311,6 +312,20 @@ def test_a_run_does_not_continue_with_another_adapter(train: Train) -> None:
         train(**changes, checkpoint={"every_steps": 1, "resume": str(second.run.checkpoint(1))})
     with pytest.raises(RecipeError, check=lambda error: error.code == "adapter-changed"):
         checkpoint_weights(second.run, second.run.checkpoint(1))
+
+
+def test_a_run_does_not_go_on_with_another_config(train: Train, tiny_model: Path, tmp_path: Path) -> None:
+    """All weights are those of the checkpoint, and the model is another one."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    changes = {"model": {"path": str(model)}, "optim": {"max_steps": 2}}
+    first = train(**changes, checkpoint={"every_steps": 1})
+    config = model / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "rms_norm_eps": 0.1}))
+    with pytest.raises(RecipeError, check=lambda error: error.code == "base-model-changed"):
+        train(**changes, checkpoint={"every_steps": 1, "resume": str(first.run.checkpoint(1))})
+    with pytest.raises(RecipeError, check=lambda error: error.code == "base-model-changed"):
+        checkpoint_weights(first.run, first.run.checkpoint(1))
 
 
 def test_dropout_of_an_earlier_training_does_not_act_on_a_frozen_adapter(train: Train) -> None:
