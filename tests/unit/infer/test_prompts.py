@@ -84,3 +84,8 @@ def test_a_row_that_asks_nothing_is_named(tmp_path: Path, row: dict[str, Any], c
     with pytest.raises(DataError) as error:
         read_prompts(rows_in(tmp_path, {"prompt": "why?"}, row))
     assert error.value.code == code and "rows.jsonl:2" in str(error.value)
+
+
+def test_a_prompt_that_is_not_a_text_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the prompt is a number"):
+        read_prompts(rows_in(tmp_path, {"prompt": 3}))

@@ -61,6 +61,17 @@ def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
     assert ("exited without an error" in cause["remedy"]) == (exit_code == 3)
 
 
+@pytest.mark.parametrize("has_log", [True, False])
+def test_the_cause_of_a_rank_is_looked_for_in_its_own_log_where_it_has_one(tmp_path: Path, has_log: bool) -> None:
+    run = _running(tmp_path)
+    launcher_log, own = run.logs / "launcher.log", run.logs / "rank_3.log"
+    launcher_log.write_text(_TORCHRUN.format(-11))
+    if has_log:
+        own.write_text("")
+    error = job_result(run.path, run.read(), LauncherExit(1, launcher_log), None).error
+    assert error is not None and error.where == str(own if has_log else launcher_log)
+
+
 @pytest.mark.parametrize(
     ("second", "code", "root", "blamed"),
     [

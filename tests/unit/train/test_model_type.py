@@ -63,6 +63,13 @@ def test_config_tells_what_a_recipe_cannot_train(
     assert code_for(config, sections) == code
 
 
+def test_type_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    recipe = Recipe.check({"model": {"path": str(tmp_path)}, "data": {"train": "rows.jsonl"}})
+    with pytest.raises(RecipeError, match="^bert cannot be trained here: its tokens see"):
+        require_trainable_type(recipe, tmp_path)
+
+
 def test_code_of_the_model_itself_is_not_judged_by_its_type(code_for: Callable[..., str | None]) -> None:
     config = {"model_type": "bert", "auto_map": {"AutoModelForCausalLM": "modeling.Own"}}
     assert code_for(config, {}) == "model-not-causal"

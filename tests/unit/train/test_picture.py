@@ -52,6 +52,8 @@ def test_every_panel_shows_its_records(tmp_path: Path) -> None:
     assert "not recorded" not in words
     for panel in ("learning rate", "gradient norm", "tokens/s", "accuracy"):
         assert panel in words
+    # A small change must not fill the panel.
+    assert "0%" in words.split()
 
 
 @pytest.mark.long
