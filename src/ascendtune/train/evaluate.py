@@ -14,19 +14,19 @@ from ascendtune.train.strategy.base import RootModule
 
 
 def evaluate(
-    batches: Batches, objective: Objective, root: RootModule, precision: Precision, write_heartbeat: Callable[[], None]
+    batches: Batches, objective: Objective, root: RootModule, precision: Precision, progress: Callable[[int, int], None]
 ) -> tuple[float, dict[str, float]]:
     """Means over a whole data set, computed by all ranks together: the loss, and the objective's other values.
 
     Args:
         root: the module that gathers the weights of the model in `objective`.
-        write_heartbeat: called before each global batch.
+        progress: called before each global batch with the number of batches done, and of all; may raise.
     """
     strategy, plan, sums = batches.strategy, batches.plan, dict[str, DoubleFloat]()
 
     def micro_batches(*, mismatched: bool = False) -> Iterator[DeviceBatch]:
         for step in range(plan.steps_per_epoch):
-            write_heartbeat()
+            progress(step, plan.steps_per_epoch)
             yield from batches.micro_batches(plan.batch(step), mismatched=mismatched)
 
     was_training = objective.training

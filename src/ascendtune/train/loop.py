@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import CheckFailed, Stopped
+from ascendtune.core.errors import Stopped
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.data.plan import PackedSequence
@@ -23,7 +23,7 @@ from ascendtune.train.adamw import KernelAdamW
 from ascendtune.train.batch import Batches
 from ascendtune.train.batch_feed import BatchFeed
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
-from ascendtune.train.counters import Counters, StepMetrics
+from ascendtune.train.counters import Counters, not_finite
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
 from ascendtune.train.objective.base import Objective
@@ -146,11 +146,10 @@ class Loop:
         self.phases.step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._random_states = torch.get_rng_state(), self.strategy.device.random_state()
-        plan = self.batches.plan
         sequences, sums, units, labelled = self._forward_backward(source)
         with self.phases.phase("optimizer"):
             self.recorder.metrics.add(
-                sums, units=units, labelled=labelled, tokens=plan.tokens(sequences), batch=sequences
+                sums, units=units, labelled=labelled, tokens=self.batches.plan.tokens(sequences), batch=sequences
             )
             self._update()
 
@@ -257,22 +256,7 @@ class Loop:
         step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._dump_again(step)
-        raise self._not_finite(step, metrics)
-
-    def _not_finite(self, step: int, metrics: StepMetrics) -> CheckFailed:
-        changes = ["lower optim.learning_rate"]
-        if not (self.recipe.optim.warmup_ratio or self.recipe.optim.warmup_steps):
-            changes.append("add optim.warmup_ratio")
-        if self.precision.compute != "fp32":
-            changes.append("try precision: fp32")
-        return CheckFailed(
-            f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
-            code="loss-not-finite",
-            remedy=f"{', or '.join(changes)}; no checkpoint contains "
-            f"weights of this step. `ascendtune align nan {self.run_directory}` names the module that produced it. "
-            "on_nan: skip skips such steps",
-            where=self.run_directory.metrics,
-        )
+        raise not_finite(step, metrics, self.recipe, self.precision, self.run_directory)
 
     def _dump_again(self, step: int) -> None:
         """Repeat the forward and backward pass of this step, with the same dropout, and dump it."""
@@ -298,11 +282,11 @@ class Loop:
         """
         step = self.counters.step
         stop_signal = self._write_record() or self.recorder.take_signal()
-        if stop_signal or step == last or self._should_record(step):
+        if step == last or self._should_record(step):
             self.recorder.send()
         elif self.strategy.world_size > 1 and step % _STEPS_TO_A_STOP == 0:
             self.recorder.send_signals()
-        if stop_signal or step == last or self._records_at_once(step):
+        if step == last or self._records_at_once(step):
             stop_signal = self._write_record() or stop_signal
         if stop_signal:
             self._stop(stop_signal)
@@ -315,11 +299,14 @@ class Loop:
         # A lower scale of the loss corrects gradients that overflow, but not a loss that is not finite.
         is_finite = math.isfinite(metrics.loss) if self._skips_overflows() else metrics.is_finite
         if self.recipe.on_nan != "skip" and not is_finite:
-            raise self._not_finite(metrics.step, metrics)
+            raise not_finite(metrics.step, metrics, self.recipe, self.precision, self.run_directory)
         self.recorder.write(metrics)
         return metrics.stop_signal
 
     def _stop(self, number: int) -> None:
+        if self.recorder.metrics.tokens:
+            self.recorder.send()
+        self._write_record()
         self._save()
         self.checkpointer.wait()
         # When one rank exits, torchrun ends the others: all ranks wait here until each has finished.
@@ -338,15 +325,24 @@ class Loop:
         assert self.held_out is not None
         start = time.perf_counter()
         with self.phases.phase("evaluation"):
-            loss, extras = evaluate(
-                self.held_out, self.objective, self.root, self.precision, self.phases.write_heartbeat
-            )
+            loss, extras = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
         early = self.recipe.eval.early_stop
         is_best = counters.note_evaluation(loss, min_improvement=early.min_improvement if early else 0.0)
         labelled = int(self.held_out.dataset.label_counts.sum())
         self.recorder.write_evaluation(loss, extras, labelled=labelled, seconds=time.perf_counter() - start)
         if is_best and self.recipe.checkpoint.best:
             self._save()
+
+    def _note_evaluated(self, done: int, total: int) -> None:
+        """Announce how far an evaluation is. Stop it if a signal was received: the resumed run begins with it."""
+        self.phases.write_heartbeat()
+        self.recorder.announce_evaluated(done, total)
+        stop_signal = self.stop.signal_number if self.strategy.world_size == 1 else 0
+        if self.strategy.world_size > 1 and done % _STEPS_TO_A_STOP == 0:
+            stop_signal = self.recorder.take_signal()
+            self.recorder.send_signals()
+        if stop_signal:
+            self._stop(stop_signal)
 
     def _early_stop(self) -> str | None:
         """The reason to stop early; None if there is none."""

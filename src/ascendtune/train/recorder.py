@@ -148,6 +148,11 @@ class Recorder:
             callback.on_evaluation(_copy(record))
         self.leave_out(seconds)
 
+    def announce_evaluated(self, done: int, total: int) -> None:
+        """Notify the callbacks that `done` of `total` batches of an evaluation are done."""
+        for callback in self.callbacks:
+            callback.on_evaluation_progress(done, total)
+
     def announce_checkpoint(self, step: int) -> None:
         """Notify the callbacks that the checkpoint of this step is complete."""
         for callback in self.callbacks:

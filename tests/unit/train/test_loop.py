@@ -191,6 +191,34 @@ def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(make_loop: Mak
     assert stopped.value.where == str(run.checkpoint(3))
 
 
+@pytest.mark.parametrize("strategy", [None, FirstOfTwo])
+def test_a_signal_ends_an_evaluation_which_the_resumed_run_begins_with(
+    make_loops: MakeLoop, monkeypatch: pytest.MonkeyPatch, strategy: type[Strategy] | None
+) -> None:
+    monkeypatch.setattr("ascendtune.train.loop._STEPS_TO_A_STOP", 1)
+    changes = {"steps": 9, "track": {"every_steps": 4}, "eval": {"every_steps": 3}}
+    loop, told = make_loops(*([strategy()] if strategy else []), **changes)
+    seen: list[int] = []
+
+    def stop_after_first_batch(done: int, _total: int) -> None:
+        seen.append(done)
+        if done == 1:
+            loop.stop.signal_number = signal.SIGTERM
+
+    told.on_evaluation_progress = stop_after_first_batch  # type: ignore[method-assign]
+    with pytest.raises(Stopped) as stopped:
+        loop.run()
+    assert loop.run_directory.checkpoint_steps() == [3] and stopped.value.where == str(loop.run_directory.checkpoint(3))
+    # Step 3 was not to be recorded, but a run begins again behind a record.
+    assert [each["step"] for each in told.steps] == [3] and told.evaluations == [] and max(seen) < 6
+    if strategy is not None:
+        return  # The second rank, which would have written its part of the checkpoint, is none.
+    again, told_again = make_loops(**changes)
+    again.counters = again.recorder.counters = Counters.of(again.checkpointer.load(loop.run_directory.checkpoint(3)))
+    again.run()
+    assert [each["step"] for each in told_again.evaluations] == [3, 6, 9]
+
+
 @pytest.mark.parametrize(("is_launched", "pause", "ends"), [(True, 0, False), (True, 3, True), (False, 0, True)])
 def test_ctrl_c_that_reaches_a_rank_twice_is_one(
     is_launched: bool, pause: float, ends: bool, monkeypatch: pytest.MonkeyPatch

@@ -106,6 +106,23 @@ def test_plain_display_prints_few_lines(clock: Callable[[float], None], capsys: 
     ]
 
 
+def test_a_long_evaluation_shows_how_far_it_is(
+    clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = started(total=12)
+    for seconds in (0.01, 4):
+        display.on_step(record(1 if seconds < 1 else 2))
+        for done in range(8):
+            display.on_evaluation_progress(done, 8)
+            clock(seconds)
+        display.on_evaluation({"step": 2, "loss": 2.5, "seconds": 8 * seconds})
+    display.on_end()
+    assert [line for line in capsys.readouterr().err.splitlines() if "evaluating" in line] == [
+        "step 2/12  evaluating: 3 of 8 batches, 20.0 s left",
+        "step 2/12  evaluating: 6 of 8 batches, 8.0 s left",
+    ]
+
+
 def test_a_silence_is_printed_at_its_beginning_and_when_it_has_doubled(
     clock: Callable[[float], None], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

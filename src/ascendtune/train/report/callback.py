@@ -30,6 +30,9 @@ class Callback:
     def on_step(self, record: dict[str, Any]) -> None:
         """Called after a recorded step; `record` is the line of metrics.jsonl."""
 
+    def on_evaluation_progress(self, done: int, total: int) -> None:
+        """Called before each batch of an evaluation: `done` of `total` batches are done."""
+
     def on_evaluation(self, record: dict[str, Any]) -> None:
         """Called after an evaluation; `record` is the line of eval.jsonl."""
 

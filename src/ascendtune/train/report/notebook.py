@@ -39,8 +39,8 @@ class NotebookScreen(RedrawnScreen):
         evaluation = (progress.evaluation or {}).get("loss")
         if evaluation is not None:
             pieces.append(f"evaluation loss {evaluation:.4g}")
-        if progress.silence is not None:
-            pieces.append(progress.silence)
+        if (waiting := progress.silence or progress.evaluating) is not None:
+            pieces.append(waiting)
         elif progress.step == progress.total:
             pieces.append(f"took {format_duration(progress.elapsed)}")
         elif eta := progress.eta:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LINE_SECONDS = 5.0
+_EVALUATING_SECONDS = 10.0
+"""Interval between lines on the progress of an evaluation."""
 _EVALUATION_SECONDS = 1.0
 """Interval between lines on evaluations; if epochs have one step, each step is evaluated. eval.jsonl has all."""
 _LOOK_SECONDS = 1.0
@@ -83,10 +85,16 @@ class ProgressDisplay(Callback):
                 self._progress.add(record)
                 self._show("stepped")
 
+    def on_evaluation_progress(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            with self._lock:
+                self._progress.note_evaluated(done, total)
+                self._show("evaluating")
+
     def on_evaluation(self, record: dict[str, Any]) -> None:
         if self._progress is not None:
             with self._lock:
-                self._progress.evaluation = record
+                self._progress.evaluation, self._progress.evaluating = record, None
                 self._show("evaluated")
 
     def on_end(self) -> None:
@@ -127,6 +135,7 @@ def _last_beat(run: RunDir) -> tuple[str, float] | None:
 
 class _Screen(Protocol):
     def stepped(self) -> None: ...
+    def evaluating(self) -> None: ...
     def evaluated(self) -> None: ...
     def silence_changed(self) -> None: ...
     def close(self) -> None: ...
@@ -140,6 +149,7 @@ class _LineScreen:
         self._shown_step = progress.step
         self._shown_evaluation: dict[str, Any] | None = None
         self._next = 0.0
+        self._next_evaluating = 0.0
         self._next_evaluation = 0.0
         self._next_silence = 0.0
 
@@ -148,6 +158,14 @@ class _LineScreen:
         if now >= self._next or self._progress.step == self._progress.total:
             self._next = now + _LINE_SECONDS
             self._print_step()
+
+    def evaluating(self) -> None:
+        now, text = time.monotonic(), self._progress.evaluating
+        if text is None:
+            self._next_evaluating = now + _EVALUATING_SECONDS
+        elif now >= self._next_evaluating:
+            self._next_evaluating = now + _EVALUATING_SECONDS
+            self._print([text])
 
     def evaluated(self) -> None:
         now = time.monotonic()
@@ -263,8 +281,7 @@ class _LiveScreen(RedrawnScreen):
         if progress.eta:
             others.append(f"ETA {format_duration(progress.eta)}")
         others.append(f"elapsed {format_duration(progress.elapsed)}")
-        if (silence := progress.silence) is not None:
-            others.append(silence)
+        others.extend(text for text in (progress.evaluating, progress.silence) if text is not None)
         if (evaluation := progress.evaluation) is not None:
             others.append(
                 f"eval {', '.join([shown_loss(evaluation), *shown_extras(evaluation)])} at step {evaluation['step']}"

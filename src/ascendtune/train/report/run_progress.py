@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from ascendtune.core.silence import is_silent, silence_in_words
-from ascendtune.core.units import format_bytes
+from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.report.callback import RunFacts
 from ascendtune.train.report.summary import SHOWN_EXTRAS
 
@@ -27,8 +27,11 @@ class RunProgress:
         self.total = facts.total_steps
         self.record: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
+        self.evaluating: str | None = None
+        """How far the current evaluation is; None before its first batch is done, and after the last one."""
         self.silent_seconds: float | None = None
         """Seconds since the last heartbeat; None while heartbeats are on time."""
+        self._evaluation_start = 0.0
         self._start = facts.start_step
         self._course = [(0.0, 0)] * _COURSE
         self._start_time = time.monotonic()
@@ -44,6 +47,15 @@ class RunProgress:
         at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
         total, count = self._course[at]
         self._course[at] = (total + record["loss"], count + 1)
+
+    def note_evaluated(self, done: int, total: int) -> None:
+        """Note that `done` of `total` batches of the current evaluation are done."""
+        now = time.monotonic()
+        if not done:
+            self._evaluation_start, self.evaluating = now, None
+            return
+        left = format_duration((now - self._evaluation_start) / done * (total - done))
+        self.evaluating = f"evaluating: {done:,} of {total:,} batches, {left} left"
 
     def note_silence(self, beat: tuple[str, float] | None) -> bool:
         """Compare this rank's last heartbeat with the pace; return whether the silence has begun, grown or ended."""
@@ -127,6 +139,9 @@ class RedrawnScreen:
         if now >= self._next:
             self._next = now + self.redraw_seconds
             self.draw()
+
+    def evaluating(self) -> None:
+        self.stepped()
 
     def evaluated(self) -> None:
         self.draw()
