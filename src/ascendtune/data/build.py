@@ -17,7 +17,7 @@ from ascendtune.core.units import count_of
 from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.load import LoadedRows, load_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
-from ascendtune.data.row_file import RowPlaces
+from ascendtune.data.row_file import RowPlaces, Rows
 from ascendtune.data.shards import (
     INDIVISIBLE,
     NO_ANSWER_LEFT,
@@ -35,6 +35,7 @@ from ascendtune.data.tokenize import groups_of, tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
 _HISTOGRAM_BINS = 16
+_EQUALS_HELD_OUT = "equal to a row that is held out"
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,15 +54,19 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
     with ExitStack() as opened:
         loaded = opened.enter_context(closing(load(section.train)))
         report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
+        warnings: list[str] = []
         if section.eval:
             held_out = opened.enter_context(closing(load(section.eval)))
             eval_report = DataReport.of(held_out.datasets)
+            warnings += _warning_of_shared_rows(loaded.rows, held_out.rows)
         elif section.eval_fraction or section.eval_rows:
             distinct = len(loaded.rows) - report.rows_by_weight
-            loaded, held_out = _hold_out(loaded, section, seed)
+            loaded, held_out, duplicates = _hold_out(loaded, section, seed)
             report.rows_held_out = len(held_out.rows)
+            for place in duplicates:
+                report.drop(_EQUALS_HELD_OUT, place)
             # Copies of a held-out row are held out with it.
-            report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
+            report.rows_by_weight = len(loaded.rows) + len(duplicates) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
         write = partial(_write, inputs=inputs, tokenizer=tokenizer, template=template, progress=progress)
         try:
@@ -71,13 +76,15 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
         except NoRowLeft as error:
             error.report = report
             raise
+    facts = _facts_without_template(tokenizer) if template is None else _facts_of(template)
     return {
         "report": report.to_json(),
         "eval_report": eval_report.to_json() if eval_report else None,
         "vocab_size": tokenizer.vocab_size,
         "eos_id": tokenizer.eos_id,
         "pad_id": tokenizer.pad_id,
-        **(_facts_without_template(tokenizer) if template is None else _facts_of(template)),
+        **facts,
+        "warnings": [*facts["warnings"], *warnings],
     }
 
 
@@ -95,7 +102,7 @@ def places_of(inputs: TokenInputs, rows: Sequence[int], rows_kept: int) -> list[
     load = partial(load_rows, section.train, inputs.task, seed=inputs.seed, on_bad_row=section.on_bad_row)
     with closing(load(resolve=inputs.location_of)) as loaded:
         if not section.eval and (section.eval_fraction or section.eval_rows):
-            loaded, _ = _hold_out(loaded, section, inputs.seed)
+            loaded, _, _ = _hold_out(loaded, section, inputs.seed)
         if len(loaded.rows) != rows_kept or any(not 0 <= row < rows_kept for row in rows):
             return [f"row {row} of the tokens" for row in rows]
         return [loaded.places[row] for row in rows]
@@ -114,8 +121,26 @@ def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[LoadedRows, LoadedRows]:
-    """(training, evaluation). A row that is repeated by its weight goes to one side with all its copies."""
+def _warning_of_shared_rows(train: Rows, evaluation: Rows) -> list[str]:
+    trained_on = train.digests()[train.numbers]
+    shared = int(np.isin(evaluation.digests()[evaluation.numbers], trained_on).sum())
+    if not shared:
+        return []
+    return [
+        f"{shared:,} of {count_of(len(evaluation), 'row')} of data.eval equal rows of data.train: "
+        "the evaluation loss is partly that of rows that were trained on"
+    ]
+
+
+def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[LoadedRows, LoadedRows, list[str]]:
+    """Divide the rows into training and evaluation.
+
+    A row that is repeated by its weight goes to one side with all its copies. Other rows that equal a held-out one are
+    left out: the evaluation loss would be that of rows that were trained on.
+
+    Returns:
+        Training rows, evaluation rows, and the places of those left out (of the first ones, the others are "").
+    """
     numbers, first_of = loaded.rows.numbers, loaded.rows.without_copies()
     if len(first_of) < 2:
         raise DataError(
@@ -132,10 +157,19 @@ def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[Load
         )
     chosen = sorted(random.Random(f"{seed}/eval").sample(range(len(first_of)), count))
     in_eval = first_of[chosen]
-    is_held = np.zeros(int(numbers.max()) + 1, bool)
-    is_held[numbers[in_eval]] = True
+    digests = loaded.rows.digests()
+    is_held = np.isin(digests, digests[numbers[in_eval]])
     kept = np.flatnonzero(~is_held[numbers]).astype(np.int32)
-    return LoadedRows(loaded.rows.taken(kept), loaded.datasets), LoadedRows(loaded.rows.taken(in_eval), loaded.datasets)
+    if not len(kept):
+        raise DataError(
+            "every training row equals one that is held out for the evaluation",
+            code="too-few-rows",
+            remedy="give more rows, or remove data.eval_fraction and data.eval_rows",
+        )
+    left_out = np.setdiff1d(first_of[is_held[numbers[first_of]]], in_eval).tolist()
+    places = [loaded.places[index] if at < EXAMPLES_KEPT else "" for at, index in enumerate(left_out)]
+    train, evaluation = (LoadedRows(loaded.rows.taken(each), loaded.datasets) for each in (kept, in_eval))
+    return train, evaluation, places
 
 
 def _write(

@@ -157,8 +157,6 @@ def lines(report: DataReport, width: int = 60) -> list[str]:
         printed.append(f"truncated: {rows}, {least}{count_of(report.truncated_tokens, 'token')} lost")
     if report.split_rows:
         printed.append(f"split: {count_of(report.split_rows, 'text')} into {count_of(report.pieces, 'row')}")
-    if report.unlabelled_rows:
-        printed.append(f"without a label: {count_of(report.unlabelled_rows, 'row')}")
     if report.length_histogram:
         printed.append(f"lengths: {_sparkline(report.length_histogram)}")
     return [line if len(line) <= width else line[: width - 2] + " …" for line in printed]
@@ -176,12 +174,13 @@ def _rows_line(report: DataReport) -> str:
 
 
 _MOST_LINES = 3
+_MOST_DATASETS = 4
 
 
 def _dataset_lines(report: DataReport) -> list[str]:
     if len(report.datasets) < 2:
         return []
-    shown = report.datasets if len(report.datasets) <= _MOST_LINES else report.datasets[: _MOST_LINES - 1]
+    shown = report.datasets if len(report.datasets) <= _MOST_DATASETS else report.datasets[: _MOST_DATASETS - 1]
     printed = [
         f"  {Path(each.path).name}: {each.rows_used:,} of {each.rows_read:,}"
         + (f" (weight {each.weight:g})" if each.weight != 1 else "")

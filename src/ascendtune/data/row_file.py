@@ -5,6 +5,7 @@ The file is unnamed: it is deleted when the processes that have it open end. For
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -94,6 +95,17 @@ class RowFile:
         self._blocks[block] = rows
         return rows[within]
 
+    def digests(self) -> NDArray[np.uint64]:
+        """(rows,) uint64 hash of each row's content, by number in the file."""
+        found, begin = np.empty(self._rows, np.uint64), 0
+        for first in range(0, self._rows, _BLOCK):
+            for number, (end, _, _) in enumerate(self._entries(first, min(first + _BLOCK, self._rows)), first):
+                row = self._not_json.get(number)
+                text = self._read(begin, end) if row is None else repr(row).encode(errors="replace")
+                found[number] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+                begin = end
+        return found
+
     def place(self, number: int) -> str:
         """`file:line` of a row."""
         ((_, in_source, source),) = self._entries(number, number + 1)
@@ -105,17 +117,18 @@ class RowFile:
 
     def _decoded(self, first: int, begin: int, end: int) -> list[Row]:
         """The rows from number `first` on whose texts are the bytes from `begin` to `end`."""
-        pieces = bytearray(b"[")
-        while begin < end:
+        values = enumerate(json.loads(b"[%b]" % self._read(begin, end)[:-1]), first)
+        return [self._make(each) if each is not None else self._not_json[number] for number, each in values]
+
+    def _read(self, begin: int, end: int) -> bytearray:
+        pieces = bytearray()
+        while len(pieces) < end - begin:
             # One call reads at most two gigabytes.
-            piece = os.pread(self._text.fileno(), end - begin, begin)
+            piece = os.pread(self._text.fileno(), end - begin - len(pieces), begin + len(pieces))
             if not piece:
                 raise EOFError("the file with rows became shorter while it was read")
             pieces += piece
-            begin += len(piece)
-        pieces[-1:] = b"]"
-        values = enumerate(json.loads(pieces), first)
-        return [self._make(each) if each is not None else self._not_json[number] for number, each in values]
+        return pieces
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -167,6 +180,10 @@ class Rows(Sequence[Any]):
         if self._order is None:
             return self.numbers
         return np.sort(np.unique(self._order, return_index=True)[1]).astype(np.int32)
+
+    def digests(self) -> NDArray[np.uint64]:
+        """(rows of the file,) uint64 hash of each row's content, by number in the file."""
+        return self._file.digests()
 
     def close(self) -> None:
         """Close the file."""

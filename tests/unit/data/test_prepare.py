@@ -236,6 +236,29 @@ def test_a_number_of_rows_is_held_out(data: Path, model: Path, tmp_path: Path) -
     assert caught.value.code == "too-few-rows"
 
 
+def test_rows_that_equal_a_held_out_row_are_not_trained_on(data: Path, model: Path, tmp_path: Path) -> None:
+    twice = write(tmp_path / "twice.jsonl", 40)
+    twice.write_text(twice.read_text() * 2)
+    prepared = prepare(section(twice, eval_rows=7), model, seed=1, cache=tmp_path)
+    held, kept = rows_of(prepared.eval or tmp_path), rows_of(prepared.train)
+    assert len(held) == 7 and not [each for each in held if each in kept]
+    report, distinct = prepared.report, len({tuple(ids) for ids, _ in held})
+    assert report.dropped["equal to a row that is held out"].count == 2 * distinct - 7
+    assert report.rows_kept == len(kept) == 80 - 2 * distinct
+    assert report.rows_read + report.rows_by_weight - report.rows_dropped - report.rows_held_out == report.rows_kept
+    one = write(tmp_path / "one.jsonl", 1)
+    one.write_text(one.read_text() * 9)
+    with pytest.raises(DataError) as caught:
+        prepare(section(one, eval_fraction=0.2), model, seed=1, cache=tmp_path)
+    assert caught.value.code == "too-few-rows"
+
+
+def test_evaluation_data_that_was_trained_on_is_warned_of(data: Path, model: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other.jsonl", 9, first=34)
+    prepared = prepare(section(data, eval=str(other)), model, seed=1, cache=tmp_path)
+    assert any(each.startswith("6 of 9 rows of data.eval equal rows of data.train") for each in prepared.warnings)
+
+
 def test_a_template_without_answers_is_named_as_the_cause(data: Path, model: Path, tmp_path: Path) -> None:
     template = tmp_path / "questions.jinja"
     template.write_text("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}\n{% endif %}{% endfor %}")
