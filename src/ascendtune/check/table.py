@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ascendtune.check.finding import Finding, Status, exit_code, worst_first
+from ascendtune.core.files import json_for_programs
 from ascendtune.core.language import Phrases
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
@@ -86,7 +86,7 @@ def as_json(verdict: str, findings: Sequence[Finding], **further: Any) -> str:
         **further,
         "findings": [finding.as_json() for finding in worst_first(findings)],
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return json_for_programs(content)
 
 
 def wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:

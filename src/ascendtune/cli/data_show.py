@@ -15,7 +15,7 @@ import typer
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.side_by_side import beside, fits_beside
-from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, width
+from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, print_json, width
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.units import count_of
 
@@ -73,7 +73,7 @@ def show(
             raise _no_such_number(first, packed, inspection)
     facts = _stats(checked, inspection) if stats else None
     if as_json:
-        print(json.dumps(_as_json(rows, facts, checked.data.max_length), indent=2, ensure_ascii=False, default=str))
+        print_json(_as_json(rows, facts, checked.data.max_length))
     else:
         for line in (*_lines(rows, tokens), *(_stats_lines(facts) if facts else ())):
             print(line)

@@ -135,7 +135,7 @@ def _facts_of(job: Job) -> dict[str, Any]:
         "run_state": runs.state_of(record) if record else None,
         "given_command": record.get("argv") if record and is_newest else None,
         **asdict(advance_of(job)),
-        "loss": last.get("loss") if last else None,
+        "loss": runs.number(last.get("loss")) if last else None,
         "exit_cause": record.get("exit_cause") if record and is_newest else None,
         "log_files": {str(path): path.stat().st_size for path in sorted(job.logs.glob("*.log"))},
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -53,7 +52,10 @@ def table(
 
 def print_json(content: Any) -> None:
     """Print plain values as JSON, for a program."""
-    print(json.dumps(content, indent=2, ensure_ascii=False))
+    # Imported here: `--help` does not need it.
+    from ascendtune.core.files import json_for_programs
+
+    print(json_for_programs(content))
 
 
 def print_findings(

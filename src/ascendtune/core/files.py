@@ -239,6 +239,16 @@ def unfinished_files(directory: Path) -> list[Path]:
     return [path for path in directory.glob(".*") if re.fullmatch(r"\..+\.\d+", path.name) and path.is_file()]
 
 
+def json_for_programs(content: Any) -> str:
+    """`content` as JSON that every parser reads: numbers that are not finite are "NaN", "Infinity" or "-Infinity"."""
+    try:
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:
+        # Python writes them without quotes, which JSON does not permit.
+        read = json.loads(json.dumps(content, default=str), parse_constant=str)
+        return json.dumps(read, indent=2, ensure_ascii=False)
+
+
 def write_json(path: Path, content: Any) -> None:
     """`write_atomically` for JSON: indented, UTF-8, keys in their order."""
     write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -359,3 +359,19 @@ def test_stop_of_a_name_whose_jobs_are_all_over_says_so_of_the_newest(called: Ca
     jobs = [_job(tmp_path, "a", start_ticks=1, ended=time.time(), exit_code=0) for _ in range(3)]
     code, said, _ = called("stop", "a")
     assert code == 0 and said.startswith(f"{jobs[-1].id} does not run: finished since")
+
+
+@pytest.mark.parametrize(("loss", "shown", "in_json"), [("NaN", "loss nan", "NaN"), ('"x"', "", None)])
+def test_loss_that_is_not_a_finite_number_is_shown_and_is_valid_json(
+    called: Called, tmp_path: Path, loss: str, shown: str, in_json: str | None
+) -> None:
+    job = _job(tmp_path, "a")
+    run = RunDir(tmp_path / "a")
+    run.begin_attempt({})
+    run.metrics.write_text(f'{{"step": 2, "loss": {loss}}}\n')
+    assert shown in called("show", job.id)[1]
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert json.loads(called("show", job.id, "--json")[1], parse_constant=refuse)["loss"] == in_json

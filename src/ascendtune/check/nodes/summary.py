@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from ascendtune.check.doctor.nodes import CLOCK_SKEW
@@ -11,6 +10,7 @@ from ascendtune.check.nodes.compare import Difference, NodeComparison, all_nodes
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.node_report import NodeReport, NodeReports
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
+from ascendtune.core.files import json_for_programs
 from ascendtune.core.terminal_text import columns_of
 from ascendtune.job.nodes.host_comparison import in_a_row
 
@@ -69,7 +69,7 @@ def as_json(
         "nodes": {name: answer.as_json() for name, answer in nodes.answers.items()},
         "silent": {name: {"what": error.what, "remedy": error.remedy} for name, error in nodes.silent.items()},
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return json_for_programs(content)
 
 
 def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[str]:
