@@ -24,8 +24,9 @@ from ascendtune.cli.job_display import (
 )
 from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson
-from ascendtune.cli.terminal import print_json, table
+from ascendtune.cli.terminal import print_json, table, width
 from ascendtune.core.errors import InputError
+from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ def _lines_of(job: Job, facts: dict[str, Any]) -> list[str]:
         "do": cause.get("remedy") if cause else None,
     }
     lines = [f"{job.id}: {state_in_words(job)}, {count_of(len(facts['processes']), 'process', 'processes')}"]
-    lines += [f"  {name.ljust(9)}  {value}" for name, value in shown.items() if value]
+    columns = width(sys.stdout)
+    lines += [wrapped(f"  {name.ljust(9)}  {value}", columns, indent=13) for name, value in shown.items() if value]
     if facts["processes"]:
         lines += ["", _process_lines(facts["processes"])]
     logs = [f"  {path}  {format_bytes(size)}" for path, size in facts["log_files"].items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import print_json, table
+from ascendtune.cli.terminal import print_json, table, width
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import is_number
+from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of
 
 if TYPE_CHECKING:
@@ -225,18 +227,19 @@ def _lines(compared: dict[str, Any]) -> list[str]:
     else:
         lines += ["recipe: unknown" if compared["recipe"] is None else "recipe: the same", ""]
     same = {True: "the same", False: "different", None: "unknown"}[compared["same_data"]]
-    lines += [f"data: {same}{_batches(compared)}", ""]
+    lines += [_folded(f"data: {same}{_batches(compared)}"), ""]
     if not compared["loss"]:
         return [*lines, "no steps are recorded yet"]
     kinds = compared["loss_kinds"] or []
     if len(set(kinds)) > 1:
         named = "; ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
-        lines += [f"the losses are of different kinds and not comparable: {named}", ""]
+        lines += [_folded(f"the losses are of different kinds and not comparable: {named}"), ""]
     if "mean_loss" in compared:
-        lines += ["the runs did not record the same steps: a value is the mean since the step above it", ""]
+        mean = "the runs did not record the same steps: a value is the mean since the step above it"
+        lines += [_folded(mean), ""]
     lines.append(_table_of(compared, "loss", "step", names))
     lines += [
-        f"{name}: the loss of {count_of(len(steps), 'step')} is not a number, first at step {steps[0]}"
+        _folded(f"{name}: the loss of {count_of(len(steps), 'step')} is not a number, first at step {steps[0]}")
         for name, steps in zip(names, compared["steps_without_number"], strict=True)
         if steps
     ]
@@ -244,8 +247,12 @@ def _lines(compared: dict[str, Any]) -> list[str]:
         if name in compared:
             lines += ["", _table_of(compared, name, name.replace("_", " "), names)]
     if compared.get("same_evaluation_data") is False:
-        lines.append("the evaluations are of different rows, and not comparable")
+        lines.append(_folded("the evaluations are of different rows, and not comparable"))
     return lines
+
+
+def _folded(sentence: str) -> str:
+    return wrapped(sentence, width(sys.stdout), indent=2)
 
 
 def _batches(compared: dict[str, Any]) -> str:

@@ -375,3 +375,15 @@ def test_loss_that_is_not_a_finite_number_is_shown_and_is_valid_json(
         raise AssertionError(f"{constant} is not JSON")
 
     assert json.loads(called("show", job.id, "--json")[1], parse_constant=refuse)["loss"] == in_json
+
+
+def test_show_wraps_the_hosts_of_a_job_on_a_narrow_terminal(
+    called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tuple(f"node{number}.cluster" for number in range(9))
+    job = _job(tmp_path, "a", hosts=hosts)
+    monkeypatch.setattr("ascendtune.cli.jobs.width", lambda stream: 50)
+    lines = called("show", job.id)[1].splitlines()
+    shown = [line for line in lines if ".cluster" in line]
+    assert len(shown) > 2 and max(map(len, shown)) <= 50
+    assert re.findall(r"node\d", " ".join(shown)) == [each.removesuffix(".cluster") for each in hosts]
