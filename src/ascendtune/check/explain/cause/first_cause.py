@@ -25,6 +25,10 @@ _OF_MANY_ALONE = re.compile(
     r"out of memory|[Aa]ddress already in use|EADDRINUSE|[Pp]rocess group has not been initialized|"
     r"Expected to (?:have finished reduction|mark a variable ready)"
 )
+_ENDS_OF_PROGRAMS = ("child-command", "sigsegv", "crash-with-dump")
+"""Entries for the way a program ended, without its reason."""
+_ABOVE_END = 3
+"""Most lines from a program's last message to the report of its end."""
 _NEAR_LINES = 60
 _LEAST_WORDS = 4
 """Fewest words of a message that is more useful than the plain mistake before it."""
@@ -50,6 +54,7 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
             or gives_way(event, own)
             or _was_not_installed(event, fatal)
             or _is_told_better(event, fatal)
+            or _is_told_above(event, fatal)
             or ends.overrule(event)
             or (event.says_little and id(event.trace) in overruled)
             or (event.is_of_clean_up and not is_only_clean_up)
@@ -106,6 +111,21 @@ def _is_told_better(event: Event, fatal: list[Event]) -> bool:
         and rank(other.hit) < rank(event.hit)
         for other in fatal
         if event.weight == 0
+    )
+
+
+def _is_told_above(event: Event, fatal: list[Event]) -> bool:
+    """Whether the program whose end the event reports has printed an unknown failure directly above."""
+    if event.entry.id not in _ENDS_OF_PROGRAMS:
+        return False
+    begin = event.trace.first_line if event.trace is not None else event.number
+    return any(
+        other.entry.kind in ("unknown", "detail")
+        and not (other.is_vague or other.is_raised)
+        and len(other.message.split()) >= _LEAST_WORDS
+        and other.source == event.source
+        and 0 < begin - other.last <= _ABOVE_END
+        for other in fatal
     )
 
 
