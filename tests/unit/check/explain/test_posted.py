@@ -185,3 +185,54 @@ def test_facts_after_a_quoted_import_in_a_post_are_not_progress(explained: Expla
 
     assert not explained(f"Hello, I have a problem.\n{quoted}OS: Ubuntu\nMemory: 7 GB\nDisk: 7 TB\n").is_healthy
     assert explained(f"{quoted}rising 7\nrising 8\nrising 9\n").is_healthy
+
+
+_FORM = "- OS (e.g., Linux): Moon 7\n- How you installed PyTorch: with pip\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (f"moon runtime error (35) : tide is insufficient at x.cpp:7\n\n{_FORM}", "tide is"),
+        (
+            "python 7.7\n     raise RuntimeError(\n      RuntimeError: the tide 7 is only for seas.  Note: look\n"
+            "      [end of output]\n",
+            "the tide 7 is only",
+        ),
+        ("`tide = Moon('/x')`\n\n`Exception: data did not fit a tide at line 7`\n\n7\n", "a tide"),
+        (
+            "I start the moon:\n[Errno 2] No such file or directory: 'tide_7.pt'\nDoes anyone know what is wrong?\n",
+            "tide_7.pt",
+        ),
+        (
+            "[me@moon sea]# ./tide -g 8\ntest: Tide failure sea.cu:7 'no moon yet'\n\n######\nMore of it\n",
+            "no moon yet",
+        ),
+        ("Events:\n  Warning  MoonFailed  8s (x5 over 15s)  kubelet, moon  tide 7 is not allowed\n", "tide 7 is not"),
+        (
+            'service "moon" didn\'t complete successfully: tide 7 was denied\nWhy does the moon fail here at night?\n',
+            "tide 7 was denied",
+        ),
+    ],
+)
+def test_complaint_in_a_form_for_reports_or_among_events_is_the_failure(
+    explained: Explained, log: str, told: str
+) -> None:
+    found = explained(log)
+
+    assert told in found.headline()
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "  Warning  MoonFailed  8s  kubelet  tide 7 is not allowed here\n  Normal  Started  7s  kubelet  up\n",
+        f"{_FORM}moon runtime error: 0\nstep 7 loss 0.7\n",
+        "PyTorch version: 7.7.0\nCUDA used to build PyTorch: 7.7\nOS: Ubuntu 7\nClang version: Could not collect\n",
+    ],
+)
+def test_complaint_in_a_form_or_among_events_after_which_the_job_goes_on_is_none(
+    explained: Explained, log: str
+) -> None:
+    assert explained(log).is_healthy

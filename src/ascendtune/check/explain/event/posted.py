@@ -31,6 +31,14 @@ _PERSON = re.compile(
     r"请问|怎么(?:办|解决|回事|处理)|求助|麻烦|大佬|谢谢|有没有人|有人(?:遇到|知道)|我(?:在|的|用|想|们|是|也)|报错如下|日志如下"
 )
 """A line of a person, not of a program."""
+_FORM = re.compile(
+    r"\s*(?:[-*] )?(?:PyTorch [Vv]ersion \(e\.g\.|OS \(e\.g\.|How you installed |GPU models and configuration|"
+    r"(?:Important )?[Pp]ackage versions:?$|(?:[Ss]teps to )?[Rr]eproduc(?:e|tion)\b.{0,20}$|"
+    r"(?:[Ee]xpected|[Aa]ctual) behaviou?r:?\W*$)|"
+    r"\s*`[^`]{16,}`\s*$|\s*\[end of output\]\s*$"
+)
+"""A line of a form for reports of failures that a person has filled in, one that is marked as code, or pip's below the
+output of a failed build. Programs that list an environment write the other lines of such forms, too."""
 _PROMPT = re.compile(r"(?:\(\w+\) )?(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,60}[$#>]\]? ?|\$ |>>> |PS [A-Z]:\\[^>]*> ?)[\w./]")
 """A command that a person typed into a terminal."""
 _SCRIPT = re.compile(
@@ -48,6 +56,12 @@ _IN_TROUBLE = re.compile(
 _FIGURE = re.compile(r"(?:[:=]\s+|\.{3}\s*|\s{2,})[\d.,%]+$|\.{5} |^[-*•] .{0,30}: |(?: {3,}\S+){3}")
 """A row of numbers, of a list or of a table."""
 _SOLVED = re.compile(r"\b(?:solved|fixed|resolved|works? (?:now|again|fine now))\b|已解决|已修复|解决了")
+_EVENT_OF_POD = re.compile(
+    r"\s*Warning {2,}(?P<reason>[A-Z]\w+) {2,}\S.*? {2,}[a-z][\w-]*(?:, \S+)? {2,}(?P<message>\S.*)|"
+    r"\S+ +Warning +(?P<listed>[A-Z]\w+) +\S+/\S+ +(?P<said>\S.*)"
+)
+"""A row of the events of `kubectl describe`, or of `kubectl get events`."""
+_POD_GOES_ON = re.compile(r"(?:\s*|\S+ +)Normal +(?:Started|Scheduled|Pulled|Created|SuccessfulAttachVolume)\b")
 _EXCEPTION = re.compile(
     r"(?P<before>.*?)(?<![\w.])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:Error|Exception))"
     r"[`*]{0,3}[:：] ?(?P<message>\S.{7,})",
@@ -120,20 +134,25 @@ def exception_in_title(texts: Sequence[str], first: int) -> Trace | None:
 
 def refusal(texts: list[str], messages: list[str], last_lines: int) -> tuple[int, str]:
     """Refusal of a program (`message_lines.refusal`), else the reason that a person announces, else the worst line of a
-    post; as (index, text)."""
-    line = message_lines.refusal(texts, messages, last_lines)
-    line = line if line[1] else _announced_reason(texts, messages)
-    return line if line[1] else _worst_line(texts, messages)
+    post, else the last warning among a pod's events; as (index, text)."""
+    reason = message_lines.refusal(texts, messages, last_lines)
+    for search in (_announced_reason, _worst_line, _last_event_of_pod):
+        reason = reason if reason[1] else search(texts, messages)
+    return reason
 
 
 def is_post(texts: Sequence[str]) -> bool:
-    """Whether the lines are few, and some of them are words or typed commands of a person."""
-    return len(texts) <= _LONGEST_POST and any(_PERSON.search(each) or _PROMPT.match(each) for each in texts)
+    """Whether the lines are few, and some of them are words or typed commands of a person, or of a report's form."""
+    return len(texts) <= _LONGEST_POST and any(
+        _PERSON.search(each) or _PROMPT.match(each) or _FORM.match(each) for each in texts
+    )
 
 
 def asks_about_failure(texts: Sequence[str]) -> bool:
     """Whether the lines are a post of a person who has a failure."""
-    return is_post(texts) and any(_PERSON.search(each) and _IN_TROUBLE.search(each) for each in texts)
+    return is_post(texts) and any(
+        _FORM.match(each) or (_PERSON.search(each) and _IN_TROUBLE.search(each)) for each in texts
+    )
 
 
 def shows_trouble_alone(texts: Sequence[str]) -> bool:
@@ -147,6 +166,16 @@ def shows_trouble_alone(texts: Sequence[str]) -> bool:
 def went_on_after(texts: Sequence[str]) -> bool:
     """Whether lines of a post show progress of the job, or that the problem is solved."""
     return any(map(_SOLVED.search, texts)) or _went_on(_of_programs(texts))
+
+
+def _last_event_of_pod(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
+    """Last warning of Kubernetes in an excerpt without later progress of the pod, as (index, text); (0, "") if none."""
+    for index in range(len(texts) - 1, -1, -1):
+        if len(texts) > _EXCERPT or _POD_GOES_ON.match(texts[index]):
+            break
+        if (event := _EVENT_OF_POD.match(texts[index])) is not None:
+            return index, said[index].strip()
+    return 0, ""
 
 
 def _of_programs(texts: Sequence[str]) -> list[str]:

@@ -107,15 +107,17 @@ _REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
 """Lines that contain only the way a program ended."""
 _REFUSAL = re.compile(
-    r"(?!.*[:=] ?(?:0|none|None|\[\]|\{\})$)\W{0,3}"
+    r"(?!.*[:=] ?(?:0|none|None|\[\]|\{\})$)\W{0,3}(?:\[?Errno \d+\] )?"
     r"(?:[Ii]nvalid \w|[Cc]annot \w|[Cc]an't \w|[Cc]ould not \w|[Uu]nable to \w|[Uu]nsupported \w|[Uu]nknown \w|"
     r"[Uu]ndefined (?:symbol|reference)\b|"
     r"[Nn]o such \w|[Nn]o module named|[Pp]ermission denied|[Mm]issing \w|[Nn]ot enough \w)|"
+    r".{0,160}: undefined symbol: \w|[Tt]here (?:are|is) not enough \w|"
     r".{0,120}: not found\W*$|.{0,120}\b(?:[Tt]imed out|[Cc]onnection (?:refused|reset)|[Nn]o route to host)\W*$"
 )
 _REFUSES = re.compile(
     r"\b(?:abort|cannot|can not|could not|unable to|not able to|fail(?:ed|s|ure)?|did not|does not (?:exist|have)|"
-    r"not (?:found|possible|available|supported|enough)|no longer|invalid|unknown)\b",
+    r"not (?:found|possible|available|supported|enough|compatible)|incompatible|insufficient|no longer|invalid|"
+    r"unknown)\b",
     re.IGNORECASE,
 )
 _PROGRAM_REFUSES = re.compile(
@@ -171,10 +173,15 @@ _HINT = re.compile(
 """Hints that programs print below a refusal."""
 _WENT_ON = re.compile(
     r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|(?<!\bnot )\b(?:done|finished|completed?|succeeded|successfully|saved|"
-    r"synced|started|starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^\S*[$#] ?$",
+    r"synced|started|starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^(?!#{2})\S*[$#] ?$",
     re.IGNORECASE,
 )
 """Words of a job in progress."""
+_NOT_DONE = re.compile(
+    r"\b(?:not|never|cannot|unable to|fail(?:ed|s)? to|\w+n't) (?:be )?"
+    r"(?:complet|finish|start|succe|connect|sav|build|built)",
+    re.IGNORECASE,
+)
 _DOES_WITHOUT = re.compile(
     r"(?:[,;(] ?| - )(?:so |will |now |then )?(?:retr|us(?:e|ing)\b|fall|continu|skip|ignor|runn|going|trying|switch|"
     r"software|CPU|cache disabled)|\bretry \d",
@@ -183,7 +190,7 @@ _DOES_WITHOUT = re.compile(
 """End of a refusal that names the program's fallback."""
 _GOES_ON = re.compile(
     r"\b(?:will|may|can) (?:still )?(?:be (?:used|ignored|disabled)|continue|run|result in|lower|degrade|work)\b|"
-    r"\binstead\b|\bdeprecat|\bNOTE: |"
+    r"\binstead\b|\bdeprecat|\b(?-i:NOTE): |"
     r"[,;.] (?:starting|assuming|waiting|listening|using|trying|treating|installing|creating|downloading|run) \w|"
     r"[,;] ?(?:waiting|replaced|retrying)\b|[,;] performance \w",
     re.IGNORECASE,
@@ -203,7 +210,7 @@ _SOUNDS_BAD = re.compile(
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|\b(?:no|0) failed\b|"
     r"\bexception ignored\b|"
-    r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}"
+    r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.)| \(\d+\))\W{1,3}"
     r"(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.)|\d\d-\d\d \d\d:)[\d.]+)|"
     r"\b(?:error|fail\w*)[ _][a-z]{3,12}(?:s ?[:=] ?(?:none|0)\b(?!\.|, ?\d)| *[:=] *no$)",
     re.IGNORECASE,
@@ -302,7 +309,7 @@ def is_hint(message: str) -> bool:
 
 def went_on(text: str) -> bool:
     """Whether a line has words of a job in progress."""
-    return _WENT_ON.search(text) is not None
+    return _WENT_ON.search(text) is not None and _NOT_DONE.search(text) is None
 
 
 def is_overcome(text: str) -> bool:
