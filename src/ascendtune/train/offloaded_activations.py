@@ -34,15 +34,17 @@ def saving_all_but_weights(
 ) -> saved_tensors_hooks:
     """Hooks that call `pack` for each tensor that autograd saves, unless it shares memory with a weight of `module`.
 
-    A product saves its matrix: torch's `save_on_cpu` would copy every weight to the host and back in each pass. Weights
-    gathered by FSDP and casts of autocast are treated like other tensors.
+    A product saves its matrix: torch's `save_on_cpu` would copy every weight to the host and back in each pass. Casts
+    of autocast are treated like other tensors.
     """
-    # Products do not save sharded weights but the gathered ones.
     local_tensors = (each for each in (*module.parameters(), *module.buffers()) if not isinstance(each, DTensor))
     weights = {each.untyped_storage()._cdata for each in local_tensors}
 
     def pack_others(tensor: torch.Tensor) -> Any:
-        return tensor if tensor.untyped_storage()._cdata in weights else (pack(tensor),)
+        owner = tensor if tensor._base is None else tensor._base
+        # FSDP frees a gathered parameter, which is not in `weights`, after its block, and gathers it again.
+        is_weight = isinstance(owner, nn.Parameter) or tensor.untyped_storage()._cdata in weights
+        return tensor if is_weight else (pack(tensor),)
 
     def unpack_others(saved: Any) -> torch.Tensor:
         return saved if isinstance(saved, torch.Tensor) else unpack(*saved)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.offloaded_activations import saving_all_but_weights
@@ -47,3 +53,41 @@ def test_weights_and_buffers_stay_and_gradients_are_the_same() -> None:
     offloaded, plain = gradients(model, packed), gradients(model, None)
     assert len(plain) == 5 and all(torch.equal(one, other) for one, other in zip(offloaded, plain, strict=True))
     assert {tuple(each.shape) for each in packed} == {(3, 4), (3, 6), (3, 64), (3, 8)}
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_gathered_weights_stay_and_are_gathered_again() -> None:
+    """A rank's share of the host would otherwise hold all weights of the model."""
+    torch.manual_seed(0)
+    blocks, packed = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)], list[torch.Size]()
+    blocks[1].requires_grad_(False)
+    model = nn.Sequential(*blocks)
+    x = torch.linspace(-1, 1, 20).view(5, 4)
+    model(x).square().sum().backward()
+    expected = [each.grad for each in model.parameters() if each.grad is not None]
+    model.zero_grad()
+    for block in blocks:
+        fully_shard(block)
+    fully_shard(model)
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor.shape)
+        return tensor.clone()
+
+    with saving_all_but_weights(model, pack, lambda saved: saved):
+        loss = model(x).square().sum()
+    assert isinstance(blocks[0][0].weight, DTensor), "it is sharded again"
+    loss.backward()
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    assert len(expected) == 4 and set(packed) == {(5, 4)}
+    for gradient, other in zip(gradients, expected, strict=True):
+        assert isinstance(gradient, DTensor) and torch.equal(gradient.to_local(), other)
