@@ -941,7 +941,7 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "tokens=plan.tokens(sequences)",
+        "tokens=self.batches.plan.tokens(sequences)",
         "tokens=plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
         "tokens_seen is that of one rank",
         "tests/unit/train/test_loop.py",

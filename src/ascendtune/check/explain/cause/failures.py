@@ -115,11 +115,11 @@ def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
 def _is_prefixed(text: str) -> bool:
     """Whether launchers or loggers prefix the lines of a log."""
     lines = text[:_FIRST_LINES].splitlines()
-    return sum(read(line).said != line for line in lines) > len(lines) // 2
+    return sum(read(line).message != line for line in lines) > len(lines) // 2
 
 
 def _without_prefixes(text: str) -> str:
-    return "\n".join(read(line).said for line in text.splitlines())
+    return "\n".join(read(line).message for line in text.splitlines())
 
 
 def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) -> bool:

@@ -168,13 +168,13 @@ def went_on_after(texts: Sequence[str]) -> bool:
     return any(map(_SOLVED.search, texts)) or _went_on(_of_programs(texts))
 
 
-def _last_event_of_pod(texts: Sequence[str], said: Sequence[str]) -> tuple[int, str]:
+def _last_event_of_pod(texts: Sequence[str], messages: Sequence[str]) -> tuple[int, str]:
     """Last warning of Kubernetes in an excerpt without later progress of the pod, as (index, text); (0, "") if none."""
     for index in range(len(texts) - 1, -1, -1):
         if len(texts) > _EXCERPT or _POD_GOES_ON.match(texts[index]):
             break
-        if (event := _EVENT_OF_POD.match(texts[index])) is not None:
-            return index, said[index].strip()
+        if _EVENT_OF_POD.match(texts[index]):
+            return index, messages[index].strip()
     return 0, ""
 
 
