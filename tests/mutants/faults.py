@@ -942,7 +942,7 @@ FAULTS = [
     Fault(
         LOOP,
         "tokens=self.batches.plan.tokens(sequences)",
-        "tokens=plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
+        "tokens=self.batches.plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
         "tokens_seen is that of one rank",
         "tests/unit/train/test_loop.py",
     ),
@@ -1012,7 +1012,7 @@ FAULTS = [
     ),
     Fault(
         "train/offloaded_activations.py",
-        "return tensor if tensor.untyped_storage()._cdata in weights else (pack(tensor),)",
+        "return tensor if is_weight else (pack(tensor),)",
         "return (pack(tensor),)",
         "every weight goes to the host and back in each pass",
         "tests/unit/train/test_offloaded_activations.py",
