@@ -28,6 +28,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fsdp": {"parallel": {"strategy": "fsdp"}},
     "fsdp-lora": {"parallel": {"strategy": "fsdp"}, "method": {"tuner": "lora"}},
     "fsdp-offload": {"parallel": {"strategy": "fsdp", "fsdp": {"offload": True}}},
+    "fsdp-activations": {"parallel": {"strategy": "fsdp"}, "memory": {"offload_activations": True}},
 }
 """Each strategy that one device can run, each tuner, and the ways that batches reach the device."""
 ALLOWED = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 1e-2}
