@@ -263,7 +263,7 @@ def _require_rows(outcome: TokenizeResult, inputs: TokenInputs) -> None:
         least = "more than " if outcome.uncounted_rows else ""
         raise NoRowLeft(
             f"data.max_length ({inputs.section.max_length:,}) leaves no row with an answer: "
-            f"the shortest row has {count_of(outcome.shortest, 'token')}, the longest {least}{outcome.longest:,}",
+            f"the shortest row has {count_of(outcome.shortest or 0, 'token')}, the longest {least}{outcome.longest:,}",
             code="no-answer-left",
             remedy=_remedy_for_length(f"{least}{outcome.longest}", outcome, inputs),
         )

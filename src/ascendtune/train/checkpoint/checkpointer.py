@@ -207,11 +207,10 @@ class Checkpointer:
             )
         if not self._content.supports_any_rank_count and ranks != self._strategy.world_size:
             raise InputError(
-                f"the checkpoint was written by {ranks} ranks, and {self._strategy.name} needs the same number; "
+                f"the number of ranks that wrote the checkpoint is {ranks}, and {self._strategy.name} needs the same; "
                 f"this start has {self._strategy.world_size}",
                 code="checkpoint-ranks-differ",
-                remedy=f"resume on {count_of(ranks, 'device')}; "
-                "checkpoints of parallel.strategy: fsdp resume on any number",
+                remedy="resume on as many devices; checkpoints of parallel.strategy: fsdp resume on any number",
                 where=directory,
             )
 
