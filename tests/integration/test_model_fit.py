@@ -145,15 +145,15 @@ def test_contradiction_is_refused_by_every_reader(
 _WHILE_LOADING: dict[str, tuple[Change, str]] = {
     "surplus weight": (
         add(**{"model.layers.0.mlp.extra.weight": torch.zeros(2)}),
-        "1 weights of the files have no place .*model.layers.0.mlp.extra.weight",
+        "1 weight of the files has no place .*model.layers.0.mlp.extra.weight",
     ),
-    "missing weight": (rename("norm.weight", None), "weight is missing from the files: .*layernorm.weight"),
+    "missing weight": (rename("norm.weight", None), "weights are missing from the files: .*layernorm.weight"),
     "renamed weight": (
         rename("q_proj", "query"),
         "missing from the files: model.layers.0.self_attn.q_proj|which the base does not have",
     ),
     "other width": (configure(intermediate_size=170), r"other shapes .*\[64, 176\] in the files and \[64, 170\]"),
-    "reward model": (add(**{"score.weight": torch.zeros(1, 64)}), "have no place .*score.weight"),
+    "reward model": (add(**{"score.weight": torch.zeros(1, 64)}), "has no place .*score.weight"),
 }
 
 

@@ -324,7 +324,7 @@ def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path, by
     words = ("comm", "test", "--nodes", hosts, "--collective", "all_reduce", "--dtype", "float32", "--json")
     done = _command(cluster, tmp_path, *words)
     assert json.loads(done.stdout)["verdict"].startswith(
-        f"{4 if by == 'host file' else 2} ranks over gloo: 1 of 1 collectives are right"
+        f"{4 if by == 'host file' else 2} ranks over gloo: 1 of 1 collective is right"
     )
     assert not list((tmp_path / ".ascendtune").iterdir())
     assert cluster.is_quiet()

@@ -60,7 +60,9 @@ def verdict(ran: RankResults, findings: Sequence[Finding]) -> str:
     if bad:
         return f"{summary}: wrong in {', '.join(bad)}"
     right = sum(finding.status == "ok" for finding in findings)
-    return f"{summary}: {right} of {len(findings)} collectives are right, element by element"
+    return (
+        f"{summary}: {right} of {count_of(len(findings), 'collective is', 'collectives are')} right, element by element"
+    )
 
 
 def _by_collective(ran: RankResults) -> dict[str, dict[str, Cells]]:

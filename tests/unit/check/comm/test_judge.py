@@ -39,7 +39,7 @@ def test_verdict_counts_right_and_refused_dtypes(ran: Any) -> None:
     assert found.measured == (
         "right in float32; gloo refuses int16, uint16 (Unsupported data type); not tried: bool (no sum)"
     )
-    assert verdict(told, [found]) == "2 ranks over gloo: 1 of 1 collectives are right, element by element"
+    assert verdict(told, [found]) == "2 ranks over gloo: 1 of 1 collective is right, element by element"
     assert results(told)[0]["ranks"][1]["parts"][0]["seen"] == [3.0]
 
 
