@@ -11,6 +11,9 @@ with the learning rate a and, if weight decay is decoupled (Loshchilov and Hutte
 b = a · weight decay. Both are fitted for each parameter. The only error is the rounding of w to its dtype: the residual
 is mostly below 1e-4 of the update, whatever the dtype of the matrix products. If the reference's updates follow its
 settings and the candidate's do not, each setting is varied alone to find the one that explains the candidate's.
+
+The first update after a resume that lost the optimizer's state is that of a first step: d follows from the gradients of
+this step alone. This shows in any dumped step.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Dump, RankDump
+from ascendtune.check.align.dump import MOST_STEPS, Dump, RankDump
 from ascendtune.check.align.tensor_noise import CERTAIN, unit_of
 from ascendtune.core.foreign_json import is_number, object_of
 
@@ -76,7 +79,8 @@ class OtherUpdate:
     """The setting in which the candidate's optimizer differs from the reference's.
 
     Attributes:
-        setting: a field of AdamSettings, `learning_rate` (then the values are 1 and the factor) or `weight_decay`.
+        setting: a field of AdamSettings, `learning_rate` (then the values are 1 and the factor), `weight_decay`, or
+            `lost_state`.
         expected, found: value on the reference, and the value that explains the candidate's updates.
         parameters: names of the parameters concerned, in the order of the dump.
     """
@@ -157,7 +161,29 @@ def check_adam(reference: Dump, candidate: Dump, settings: AdamSettings) -> Adam
         check = _compared(one, other, settings)
         if check is None or not check.is_same:
             break
-    return check
+    if check is not None and check.other is not None:
+        return check
+    same = 1 if check is None else check.steps if check.is_same else check.steps - 1
+    return _lost_state(reference, candidate, settings, after=same) or check
+
+
+def _lost_state(reference: Dump, candidate: Dump, settings: AdamSettings, *, after: int) -> AdamCheck | None:
+    """The first dumped step after `after` whose update is a first one on the candidate, and not on the reference.
+
+    Raises:
+        DataError, RecipeError, MachineError: a file cannot be read.
+    """
+    for step in sorted(reference.files.keys() & candidate.files.keys())[:MOST_STEPS]:
+        if step <= after:
+            continue
+        sides = (dump.files[step] for dump in (reference, candidate))
+        dumps = zip((reference, candidate), sides, strict=True)
+        one, other = (_Updates.of_steps([dump.read(files[min(files)])]) for dump, files in dumps)
+        if one is not None and other is not None and other.follows(settings) and not one.follows(settings):
+            lost = OtherUpdate("lost_state", False, True, other.names)
+            left, left_of_candidate = (each.fit(settings).left for each in (one, other))
+            return AdamCheck(settings, step, left, left_of_candidate, lost, is_same=False)
+    return None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ PHASES: frozenset[str] = frozenset(("parameter_before", "forward", "loss", "back
 FORMAT = 2
 _STEP = re.compile(r"step-(0*[0-9]{1,15})")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]{0,5})\.jsonl")
+MOST_STEPS = 64
+"""Dumped steps of a training that are compared."""
 _MOST_BYTES = 512 << 20
 """Limit for one file: a tensor takes half a kilobyte, so this is a million tensors."""
 _MOST_FILES = 1 << 16

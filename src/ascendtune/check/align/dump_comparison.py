@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ascendtune.check.align.adam_updates import AdamCheck
-from ascendtune.check.align.dump import Dump, RankDump
+from ascendtune.check.align.dump import MOST_STEPS, Dump, RankDump
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.last_weights import LastWeights, digests_of
 from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
@@ -26,7 +26,6 @@ from ascendtune.check.align.tensor_rows import (
 )
 from ascendtune.check.align.untrained import trained_rows
 
-_MOST_STEPS = 64
 _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
 """Phases in which a difference of the forward pass must appear if it has an effect."""
@@ -137,7 +136,7 @@ def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpCo
     Raises:
         DataError, RecipeError, MachineError: a file cannot be read.
     """
-    steps = sorted(reference.files.keys() & candidate.files.keys())[:_MOST_STEPS]
+    steps = sorted(reference.files.keys() & candidate.files.keys())[:MOST_STEPS]
     so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
     weights = LastWeights()
     for number, step in enumerate(steps, 1):

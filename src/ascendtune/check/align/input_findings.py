@@ -31,7 +31,7 @@ def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             if is_of_tokens
             else say("the batches of step {step} differ in rows, tokens or order", step=first)
         )
-        if (moved := _moved(candidate, reference, first, one, other)) is not None:
+        if (moved := batches_moved(reference, candidate, first)) is not None:
             measured = say("{measured}; {further}", measured=measured, further=moved)
         return failure(
             "data",
@@ -77,14 +77,9 @@ def _is_of_tokens(batch_hash: str) -> bool:
     return batch_hash.startswith("tokens-")
 
 
-def _moved(
-    candidate: TrainingRecord, reference: TrainingRecord, first: int, one: Mapping[int, str], other: Mapping[int, str]
-) -> str | None:
-    """A sentence if the candidate's batches from step `first` on are the reference's of some steps before or after.
-
-    Args:
-        one, other: hashes of the reference's and the candidate's batches by step.
-    """
+def batches_moved(reference: TrainingRecord, candidate: TrainingRecord, first: int) -> str | None:
+    """A sentence if the candidate's batches from step `first` on are the reference's of some steps before or after."""
+    one, other = (_batches(side) for side in (reference, candidate))
     of_reference = {each: step for step, each in one.items()}
     moved = of_reference.get(other[first], first) - first
     pairs = [(other[step], one[step + moved]) for step in other if step >= first and step + moved in one]

@@ -36,7 +36,7 @@ from ascendtune.recipe.changes import kind_of_loss
 
 _CAUSES = ("question", "data", "start")
 """Stages that compare the inputs of a training, not its results."""
-_HINTS = {"data": "failure", "start": "failure", "backward": "warning", "later": "warning"}
+_HINTS = {"data": "failure", "start": "failure", "backward": "warning", "update": "warning", "later": "warning"}
 """Findings that the verdict names although no loss is beyond rounding, which may hide the effect of other inputs."""
 
 
@@ -131,7 +131,9 @@ def compare_trainings(
     findings = tuple(
         replace(each, evidence=(*products, *each.evidence)) if each.code == "forward" else each for each in findings
     )
-    if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
+    has_moved = other_batch is not None and input_findings.batches_moved(reference, candidate, other_batch) is not None
+    is_apart = has_moved or any(each.status == "failure" and each.code not in _CAUSES for each in findings)
+    if place is None and not is_apart:
         # Different recipes or data without an effect on the results are warnings.
         hints = tuple(each for each in findings if _HINTS.get(each.code) == each.status)
         return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)

@@ -33,6 +33,16 @@ def other_update(check: AdamCheck) -> Finding:
             ),
             evidence=(evidence,),
         )
+    if check.other.setting == "lost_state":
+        return failure(
+            "update",
+            say(
+                "step {step}: the candidate's update is that of a first step, the reference's is not: the optimizer's "
+                "state was lost",
+                **numbers,
+            ),
+            remedy=say("restore the optimizer's state with the weights when the training is resumed"),
+        )
     return failure(
         "update",
         say("step {step}: {what}", step=check.steps, what=_difference(check.other)),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ascendtune.check.align import input_findings
 from ascendtune.check.align.curve import Curve
@@ -136,3 +139,50 @@ def test_same_rows_on_other_ranks_are_not_blamed_for_gradients(
     assert found.divergence is not None and found.divergence.code == "backward"
     remedy = str(found.divergence.remedy)
     assert "how gradients are added up over ranks" in remedy and "as many ranks" in remedy
+
+
+@pytest.mark.parametrize(("lost", "dumped"), [(4, (1, 2, 3, 4)), (4, (3, 4)), (4, (4,)), (3, (1, 2, 3, 4))])
+def test_update_after_a_lost_state_is_named(tmp_path: Path, lost: int, dumped: tuple[int, ...]) -> None:
+    def forgetting(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+        step = optimizer.step
+        made = []
+
+        def of_step() -> None:
+            made.append(1)
+            if len(made) == lost:
+                optimizer.state.clear()
+            step()
+
+        optimizer.step = of_step  # type: ignore[method-assign, assignment]
+        return optimizer
+
+    def adamw(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=1e-3)
+
+    sides = []
+    for name, optimizer in (("gpu", adamw), ("npu", forgetting), ("same", adamw)):
+        # The side that forgets is in bf16, which hides other gradients.
+        cast = None if name == "gpu" else torch.bfloat16
+        path = Bare(steps=4, optimizer=optimizer, autocast=cast).run(tmp_path / name)
+        settings = {"optimizer_groups": [{"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}]}
+        facts = json.loads((path / "recorded.json").read_text())
+        (path / "recorded.json").write_text(json.dumps({**facts, **settings}))
+        for step in {1, 2, 3, 4}.difference(dumped):
+            shutil.rmtree(path / "dump" / f"step-{step:07d}")
+        sides.append(read_training_record(path))
+    found, said = _told(*sides[:2])
+    assert (found.divergence and found.divergence.code, found.step) == ("update", lost)
+    assert said.endswith(f"step {lost}: the candidate's update is that of a first step, the reference's is not: the "
+                         "optimizer's state was lost")  # fmt: skip
+    assert _told(sides[0], sides[2])[0].divergence is None
+    assert _told(sides[1], sides[2])[0].divergence is None
+
+
+def test_moved_batches_part_although_rounding_hides_their_effect() -> None:
+    one = side("gpu", range(1, 9), losses=[2.0] * 8)
+    found, said = _told(one, side("npu", [1, 2, 3, 4, 6, 7, 8, 9]))
+    assert (found.divergence and found.divergence.code, found.step) == ("data", 5)
+    assert "from step 5 on npu has the batches of gpu from step 6 on" in said
+    # In another order they may be the same rows.
+    assert _told(one, side("npu", [1, 2, 3, 4, 15, 16, 17, 18]))[0].divergence is None
