@@ -6,7 +6,7 @@ requested and no number shows an effect, `unknown` if one side recorded nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from ascendtune.check.align import curve_findings, input_findings, stage_finding
 from ascendtune.check.align.adam_updates import AdamCheck, adam_settings, check_adam
 from ascendtune.check.align.amplified import is_amplified
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference, compare_dumps
-from ascendtune.check.align.language import percent
+from ascendtune.check.align.language import percent, say
 from ascendtune.check.align.loss_noise import LossNoise, extra_noise
 from ascendtune.check.align.one_sided import one_sided_losses, one_sided_norms
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
@@ -36,6 +36,8 @@ from ascendtune.recipe.changes import kind_of_loss
 
 _CAUSES = ("question", "data", "start")
 """Stages that compare the inputs of a training, not its results."""
+_COMPUTED = frozenset(("forward", "backward", "update", "later"))
+"""Stages whose differences can be consequences of those before."""
 _HINTS = {"data": "failure", "start": "failure", "backward": "warning", "update": "warning", "later": "warning"}
 """Findings that the verdict names although no loss is beyond rounding, which may hide the effect of other inputs."""
 
@@ -113,6 +115,10 @@ def compare_trainings(
         # Gradients of outputs with other shapes: the hashes of the batches show more.
         place = replace(place, stage="backward")
         dumps = replace(dumps, place=place)
+    has_moved = other_batch is not None and input_findings.batches_moved(reference, candidate, other_batch) is not None
+    if has_moved and place is not None and place.stage == "data":
+        # Which batches they are says more than how many rows both have.
+        dumps, place = replace(dumps, place=None), None
     requested = question(reference, candidate)
     # Repetitions of the reference do not explain what another recipe does.
     recipe_remedy = requested.remedy if requested.status == "failure" else None
@@ -131,7 +137,6 @@ def compare_trainings(
     findings = tuple(
         replace(each, evidence=(*products, *each.evidence)) if each.code == "forward" else each for each in findings
     )
-    has_moved = other_batch is not None and input_findings.batches_moved(reference, candidate, other_batch) is not None
     is_apart = has_moved or any(each.status == "failure" and each.code not in _CAUSES for each in findings)
     if place is None and not is_apart:
         # Different recipes or data without an effect on the results are warnings.
@@ -158,6 +163,10 @@ def compare_trainings(
         found = replace(divergence, remedy=restored_remedy())
         findings = tuple(found if each is divergence else each for each in findings)
         divergence = found
+    if divergence.code != "question":
+        # Settings that differ are a cause of their own.
+        has_settings = other_rate is not None or (dumps.adam is not None and dumps.adam.other is not None)
+        findings = _with_consequences(findings, divergence, _COMPUTED - ({"update"} if has_settings else set()))
     is_one_sided = divergence.code == "later" and exceeding is None and one_sided is not None
     if is_one_sided:
         decisive_step = int(pair.steps[-1])
@@ -199,6 +208,19 @@ def _as_consequence(dumps: DumpComparison, place: FirstDifference) -> DumpCompar
     harmless = dumps.without_effect
     is_of_step = harmless is not None and harmless.step == place.step
     return replace(dumps, place=None, consequence=place, without_effect=None if is_of_step else harmless)
+
+
+def _with_consequences(
+    findings: tuple[Finding, ...], divergence: Finding, stages: Collection[str]
+) -> tuple[Finding, ...]:
+    """`findings` in which failures of `stages` after `divergence` refer to it: it may explain them."""
+    after = findings.index(divergence) + 1
+    remedy = say("mend {stage} first: this may follow from it", stage=divergence.code)
+    later = (
+        replace(each, remedy=remedy) if each.status == "failure" and each.code in stages else each
+        for each in findings[after:]
+    )
+    return (*findings[:after], *later)
 
 
 def _as_warning(finding: Finding) -> Finding:

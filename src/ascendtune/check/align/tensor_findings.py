@@ -72,7 +72,12 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
                 "the other ranks agree: only weights or random numbers of {ranks} differ", ranks=_ranks(dumps.place)
             )
             from_dumps = replace(from_dumps, evidence=(alone, *from_dumps.evidence))
-        if dumps.place.row.key.phase == "gradient" and dumps.obstacle and dumps.obstacle.code in ("ranks", "batches"):
+        if (
+            stage == "backward"
+            and dumps.place.row.key.phase == "gradient"
+            and dumps.obstacle
+            and dumps.obstacle.code in ("ranks", "batches")
+        ):
             from_dumps = replace(
                 from_dumps,
                 remedy=say(
@@ -185,7 +190,8 @@ def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Fi
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
     if row.is_of_one_side:
         size = say("only one side has a gradient of it")
-    notes = list(_sides(row))
+    # Gradients of other rows say nothing.
+    notes = [] if place.has_other_rows and row.key.phase != "forward" else list(_sides(row))
     if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
         common = say("{common:,} of {rows:,} {rows:row|rows} of the batch {common:is|are} in both", **counts)
@@ -212,7 +218,9 @@ def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Fi
     return failure(
         place.stage,
         say("{place}: {size}", place=difference_text(place), size=size),
-        expected=say("at most {limit:.2g} from rounding", limit=row.limit) if row.limit else say("equal"),
+        expected=say("equal")
+        if place.has_other_rows or not row.limit
+        else say("at most {limit:.2g} from rounding", limit=row.limit),
         remedy=_remedy(place),
         evidence=notes,
     )

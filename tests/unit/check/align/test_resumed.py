@@ -186,3 +186,16 @@ def test_moved_batches_part_although_rounding_hides_their_effect() -> None:
     assert "from step 5 on npu has the batches of gpu from step 6 on" in said
     # In another order they may be the same rows.
     assert _told(one, side("npu", [1, 2, 3, 4, 15, 16, 17, 18]))[0].divergence is None
+
+
+def test_stages_after_the_cause_refer_to_it() -> None:
+    batches, losses = [1, 2, 3, 4, 6, 7, 8, 9], [2.0] * 4 + [2.5] * 4
+    found, _ = _told(side("gpu", range(1, 9)), side("npu", batches, losses=losses))
+    remedies = {each.code: each.remedy for each in found.findings if each.status == "failure"}
+    assert list(remedies) == ["data", "later"]
+    assert remedies["later"] == "mend data first: this may follow from it"
+    # Another learning rate is a cause of its own.
+    rates = [1e-3] * 4 + [2e-3] * 4
+    found, _ = _told(side("gpu", range(1, 9)), side("npu", batches, rates=rates))
+    remedies = {each.code: each.remedy for each in found.findings if each.status == "failure"}
+    assert "scheduler" in str(remedies["update"])
