@@ -46,6 +46,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import signature
+from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -102,9 +103,12 @@ def _is_ours(argv: Sequence[str]) -> bool:
     return Path(program[0]).is_relative_to(_TESTS) and program[0] != __file__
 
 
+_OPTIONS = ("-u", "-P")
+
+
 def _program(argv: Sequence[str]) -> list[str]:
-    """What follows the interpreter and torchrun's -u: "-m", a module and its arguments; or a file and its arguments."""
-    return list(argv[1 + (argv[1:2] == ["-u"]) :])
+    """What follows the interpreter, -u and -P: "-m", a module and its arguments; or a file and its arguments."""
+    return list(dropwhile(_OPTIONS.__contains__, argv[1:]))
 
 
 def _text(env: Mapping[Any, Any]) -> dict[str, str]:
@@ -462,10 +466,11 @@ def _become(argv: list[str], env: Mapping[str, str], ready: int | None = None) -
             os.write(ready, str(os.getpid()).encode())
             os.close(ready)
         _forget_program()
-        _open_streams(is_unbuffered="-u" in argv[1:2] or bool(env.get("PYTHONUNBUFFERED")))
+        _open_streams(is_unbuffered="-u" in argv[1:3] or bool(env.get("PYTHONUNBUFFERED")))
         sys.orig_argv, program = list(argv), _program(argv)
         first = str(Path.cwd()) if program[0] == "-m" else str(Path(program[0]).parent)
-        sys.path[:] = [*([] if env.get(_SAFE_PATH) else [first]), *_base.path]
+        is_safe = "-P" in argv[1:3] or env.get(_SAFE_PATH)
+        sys.path[:] = [*([] if is_safe else [first]), *_base.path]
         os.execve = _exec  # type: ignore[assignment]
         os.execv = lambda path, words: _exec(path, words, os.environ)  # type: ignore[assignment]
         subprocess.Popen._execute_child = _fork  # type: ignore[attr-defined]

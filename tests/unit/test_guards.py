@@ -16,6 +16,8 @@ import pytest
 
 import ascendtune
 from ascendtune.core import errors
+from ascendtune.job.nodes.cluster_spec import TargetHost
+from ascendtune.job.nodes.connection import module_on
 
 SOURCE = Path(ascendtune.__file__).parent
 HEAVY = ("torch", "transformers", "peft", "torch_npu", "matplotlib", "huggingface_hub")
@@ -263,3 +265,22 @@ def test_only_a_vendors_own_files_branch_on_its_kind(modules: dict[Path, ast.Mod
 )
 def test_a_branch_on_a_vendor_is_found(code: str) -> None:
     assert _vendor_branches(ast.parse(code)) == [1]
+
+
+def test_our_modules_are_started_without_the_working_directory_in_their_path() -> None:
+    """A directory of a stranger may hold torch.py or ascendtune.py, which `python -m` alone would run."""
+    unsafe = [
+        path.name
+        for path in SOURCE.rglob("*.py")
+        for found in re.finditer(r'(\S+)\s+"-m",\s+(?:"ascendtune|module\b)', path.read_text("utf-8"))
+        if found[1] not in ('"-P",', '("-P",')
+    ]
+    assert unsafe == []
+
+
+def test_module_of_the_working_directory_is_not_imported(tmp_path: Path) -> None:
+    for name in ("ascendtune", "json", "threading"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the working directory')")
+    argv = module_on(TargetHost("localhost"), "ascendtune.check.nodes.agent")
+    done = subprocess.run(argv, cwd=tmp_path, input='{"clock": true}\n', capture_output=True, text=True, timeout=120)
+    assert '{"time": ' in done.stdout, done.stderr

@@ -117,7 +117,7 @@ def _replayed(run: RunDir) -> RunDir:
     log.say(f"repeating from {f'step {steps[-1]}' if steps else 'the start'} to step {bad}")
     earlier = set(path.glob("replay*/run.json"))
     with chdir(record.get("directory") or "."):
-        argv = [sys.executable, "-m", "ascendtune", "train", str(path / "recipe.yaml"), *words]
+        argv = [sys.executable, "-P", "-m", "ascendtune", "train", str(path / "recipe.yaml"), *words]
         # The working directory comes from a file: Python must not import modules from there.
         env = {**os.environ, "PYTHONSAFEPATH": "1"}
         ended = process.run(argv, timeout_seconds=_LONGEST_SECONDS, env=env)

@@ -59,7 +59,7 @@ def train_briefly(
     words += ["--device-ids", device_ids] if device_ids else []
     parent = Recipe.load(recipe, overrides).run_directory().parent
     earlier = set(parent.glob("*/run.json"))
-    argv = [sys.executable, "-m", "ascendtune", *words]
+    argv = [sys.executable, "-P", "-m", "ascendtune", *words]
     # The path of its model is not of interest to the user.
     with (log or Path(os.devnull)).open("ab") as output:
         child = Child(argv, os.environ, stdout=output.fileno(), stderr=log)
@@ -112,7 +112,7 @@ def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
     # The working directory comes from a file: Python must not import modules from there.
     env = {**os.environ, "PYTHONSAFEPATH": "1"}
     with log.open("ab") as output, chdir(started_in if started_in.is_dir() else Path.cwd()):
-        child = Child([sys.executable, "-m", "ascendtune", *words], env, stdout=output.fileno(), stderr=log)
+        child = Child([sys.executable, "-P", "-m", "ascendtune", *words], env, stdout=output.fileno(), stderr=log)
         try:
             code = child.wait()
         except BaseException:

@@ -105,7 +105,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], options: SubmitO
         )
     accelerator = options.accelerator or _local_kind()
     ids = _ids(options, accelerator)
-    command = (sys.executable, "-m", "ascendtune") if options.to == "slurm" else ("ascendtune",)
+    command = (sys.executable, "-P", "-m", "ascendtune") if options.to == "slurm" else ("ascendtune",)
     submission = Submission(
         name=job_name(recipe.name),
         argv=(*command, "train", str(recipe_file.absolute()), *overrides, "--devices", str(len(ids))),

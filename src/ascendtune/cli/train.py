@@ -176,7 +176,7 @@ def _job_spec(
     """The job that trains in the directory `run`."""
     from ascendtune.job.spec import JobSpec
 
-    argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start_id,) if start_id else ()))
+    argv = (sys.executable, "-P", "-m", "ascendtune.train.worker", str(run), *((start_id,) if start_id else ()))
     return JobSpec(
         argv,
         run,

@@ -30,6 +30,7 @@ def become_module(argv: Sequence[str], env: Mapping[str, str]) -> None:
         # As exec leaves them.
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    sys.argv = list(argv[2:])
-    runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+    module = argv.index("-m") + 1
+    sys.argv = list(argv[module:])
+    runpy.run_module(argv[module], run_name="__main__", alter_sys=True)
     sys.exit(0)

@@ -33,12 +33,13 @@ def command(spec: JobSpec, env: Mapping[str, str], place: NodePlace = ALONE) -> 
     if spec.nproc == 1 and place.is_alone and not spec.is_foreign:
         return list(spec.argv)
     return [
-        *(sys.executable, "-m", "ascendtune.job.torchrun"),
+        # -P: Python files of the working directory are not imported; torchrun's --module would do so.
+        *(sys.executable, "-P", "-m", "ascendtune.job.torchrun"),
         *("--nproc-per-node", str(spec.nproc)),
         *("--max-restarts", "0"),
         *("--log-dir", str(spec.agent_directory(place))),
         *(_on_this_node(spec, env) if place.is_alone else _among_nodes(place)),
-        *("--module", "ascendtune.job.rank"),
+        *("--no-python", sys.executable, "-u", "-P", "-m", "ascendtune.job.rank"),
         *(("--all",) if spec.is_foreign else ("--hold",) if spec.holds_interrupts else ()),
         str(spec.logs),
         *spec.argv,

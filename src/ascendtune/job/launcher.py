@@ -49,7 +49,7 @@ class Launcher:
         token = secrets.token_hex(8)
         # An absolute path, because the guard has another working directory.
         left = (str(scratch.absolute()),) if scratch else ()
-        self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token, *left), env)
+        self._guard = process.Guard((sys.executable, "-P", "-m", "ascendtune.job.guard", token, *left), env)
         self._scratch = scratch
         self._others = set(process_tree.below(os.getpid()))
         self._agent = process.Child(argv, {**env, LAUNCHER_TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)

@@ -20,8 +20,8 @@ from ascendtune.job.result import JobResult
 from ascendtune.job.spec import JobSpec, new_id
 from ascendtune.machine.visible import Kind
 
-WORKER = (sys.executable, "-m", "ascendtune.check.comm.worker")
-STEP_WORKER = (sys.executable, "-m", "ascendtune.check.comm.step_worker")
+WORKER = (sys.executable, "-P", "-m", "ascendtune.check.comm.worker")
+STEP_WORKER = (sys.executable, "-P", "-m", "ascendtune.check.comm.step_worker")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.visible import VisibleDevices
 
-_PROBE = ("-m", "ascendtune.check.doctor.probe")
+_PROBE = ("-P", "-m", "ascendtune.check.doctor.probe")
 
 
 def _missing_requirement(outside: Outside, code: str) -> Finding | None:

@@ -78,7 +78,7 @@ def quickstart(
 
     words = ["train", str(recipe), "--devices", "1", *(overrides or [])]
     _headline(f"Training: ascendtune {shlex.join(words)}")
-    exit_code = _run([sys.executable, "-m", "ascendtune", *words])
+    exit_code = _run([sys.executable, "-P", "-m", "ascendtune", *words])
     if exit_code:
         raise typer.Exit(exit_code)
     run = _newest(runs)

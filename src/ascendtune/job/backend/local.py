@@ -64,7 +64,14 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
 
 def _start_watcher(run_dir: Path, env: dict[str, str]) -> None:
     if RunDir(run_dir).heartbeats.is_dir():
-        argv = (sys.executable, "-m", "ascendtune.job.hang.watcher_process", str(os.getpid()), str(run_dir.resolve()))
+        argv = (
+            sys.executable,
+            "-P",
+            "-m",
+            "ascendtune.job.hang.watcher_process",
+            str(os.getpid()),
+            str(run_dir.resolve()),
+        )
         process.start_detached_child(argv, env)
 
 

@@ -178,7 +178,8 @@ def portable_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def module_on(host: TargetHost, module: str, python: str = sys.executable) -> Sequence[str]:
     """The command that runs `python -m module` on `host`, over ssh unless it is this machine; ssh asks no questions."""
-    words = [python, "-m", module]
+    # -P: Python files of the working directory are not imported.
+    words = [python, "-P", "-m", module]
     if host.name in ("localhost", socket.gethostname()):
         return words
     # The login shell there reads the words after the name. PYTHONPATH makes this package importable.

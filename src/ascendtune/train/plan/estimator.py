@@ -124,7 +124,7 @@ def _answer_of_estimator(request: EstimateRequest, *, search: bool) -> dict[str,
     with tempfile.TemporaryDirectory() as scratch:
         file, result = Path(scratch) / "request.json", Path(scratch) / "answer.json"
         file.write_text(request.to_json())
-        program = [sys.executable, "-m", "ascendtune.train.plan.estimate"]
+        program = [sys.executable, "-P", "-m", "ascendtune.train.plan.estimate"]
         argv = [*program, str(file), str(result), *(["--changes"] if search else [])]
         # The estimator computes on no device.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}

@@ -24,8 +24,13 @@ def test_ssh_command_line_holds_no_environment_values(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYTHONPATH", "/with space")
     *ssh, command = module_on(TargetHost("user@node1"), "some.module", "/opt/python")
     assert ssh[0] == "ssh" and "BatchMode=yes" in ssh and ssh[-1] == "user@node1"
-    assert command == "exec env 'PYTHONPATH=/with space' /opt/python -m some.module"
-    assert module_on(TargetHost("localhost"), "some.module", "/opt/python") == ["/opt/python", "-m", "some.module"]
+    assert command == "exec env 'PYTHONPATH=/with space' /opt/python -P -m some.module"
+    assert module_on(TargetHost("localhost"), "some.module", "/opt/python") == [
+        "/opt/python",
+        "-P",
+        "-m",
+        "some.module",
+    ]
 
 
 @pytest.mark.parametrize(
