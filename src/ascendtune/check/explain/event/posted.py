@@ -57,8 +57,7 @@ _FIGURE = re.compile(r"(?:[:=]\s+|\.{3}\s*|\s{2,})[\d.,%]+$|\.{5} |^[-*•] .{0,
 """A row of numbers, of a list or of a table."""
 _SOLVED = re.compile(r"\b(?:solved|fixed|resolved|works? (?:now|again|fine now))\b|已解决|已修复|解决了")
 _EVENT_OF_POD = re.compile(
-    r"\s*Warning {2,}(?P<reason>[A-Z]\w+) {2,}\S.*? {2,}[a-z][\w-]*(?:, \S+)? {2,}(?P<message>\S.*)|"
-    r"\S+ +Warning +(?P<listed>[A-Z]\w+) +\S+/\S+ +(?P<said>\S.*)"
+    r"\s*Warning {2,}[A-Z]\w+ {2,}\S.*? {2,}[a-z][\w-]*(?:, \S+)? {2,}\S|\S+ +Warning +[A-Z]\w+ +\S+/\S+ +\S"
 )
 """A row of the events of `kubectl describe`, or of `kubectl get events`."""
 _POD_GOES_ON = re.compile(r"(?:\s*|\S+ +)Normal +(?:Started|Scheduled|Pulled|Created|SuccessfulAttachVolume)\b")
