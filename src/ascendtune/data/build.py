@@ -54,11 +54,9 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
     with ExitStack() as opened:
         loaded = opened.enter_context(closing(load(section.train)))
         report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
-        warnings: list[str] = []
         if section.eval:
             held_out = opened.enter_context(closing(load(section.eval)))
             eval_report = DataReport.of(held_out.datasets)
-            warnings += _warning_of_shared_rows(loaded.rows, held_out.rows)
         elif section.eval_fraction or section.eval_rows:
             distinct = len(loaded.rows) - report.rows_by_weight
             loaded, held_out, duplicates = _hold_out(loaded, section, seed)
@@ -68,6 +66,7 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
             # Copies of a held-out row are held out with it.
             report.rows_by_weight = len(loaded.rows) + len(duplicates) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
+        warnings = _warning_of_shared_rows(loaded.rows, held_out.rows) if held_out is not None else []
         write = partial(_write, inputs=inputs, tokenizer=tokenizer, template=template, progress=progress)
         try:
             write(directory / "train", "training", loaded, report)
@@ -127,8 +126,8 @@ def _warning_of_shared_rows(train: Rows, evaluation: Rows) -> list[str]:
     if not shared:
         return []
     return [
-        f"{shared:,} of {count_of(len(evaluation), 'row')} of data.eval equal rows of data.train: "
-        "the evaluation loss is partly that of rows that were trained on"
+        f"{shared:,} of {count_of(len(evaluation), 'evaluation row')} equal rows that are trained on: "
+        "the evaluation loss does not show how the model answers other rows"
     ]
 
 
@@ -136,7 +135,7 @@ def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[Load
     """Divide the rows into training and evaluation.
 
     A row that is repeated by its weight goes to one side with all its copies. Other rows that equal a held-out one are
-    left out: the evaluation loss would be that of rows that were trained on.
+    left out, unless no row would be left: the evaluation loss would be that of rows that were trained on.
 
     Returns:
         Training rows, evaluation rows, and the places of those left out (of the first ones, the others are "").
@@ -158,15 +157,13 @@ def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[Load
     chosen = sorted(random.Random(f"{seed}/eval").sample(range(len(first_of)), count))
     in_eval = first_of[chosen]
     digests = loaded.rows.digests()
-    is_held = np.isin(digests, digests[numbers[in_eval]])
-    kept = np.flatnonzero(~is_held[numbers]).astype(np.int32)
-    if not len(kept):
-        raise DataError(
-            "every training row equals one that is held out for the evaluation",
-            code="too-few-rows",
-            remedy="give more rows, or remove data.eval_fraction and data.eval_rows",
-        )
-    left_out = np.setdiff1d(first_of[is_held[numbers[first_of]]], in_eval).tolist()
+    is_held = np.zeros(len(digests), bool)
+    is_held[numbers[in_eval]] = True
+    equals_held = np.isin(digests, digests[is_held])
+    if equals_held[numbers].all():
+        equals_held = is_held
+    kept = np.flatnonzero(~equals_held[numbers]).astype(np.int32)
+    left_out = first_of[(equals_held & ~is_held)[numbers[first_of]]].tolist()
     places = [loaded.places[index] if at < EXAMPLES_KEPT else "" for at, index in enumerate(left_out)]
     train, evaluation = (LoadedRows(loaded.rows.taken(each), loaded.datasets) for each in (kept, in_eval))
     return train, evaluation, places
