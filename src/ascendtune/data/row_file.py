@@ -117,7 +117,7 @@ class RowFile:
 
     def _decoded(self, first: int, begin: int, end: int) -> list[Row]:
         """The rows from number `first` on whose texts are the bytes from `begin` to `end`."""
-        values = enumerate(json.loads(b"[%b]" % self._read(begin, end)[:-1]), first)
+        values = enumerate(json.loads(b"[" + self._read(begin, end)[:-1] + b"]"), first)
         return [self._make(each) if each is not None else self._not_json[number] for number, each in values]
 
     def _read(self, begin: int, end: int) -> bytearray:

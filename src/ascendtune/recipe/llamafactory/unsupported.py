@@ -116,10 +116,16 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "this way of reading data is not supported in this version",
         "remove it: all data sets are read whole, shuffled together, and tokenised once into a cache on disk",
         {
-            "streaming": False, "mix_strategy": "concat", "interleave_probs": None, "disable_shuffling": False,
+            "streaming": False, "disable_shuffling": False,
             "train_sampling_strategy": "random", "group_by_length": False, "sortish_sampler": False,
             "dataloader_drop_last": False, "eval_on_each_dataset": False,
         },
+    ),
+    (
+        "mixing data sets by drawing from them is not supported in this version",
+        "remove it, convert the recipe (`ascendtune recipe convert`), and give each data set a weight: for a share p "
+        "of N rows from n rows p × N / n",
+        {"mix_strategy": "concat", "interleave_probs": None},
     ),
     (
         "one split for all data sets is not supported in this version",

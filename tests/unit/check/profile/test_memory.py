@@ -22,6 +22,14 @@ from ascendtune.core import language
 from ascendtune.machine.torch_backend import device
 
 _MIB = 1 << 20
+_DOCS = Path(__file__).parents[4] / "docs"
+
+
+@pytest.mark.parametrize("page", ["profile.md", "profile.zh-CN.md"])
+def test_page_explains_each_category_once(page: str) -> None:
+    rows = re.findall(r"^\| ([a-z, ]+?) \|", (_DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    first = rows.index(", ".join(CATEGORIES[:3]))
+    assert ", ".join(rows[first : first + len(CATEGORIES) - 2]) == ", ".join(CATEGORIES)
 
 
 def training_step() -> list[Event]:

@@ -269,6 +269,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"pref_loss": "kto", "stage": "dpo", "dataset": "pairs"}, "pref_loss: kto", "use stage: kto"),
         ({"stage": "orpo", "dataset": "pairs"}, "'stage: orpo' is not valid", "stage: dpo and pref_loss: orpo"),
         ({"split": "test"}, "split", "dataset_info.json"),
+        ({"interleave_probs": "0.3,0.7"}, "mixing data sets", "a weight"),
         ({"no_cuda": True}, "devices are chosen", "--devices"),
         ({"pref_loss": "kto_pair", "stage": "dpo", "dataset": "pairs"}, "kto_pair", "stage: kto"),
         ({"stage": "ppo"}, "ppo is not supported in this version", "dpo"),
