@@ -182,7 +182,7 @@ class Rows(Sequence[Any]):
         return np.sort(np.unique(self._order, return_index=True)[1]).astype(np.int32)
 
     def digests(self) -> NDArray[np.uint64]:
-        """(rows of the file,) uint64 hash of each row's content, by number in the file."""
+        """(rows,) uint64 hash of each row of the file, by its number there."""
         return self._file.digests()
 
     def close(self) -> None:
