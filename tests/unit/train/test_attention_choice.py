@@ -12,6 +12,7 @@ from transformers import LlamaConfig, MambaConfig, T5Config
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.recipe.sections import ModelSection
+from ascendtune.train.attention import choice
 from ascendtune.train.attention.choice import AttentionSupport, cached_support, choose_attention, find_support
 from ascendtune.train.attention.proof import lm_values
 
@@ -56,6 +57,16 @@ def test_cached_support_of_others_or_damaged_is_found_again(spoil: str) -> None:
         file.write_text("{" if spoil == "not JSON" else '{"attention": "sdpa", "new": 1}')
     assert cached_support("key", find) == FOUND
     assert len(calls) == 2
+
+
+def test_other_code_of_ours_finds_support_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "choice.py"
+    code.write_text("one = 1\n")
+    monkeypatch.setattr(choice, "__file__", str(code))
+    before = choice._versions()
+    assert choice._versions() == before
+    code.write_text("one = 2\n")
+    assert choice._versions() != before
 
 
 def test_without_a_cache_every_start_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

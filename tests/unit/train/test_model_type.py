@@ -66,7 +66,7 @@ def test_config_tells_what_a_recipe_cannot_train(
 def test_type_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     recipe = Recipe.check({"model": {"path": str(tmp_path)}, "data": {"train": "rows.jsonl"}})
-    with pytest.raises(RecipeError, match=r"^bert cannot be trained here: its tokens see"):
+    with pytest.raises(RecipeError, match="bert cannot be trained here: its tokens see"):
         require_trainable_type(recipe, tmp_path)
 
 

@@ -78,7 +78,7 @@ def test_weight_zero_takes_a_turn_out_of_the_loss(key: str) -> None:
 def test_tool_call_turns_of_ms_swift_are_calls_of_one_turn(content: str | None) -> None:
     calls = [{"type": "function", "function": {"name": "weather", "arguments": {"city": city}}} for city in "ab"]
     turns = [{"role": "tool_call", "content": json.dumps(call["function"]), "loss": False} for call in calls]
-    results = [{"role": "tool_response", "content": "7"}, {"role": "tool_response", "content": "9"}]
+    results = [{"role": "tool_response", "content": "7"}, {"role": "function_response", "content": "9"}]
     before = [] if content is None else [{"role": "assistant", "content": content}]
     made = _converted(_USER, *before, *turns, *results, _ANSWER)
     calling = {"role": "assistant", "content": content or "", "tool_calls": calls}

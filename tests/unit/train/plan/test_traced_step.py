@@ -251,6 +251,19 @@ def test_modelled_attention_takes_the_mask_by_its_name_too() -> None:
     assert output.shape == (1, 4, 2, 8)
 
 
+def test_modelled_attention_keeps_so_many_numbers_for_each_head_and_token() -> None:
+    import torch
+
+    def kept(numbers: int) -> int:
+        sizes: list[int] = []
+        query, key, value = (torch.ones(1, 2, 4, 8, requires_grad=True) for _ in range(3))
+        with torch.autograd.graph.saved_tensors_hooks(lambda each: sizes.append(each.numel()), lambda _: None):
+            modelled_attention(numbers)(torch.nn.Module(), query, key, value, attention_mask=None)
+        return sum(sizes)
+
+    assert kept(3) - kept(1) == 2 * (2 * 4)
+
+
 @pytest.mark.long
 def test_a_config_that_does_not_let_its_layers_be_set_is_traced(tmp_path: Path) -> None:
     config = {

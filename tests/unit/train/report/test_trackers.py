@@ -20,16 +20,20 @@ class Unreachable(ModuleType):
 
     Settings = dict
 
-    def init(self, **_: object) -> NoReturn:
+    def init(self, **options: object) -> NoReturn:
+        self.options = options
         raise ConnectionError("no route to the moon")
 
 
 def test_client_that_does_not_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setitem(sys.modules, "wandb", Unreachable("wandb"))
+    client = Unreachable("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", client)
     monkeypatch.setenv("WANDB_SILENT", "true")
     with pytest.raises(AscendtuneError, match="no route to the moon"):
         open_tracker(Destination("wandb", "p"), Identity("1", "tide", "tide", {}, tmp_path))
     gc.collect()
     assert not list((tmp_path / "temporary").iterdir())
+    # The server's run of this id is continued where there is one.
+    assert (client.options["id"], client.options["resume"]) == ("1", "allow")
