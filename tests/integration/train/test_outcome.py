@@ -301,9 +301,17 @@ def test_a_seed_decides_every_bit(train: Train, changes: dict[str, Any]) -> None
     assert one.losses() != other.losses() and one.curve("batch_hash") != other.curve("batch_hash")
 
 
-def test_deterministic_allows_only_deterministic_operations(train: Train) -> None:
+def test_deterministic_allows_only_deterministic_operations(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_loop, is_deterministic = Loop.run, []
+
+    def run(loop: Loop) -> str:
+        is_deterministic.append(torch.are_deterministic_algorithms_enabled())
+        return run_loop(loop)
+
+    monkeypatch.setattr(Loop, "run", run)
     for packing in (False, True):
         train(deterministic=True, data={"packing": packing}, optim={"max_steps": 2})
+    assert is_deterministic == [True, True]
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -47,6 +47,8 @@ TEMPLATES = {
     "{{ '[THINK]' + part.thinking + '[/THINK]' if part.type == 'thinking' else part.text }}{% endfor %}{% endif %}"
     "<turn|>{% endif %}{% endfor %}",
     "plain": "{% for m in messages %}<|start|>{{ m.content }}<turn|>{% endfor %}",
+    "prompted otherwise": "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<turn|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n<|channel><channel|>{% endif %}",
     "chatml": "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n"
     "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}",
@@ -93,6 +95,12 @@ def test_parts_are_told_apart_and_grow_while_they_are_generated(
         assert parts.text.startswith(shown.text) and parts.thought.startswith(shown.thought), said[:size]
         shown = parts
     assert whole.text.startswith(shown.text) and whole.thought.startswith(shown.thought)
+
+
+def test_marks_are_not_looked_for_in_an_answer_that_does_not_begin_with_the_prompt(
+    load: Callable[[str], ChatTemplate],
+) -> None:
+    assert AnswerMarks.of(load("prompted otherwise")) == AnswerMarks("", "[THINK]", "[/THINK]")
 
 
 def test_marks_of_ordinary_text_stay_in_the_answer(load: Callable[[str], ChatTemplate]) -> None:
