@@ -126,7 +126,7 @@ def make_loop(recipe: Callable[..., Recipe]) -> Iterator[Callable[..., Loop]]:
         yield make
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _no_pictures() -> Iterator[None]:
     """Drawing costs more than these runs do, and has tests of its own."""
     with pytest.MonkeyPatch.context() as patch:
