@@ -41,6 +41,8 @@ _EXPLAINS = 10.0
 """A setting explains the candidate's updates if it reduces their residual by this factor."""
 _ROUNDED = 2.0**-8
 """Largest residual if gradients are rounded to bf16 before the optimizer reads them."""
+_NORM = 3e-4
+"""Relative error of the norm with which a program clips: torch sums squares in fp32 (10 million numbers on a CPU)."""
 _RATE = 1e-3
 _DECAY = 0.05
 """Least relative differences of learning rate and weight decay that are reported."""
@@ -254,9 +256,25 @@ class _Updates:
         return fit.floor <= _FOLLOWS and fit.left <= _FOLLOWS
 
     def fit(self, settings: AdamSettings) -> _Fit:
-        """Fit learning rate and weight decay of each parameter in the last step."""
+        """Fit learning rate and weight decay of each parameter in the last step.
+
+        A weight that began at 0 is the sum of its updates, so an error in the clipping of an earlier step looks like
+        weight decay: the errors of the fit include what an error of the first norm changes.
+        """
+        fit = self._fit(settings, self.norms)
+        if settings.max_grad_norm is None or len(self.norms) == 1:
+            return fit
+        other = self._fit(settings, [self.norms[0] * (1 + _NORM), *self.norms[1:]])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return replace(
+                fit,
+                rate_error=np.hypot(fit.rate_error, other.rate / fit.rate - 1),
+                decay_error=np.hypot(fit.decay_error, other.decay - fit.decay),
+            )
+
+    def _fit(self, settings: AdamSettings, norms: Sequence[float]) -> _Fit:
         _, before, after = self.steps[-1]
-        update, direction = after - before, self._direction(settings)
+        update, direction = after - before, self._direction(settings, norms)
         known = np.isfinite(update) & np.isfinite(direction) & np.isfinite(before)
         u, d, w = (np.where(known, each, 0.0) for each in (-update, direction, before))
         rounding = np.where(known, self.units * np.abs(w), 0.0)
@@ -283,10 +301,10 @@ class _Updates:
         middle, of_rounding = (float(np.median(each[usable])) for each in (left, floor))
         return _Fit(rate, decay, rate_error, decay_error, middle, of_rounding)
 
-    def _direction(self, settings: AdamSettings) -> Floats:
+    def _direction(self, settings: AdamSettings, norms: Sequence[float]) -> Floats:
         """(parameters, samples) d of the last step."""
         mean, square = (np.zeros_like(self.steps[0][0]) for _ in range(2))
-        for (gradient, before, _), norm in zip(self.steps, self.norms, strict=True):
+        for (gradient, before, _), norm in zip(self.steps, norms, strict=True):
             limit = settings.max_grad_norm
             clipped = gradient * (1.0 if limit is None else min(1.0, limit / (norm + 1e-6)))
             clipped = clipped + settings.decay_in_gradient * before

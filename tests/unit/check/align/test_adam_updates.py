@@ -54,8 +54,13 @@ def _dumped(
     noise: float = 0.0,
     clip: float | None = 1.0,
     steps: int = 3,
+    norm_error: float | None = None,
 ) -> Path:
-    """Three steps whose gradients are drawn, with other `noise` on each side."""
+    """Three steps whose gradients are drawn, with other `noise` on each side.
+
+    Args:
+        norm_error: relative error of the first norm; the gradients of all steps then differ in signs only.
+    """
     model = _net()
     optimizer = make(model)
     draw = torch.Generator().manual_seed(1)
@@ -64,11 +69,14 @@ def _dumped(
         writer.parameters("parameter_before")
         for parameter in model.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=draw) * 10 ** -torch.rand((), generator=draw)
+            if norm_error is not None:
+                sizes = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
+                parameter.grad = sizes * parameter.grad.sign()
             error = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
             parameter.grad *= 0.02 * step * (1 + noise * error)
         writer.parameters("gradient")
         if clip is not None:
-            clip_grad_norm_(model.parameters(), clip * 0.1)
+            clip_grad_norm_(model.parameters(), clip * 0.1 * (1 + (norm_error or 0.0) * (step == 1)))
         optimizer.step()
         writer.parameters("parameter_after")
         writer.write(directory)
@@ -122,6 +130,20 @@ def test_same_optimizer_is_the_same_whatever_the_noise(tmp_path: Path, noise: fl
     reference, candidate = _dumped(tmp_path / "one", _adam()), _dumped(tmp_path / "other", _adam(foreach=True), noise)
     found = _checked(reference, candidate, CLIPPED)
     assert found is not None and found.is_same and found.steps == 3 and found.left < 1e-4, found
+
+
+def test_norm_that_was_summed_in_fp32_is_no_weight_decay(tmp_path: Path) -> None:
+    """Biases that begin at 0 are the sum of their updates: an error of the first one looked like weight decay."""
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        for module in model.children():
+            assert isinstance(module, nn.Linear)
+            nn.init.zeros_(module.bias)
+        return _adam(weight_decay=0.0)(model)
+
+    one = _dumped(tmp_path / "one", make, steps=2, norm_error=2e-4)
+    check = _checked(one, _dumped(tmp_path / "other", make, NOISE, steps=2, norm_error=0.0), CLIPPED)
+    assert check is not None and check.is_same and check.steps == 2
 
 
 def test_updates_that_no_setting_explains_are_said_to_differ_alone(tmp_path: Path) -> None:
