@@ -46,8 +46,7 @@ WRITER = "ascendtune.align.record"
 class Recording:
     """One recorded training: `metrics.jsonl`, `recorded.json`, `start_weights.json` and `dump/` in a directory.
 
-    A directory contains one training: a second one, of this process or of another, is not recorded. A resumed training
-    continues the recording if the request says so.
+    A directory contains one training: another one is not recorded, unless it is a resumed one and the request says so.
 
     Args:
         command: the recorded command, for recorded.json.
