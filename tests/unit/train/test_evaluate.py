@@ -17,7 +17,7 @@ from ascendtune.train.objective.base import LossOutput
 
 def loss_of(loop: Loop) -> float:
     assert loop.held_out is not None
-    return evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda: None)[0]
+    return evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)[0]
 
 
 def expected(loop: Loop, rows: range) -> float:
@@ -67,9 +67,12 @@ def test_evaluation_switches_dropout_off_and_on_again(make_loop: MakeLoop, monke
     assert loop.objective.training and loop.objective.model.training
 
 
-def test_every_global_batch_gives_a_sign_of_life(make_loop: MakeLoop) -> None:
+def test_progress_is_announced_before_each_global_batch(make_loop: MakeLoop) -> None:
     loop, _ = make_loop()
     assert loop.held_out is not None and isinstance(loop.objective, nn.Module)
-    heartbeats: list[None] = []
-    evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda: heartbeats.append(None))
-    assert len(heartbeats) == loop.held_out.plan.steps_per_epoch
+    announced: list[tuple[int, int]] = []
+    evaluate(
+        loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: announced.append((done, total))
+    )
+    batches = loop.held_out.plan.steps_per_epoch
+    assert announced == [(done, batches) for done in range(batches)]

@@ -376,7 +376,7 @@ def test_a_run_killed_after_its_early_stop_makes_no_further_step(
     # The lowest loss, though too little lower to go on for: its checkpoint is the last one.
     again, told = make_loops(**changes)
     again.counters = again.recorder.counters = Counters.of(again.checkpointer.load(whole.run_directory.checkpoint(2)))
-    assert again.run() == reason == "no improvement of 0.5 in 1 evaluations; the best was step 2"
+    assert again.run() == reason == "no improvement of 0.5 in 1 evaluation; the best was step 2"
     assert told.steps == told.evaluations == []
 
 

@@ -37,7 +37,7 @@ def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def _speaking(outside: Outside, body: str) -> Outside:
     program = Path(outside.root) / "bin" / "python"
-    program.write_text(f"#!/bin/sh\n# -m module all_reduce kind rank ranks store\nrank=$5\n{body}\n")
+    program.write_text(f"#!/bin/sh\n# -P -m module all_reduce kind rank ranks store\nrank=$6\n{body}\n")
     program.chmod(0o755)
     outside.program = str(program)
     return outside
@@ -79,7 +79,7 @@ def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str
 def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = VisibleDevices("npu", ("3",))
     monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: alone)
-    found = _only(_speaking(two_npus, f'[ "$4" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
+    found = _only(_speaking(two_npus, f'[ "$5" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
     assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured
 
 

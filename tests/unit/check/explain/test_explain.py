@@ -66,7 +66,7 @@ def test_an_unknown_exception_is_said_to_be_unknown_and_where_it_came_from(expla
         ("ascendtune 0.1.0 on cuda:0", False),
     ],
 )
-def test_the_place_of_plog_is_named_for_ascend_logs_only(explained: Explained, line: str, told: bool) -> None:
+def test_directory_of_cann_logs_is_named_for_ascend_alone(explained: Explained, line: str, told: bool) -> None:
     text = as_text(explained(f"{line}\n{_UNKNOWN}"), columns=None, paint=lambda text, _: text)
 
     assert ("plog" in text) == told

@@ -27,7 +27,7 @@ def test_entry_that_knows_the_innermost_reason_goes_before_the_general_one(expla
     )
 
     assert entry_of(explanation) == "nvml-mismatch"
-    assert explanation.sureness.startswith("certain what broke")
+    assert explanation.sureness.startswith("likely: the most frequent cause")
 
 
 def test_code_of_cann_with_a_message_is_not_called_unexplained(explained: Explained) -> None:

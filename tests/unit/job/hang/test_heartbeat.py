@@ -73,7 +73,7 @@ def test_a_pulse_renews_the_sign_of_life_and_nothing_else(run: Path) -> None:
         (after,) = newest_beats(run)
     assert after.monotonic > before.monotonic and after.phase == "evaluation"
     phases.close()
-    phases.pulse()
+    phases.write_heartbeat()
     (closed,) = newest_beats(run)
     assert closed.monotonic == after.monotonic, "a closed file is not written"
 
