@@ -105,8 +105,8 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 _BEFORE_TORCH: dict[str, tuple[Change, str]] = {
-    "fewer layers": (configure(num_hidden_layers=1, layer_types=None), "num_hidden_layers is 1.*hold 2 layers"),
-    "more layers": (configure(num_hidden_layers=3, layer_types=None), "num_hidden_layers is 3.*hold 2 layers"),
+    "fewer layers": (configure(num_hidden_layers=1, layer_types=None), "num_hidden_layers is 1.*contain 2 layers"),
+    "more layers": (configure(num_hidden_layers=3, layer_types=None), "num_hidden_layers is 3.*contain 2 layers"),
     "-1 layers": (configure(num_hidden_layers=-1), "num_hidden_layers is -1"),
     "no heads": (configure(num_attention_heads=0), "num_attention_heads is 0"),
     "text": (configure(hidden_size="64"), 'hidden_size is "64"'),

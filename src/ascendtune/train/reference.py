@@ -147,8 +147,8 @@ def _keep(
 
 def _stopped(number: int, done: int, needed: int, path: Path) -> Stopped:
     return Stopped(
-        f"stopped by {signal.Signals(number).name} before the first step; of the reference log-probabilities "
-        f"{done:,} of {count_of(needed, 'batch', 'batches')} kept",
+        f"stopped by {signal.Signals(number).name} before the first step; the reference log-probabilities of "
+        f"{done:,} of {count_of(needed, 'batch', 'batches')} are kept",
         remedy="run the same command again to continue from there",
         signal_number=number,
         where=path,

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.kernel import install
@@ -119,7 +120,7 @@ def test_experts_are_found_in_each_family_and_agree(name: str, changes: dict[str
     model = model_of(name, changes)
     before = loss_and_gradients(model, FP32)
     outcome = installed(model, "auto", find_device(), FP32)
-    expected = f"{layers} of {layers} modules, grouped" if layers else f"{OWN}: nothing of this form in it"
+    expected = f"{layers} of {count_of(layers, 'module')}, grouped" if layers else f"{OWN}: nothing of this form in it"
     assert outcome["experts"] == expected
     CALLS.clear()
     after = loss_and_gradients(model, FP32)

@@ -346,5 +346,5 @@ def test_reference_with_fewer_tokens_is_refused(train: Train, asking: Asking, va
     config = AutoConfig.from_pretrained(tiny_model)
     config.vocab_size = 100
     small = variant(config)
-    with pytest.raises(RecipeError, match="the reference model knows 100 tokens"):
+    with pytest.raises(RecipeError, match="the reference model has 100 tokens"):
         train(**asking("sigmoid", method={"preference": {"reference": str(small)}}))

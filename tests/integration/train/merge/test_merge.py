@@ -463,7 +463,7 @@ def test_a_wrong_number_in_half_precision_is_not_taken_for_rounding(
 
 @pytest.mark.parametrize(
     ("alpha", "told"),
-    [(0.0001, "almost nothing"), (0.001, "too little to tell"), (0.005, "rounding to bf16 loses")],
+    [(0.0001, "almost nothing"), (0.001, "too little to distinguish"), (0.005, "rounding to bf16 loses")],
 )
 def test_a_change_that_rounding_takes_is_told(
     alpha: float, told: str, make_base: Callable[..., Path], make_adapter: Any, tmp_path: Path
