@@ -38,4 +38,12 @@ def test_machines_are_removed_when_the_tests_are_killed() -> None:
         os.killpg(tests.pid, signal.SIGKILL)
     until(lambda: not Path("/sys/class/net", f"{NAME}br").exists())
     assert not Path("/run/netns", f"{NAME}a").exists()
-    until(lambda: not psutil.pid_exists(inside))
+    until(lambda: not _is_running(inside))
+
+
+def _is_running(pid: int) -> bool:
+    """Whether the process runs. A killed one stays a zombie if the process of the tests adopts orphans."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
