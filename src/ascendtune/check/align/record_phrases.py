@@ -112,7 +112,7 @@ def restored_remedy() -> str:
 
 
 def without_reduced_products() -> str:
-    """How to compute fp32 products in fp32."""
+    """Settings with which fp32 products are computed in fp32."""
     return say(
         "compute fp32 products in fp32: torch.backends.cuda.matmul.allow_tf32 = False, "
         "torch_npu.npu.matmul.allow_hf32 = False, and no TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the environment"

@@ -28,7 +28,7 @@ class RunProgress:
         self.record: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
         self.evaluating: str | None = None
-        """How far the current evaluation is; None before its first batch is done, and after the last one."""
+        """Progress of the current evaluation as text; None before its first batch is done, and after the last one."""
         self.silent_seconds: float | None = None
         """Seconds since the last heartbeat; None while heartbeats are on time."""
         self._evaluation_start = 0.0
