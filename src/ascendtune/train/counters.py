@@ -9,11 +9,7 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import CheckFailed
-from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import PackedSequence
-from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import agreed_signal, stop_flags
 
@@ -162,19 +158,3 @@ class StepMetrics:
 def _total(sums: list[torch.Tensor]) -> torch.Tensor:
     """Sum of `sums`, () fp32 each; the result, too."""
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum()
-
-
-def not_finite(step: int, metrics: StepMetrics, recipe: Recipe, precision: Precision, run: RunDir) -> CheckFailed:
-    """The error of a step whose loss or gradient norm is not finite."""
-    changes = ["lower optim.learning_rate"]
-    if not (recipe.optim.warmup_ratio or recipe.optim.warmup_steps):
-        changes.append("add optim.warmup_ratio")
-    if precision.compute != "fp32":
-        changes.append("try precision: fp32")
-    return CheckFailed(
-        f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
-        code="loss-not-finite",
-        remedy=f"{', or '.join(changes)}; no checkpoint contains weights of this step. "
-        f"`ascendtune align nan {run}` names the module that produced it. on_nan: skip skips such steps",
-        where=run.metrics,
-    )

@@ -23,9 +23,10 @@ from ascendtune.train.adamw import KernelAdamW
 from ascendtune.train.batch import Batches
 from ascendtune.train.batch_feed import BatchFeed
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
-from ascendtune.train.counters import Counters, not_finite
+from ascendtune.train.counters import Counters
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
+from ascendtune.train.loss_not_finite import loss_not_finite
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
 from ascendtune.train.precision import Precision
@@ -256,7 +257,7 @@ class Loop:
         step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._dump_again(step)
-        raise not_finite(step, metrics, self.recipe, self.precision, self.run_directory)
+        raise loss_not_finite(step, metrics, self.recipe, self.precision, self.run_directory)
 
     def _dump_again(self, step: int) -> None:
         """Repeat the forward and backward pass of this step, with the same dropout, and dump it."""
@@ -299,7 +300,7 @@ class Loop:
         # A lower scale of the loss corrects gradients that overflow, but not a loss that is not finite.
         is_finite = math.isfinite(metrics.loss) if self._skips_overflows() else metrics.is_finite
         if self.recipe.on_nan != "skip" and not is_finite:
-            raise not_finite(metrics.step, metrics, self.recipe, self.precision, self.run_directory)
+            raise loss_not_finite(metrics.step, metrics, self.recipe, self.precision, self.run_directory)
         self.recorder.write(metrics)
         return metrics.stop_signal
 
@@ -394,7 +395,5 @@ class Loop:
         return step % self.checkpoint_every == 0 and step < self.schedule.total_steps
 
     def _should_evaluate(self, step: int) -> bool:
-        if self.held_out is None:
-            return False
         every = self.recipe.eval.every_steps or self.batches.plan.steps_per_epoch
-        return step % every == 0 or step == self.schedule.total_steps
+        return self.held_out is not None and (step % every == 0 or step == self.schedule.total_steps)

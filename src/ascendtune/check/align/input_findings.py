@@ -83,7 +83,7 @@ def batches_moved(reference: TrainingRecord, candidate: TrainingRecord, first: i
     of_reference = {each: step for step, each in one.items()}
     moved = of_reference.get(other[first], first) - first
     pairs = [(other[step], one[step + moved]) for step in other if step >= first and step + moved in one]
-    if not moved or len(pairs) < _FEWEST_MOVED or any(ours != theirs for ours, theirs in pairs):
+    if not moved or len(pairs) < _FEWEST_MOVED or any(of_candidate != of_other for of_candidate, of_other in pairs):
         return None
     sides = {"step": first, "source": first + moved, "name": candidate.name, "other": reference.name}
     return (
@@ -115,7 +115,7 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
             for name in other[:_SHOWN]
         )
         evidence = (*shown, *alone)
-        if _are_held_in_other_types(reference, candidate):
+        if _differ_in_types(reference, candidate):
             measured = say(
                 "{count:,} of {total:,} {total:parameter|parameters} {count:differs|differ} before the first step "
                 "({first}), as if rounded to the types of the sides ({one}, {other})",
@@ -156,10 +156,10 @@ def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     return unknown("start", say("the weight files differ in names, sizes or times, and their content was not recorded"))
 
 
-def _are_held_in_other_types(*sides: TrainingRecord) -> bool:
-    """Whether the sides may have rounded the same weights to different types: ours holds trained matrices in fp32.
+def _differ_in_types(*sides: TrainingRecord) -> bool:
+    """Whether the sides may have rounded the same weights to different types.
 
-    Frozen weights are held in the type of the products, and adapters are drawn in it.
+    Trained matrices are in fp32. Frozen weights have the type of the products, and adapters are drawn in it.
     """
     are_all_trained = all((side.recipe or {}).get("method.tuner") == "full" for side in sides)
     return not are_all_trained and None not in (each := [side.precision for side in sides]) and len(set(each)) > 1
