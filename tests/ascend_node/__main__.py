@@ -11,22 +11,22 @@ import tempfile
 from pathlib import Path
 
 from ascend_node.node import SIMULATED
-from ascend_node.outside import outside_of
 from ascend_node.scenarios import SCENARIOS
+from ascend_node.system import system_of
 
 _ASCENDTUNE = """#!{python}
 import os, sys
 from dataclasses import replace
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from ascend_node.outside import outside_of
+from ascend_node.system import system_of
 from ascend_node.scenarios import SCENARIOS
-from ascendtune.check.doctor import outside
+from ascendtune.check.doctor import system
 from ascendtune.cli.main import main
 sys.stderr.write({simulated!r} + "\\n")
-machine = outside_of(SCENARIOS[{scenario!r}], Path({root!r}))
+machine = system_of(SCENARIOS[{scenario!r}], Path({root!r}))
 machine.env = {{**machine.env, **os.environ}}
-outside.Outside = lambda needs=None: replace(machine, needs=needs)
+system.System = lambda needs=None: replace(machine, needs=needs)
 main()
 """
 
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     scenario, command = arguments[0], arguments[1:]
     with tempfile.TemporaryDirectory(prefix="ascend-node-") as directory:
         root = Path(directory)
-        machine = outside_of(SCENARIOS[scenario], root)
+        machine = system_of(SCENARIOS[scenario], root)
         _install(root, scenario)
         env = {
             **os.environ,

@@ -34,10 +34,10 @@ _STEPS = {"max_steps": 2, "learning_rate": 1e-3}
 # The device files by which a real node is known are not simulated: their numbers, and for the doctor their directory.
 _ON_NPUS = """
 import functools, pathlib, sys
-from ascendtune.check.doctor import outside
+from ascendtune.check.doctor import system
 from ascendtune.machine.vendor.npu import NpuVendor
 NpuVendor.device_ids = lambda self, dev: ("0", "1")
-outside.Outside = functools.partial(outside.Outside, root=pathlib.Path("node").absolute())
+system.System = functools.partial(system.System, root=pathlib.Path("node").absolute())
 from ascendtune.cli.main import main
 main(sys.argv[1:])
 """

@@ -71,7 +71,7 @@ def doctor(
     from ascendtune.check.doctor.check import examine, verdict
     from ascendtune.check.doctor.fixes import plan_fixes
     from ascendtune.check.doctor.language import say
-    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.check.doctor.system import System
     from ascendtune.check.finding import exit_code
     from ascendtune.core.directories import require_place_for
     from ascendtune.core.progress_bar import slow_work_bar
@@ -94,14 +94,14 @@ def doctor(
             return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
         if bundle is not None:
             require_place_for(bundle)
-        outside = Outside(needs=recipe)
+        system = System(needs=recipe)
         selected = [*(chosen or CHECKS), *DEEP_CHECKS] if deep else chosen
         with slow_work_bar() as bar:
             examination = examine(
-                outside, selected, show=lambda missing: bar.show(say("waiting for {names}:", names=", ".join(missing)))
+                system, selected, show=lambda missing: bar.show(say("waiting for {names}:", names=", ".join(missing)))
             )
-        sentence = verdict(examination, outside)
-        fixes = plan_fixes(examination, outside) if mend else None
+        sentence = verdict(examination, system)
+        fixes = plan_fixes(examination, system) if mend else None
         if as_json:
             further: dict[str, Any] = {"not_applicable": list(examination.not_applicable)}
             if fixes:
@@ -112,7 +112,7 @@ def doctor(
             if fixes:
                 fix(fixes, yes=yes)
         if bundle is not None:
-            _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
+            _write_bundle(bundle, collect(sentence, examination, system), yes=yes)
     return exit_code(examination.findings)
 
 

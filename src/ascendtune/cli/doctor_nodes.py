@@ -10,7 +10,7 @@ from pathlib import Path
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import DEEP_LIMIT_SECONDS, examine
 from ascendtune.check.doctor.nodes import NODES_ALIKE, NODES_ANSWER
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import exit_code
 from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.language import say
@@ -60,7 +60,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     comparison = compare_nodes(nodes.answers)
     # Whether they answer is always reported.
     own_checks = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]
-    own_findings = examine(Outside(nodes=nodes), own_checks).findings
+    own_findings = examine(System(nodes=nodes), own_checks).findings
     sentence = summary(nodes, comparison, own_findings)
     code = exit_code([*own_findings, *(each for answer in nodes.answers.values() for each in answer.findings)])
     if json:

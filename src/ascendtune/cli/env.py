@@ -38,10 +38,10 @@ def export(
 
     Settings that this shell already has are skipped, and so are variables that you have set. Prints only shell code.
     """
-    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.check.doctor.system import System
     from ascendtune.machine.environment.shell import export_lines
 
-    if lines := export_lines(os.environ, release=cann, has_npus=Outside().has_npus):
+    if lines := export_lines(os.environ, release=cann, has_npus=System().has_npus):
         print("\n".join(lines))
     elif sys.stdout.isatty():
         notice("nothing to load: there is no CANN here, or this shell has loaded it")
@@ -203,15 +203,15 @@ def install_plan(
     Exit code 1: there is something to install; 3: no published torch_npu matches.
     """
     from ascendtune.check.doctor.install_plan import make_install_plan
-    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.check.doctor.system import System
 
-    outside = Outside()
+    system = System()
     with in_language(None, as_json=as_json):
-        plan = make_install_plan(outside)
+        plan = make_install_plan(system)
         if as_json:
-            print_json(plan.as_json(outside.program))
+            print_json(plan.as_json(system.program))
         else:
-            print("\n".join(_plan_lines(plan, outside.program)))
+            print("\n".join(_plan_lines(plan, system.program)))
     if not plan.is_possible:
         return 3
     if not apply or not plan.packages:
@@ -224,8 +224,8 @@ def install_plan(
         )
     if not confirm("Install these packages?", yes=yes):
         return 1
-    _install(plan, outside.program)
-    if left := make_install_plan(Outside()).packages:
+    _install(plan, system.program)
+    if left := make_install_plan(System()).packages:
         raise CheckFailed(
             "pip reported no error, but these packages still differ from the plan: "
             f"{', '.join(each.name for each in left)}",

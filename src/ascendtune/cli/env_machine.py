@@ -99,8 +99,8 @@ def mount(
 
     Writes an unnamed file of at most 32 MiB to each, for a second, and reads it back.
     """
-    from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.doctor.storage import storage_of
+    from ascendtune.check.doctor.system import System
 
     for each in directories or []:
         if not each.is_dir():
@@ -108,7 +108,7 @@ def mount(
                 "not a directory", code="not-a-directory", remedy="mount it, or check the path", where=each
             )
     places = [each.resolve() for each in directories or [Path.cwd()]]
-    return _print_findings(lambda: list(storage_of(Outside(), places)), lang, as_json=as_json)
+    return _print_findings(lambda: list(storage_of(System(), places)), lang, as_json=as_json)
 
 
 def permissions(
@@ -127,12 +127,12 @@ def permissions(
     asks for a password, run them yourself. Exit code 1: a failure was found.
     """
     from ascendtune.check.doctor.check import examine
-    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.check.doctor.system import System
 
     found: list[Finding] = []
 
     def look() -> list[Finding]:
-        found.extend(examine(Outside(), ["permissions", "device_nodes"]).findings)
+        found.extend(examine(System(), ["permissions", "device_nodes"]).findings)
         return found
 
     code = _print_findings(look, lang, as_json=as_json)

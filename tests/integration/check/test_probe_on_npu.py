@@ -13,7 +13,7 @@ import pytest
 from ascend_node.cann.build import PACKAGES, why_not
 from ascend_node.cann.environment import simulated_environment
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside, package_directory
+from ascendtune.check.doctor.system import System, package_directory
 from ascendtune.check.finding import Finding
 
 pytestmark = pytest.mark.simulated_npu
@@ -51,8 +51,8 @@ def _libraries(env: dict[str, str]) -> Finding:
     def where(module: str) -> Path | None:
         return Path(PACKAGES) / module if module == "torch_npu" else package_directory(module)
 
-    outside = Outside(env=env, package=lambda name: "2.13.0", package_directory=where)
-    (found,) = examine(outside, ["libraries"]).findings
+    system = System(env=env, package=lambda name: "2.13.0", package_directory=where)
+    (found,) = examine(system, ["libraries"]).findings
     return found
 
 
@@ -64,13 +64,13 @@ def test_libraries_of_the_wheel_resolve_only_where_cann_is_loaded() -> None:
     assert found.status == "failure" and "libhccl.so" in found.measured and "libtorch" not in found.measured
 
 
-def _two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outside:
+def _two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
     for index in range(2):
         (tmp_path / "dev").mkdir(exist_ok=True)
         (tmp_path / f"dev/davinci{index}").touch()
     monkeypatch.syspath_prepend(PACKAGES)  # whether torch_npu is there is asked of this process
     env = simulated_environment(dict(os.environ))
-    return Outside(root=tmp_path, env=env, package=lambda name: "2.13.0", program=sys.executable)
+    return System(root=tmp_path, env=env, package=lambda name: "2.13.0", program=sys.executable)
 
 
 def test_two_ranks_add_up_by_hccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.install_plan import InstallPlan, PlannedPackage
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import failure
 from ascendtune.cli import main as command_line
 from ascendtune.machine.environment import mirrors
@@ -185,13 +185,13 @@ def test_install_plan_is_applied_by_pip_after_the_packages_were_noted(
     python.chmod(0o755)
     plans = [("==2.6.0", "2.5.1"), ("==2.6.0", "2.5.1"), ("==2.6.0", "2.5.1"), None]
 
-    def plan_of(outside: object) -> InstallPlan:
+    def plan_of(system: object) -> InstallPlan:
         wanted = plans.pop(0)
         packages = (PlannedPackage("torch", *wanted, "torch-npu needs exactly this torch"),) if wanted else ()
         return InstallPlan("3.11", "25.2.0", "8.2.RC1", (), packages, True)
 
     monkeypatch.setattr("ascendtune.check.doctor.install_plan.make_install_plan", plan_of)
-    monkeypatch.setattr("ascendtune.check.doctor.outside.Outside", partial(Outside, program=str(python)))
+    monkeypatch.setattr("ascendtune.check.doctor.system.System", partial(System, program=str(python)))
     assert main("install-plan") == 1
     shown = capsys.readouterr().out
     assert "torch==2.6.0" in shown and "installed 2.5.1" in shown and not (tmp_path / "ran").exists()

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import counted, say
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.permissions import join_vendor_group
 from ascendtune.check.doctor.requirements import advice_for
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.vendor.find import vendor_of
@@ -18,19 +18,19 @@ from ascendtune.machine.vendor.find import vendor_of
 ACCELERATORS = "accelerators"
 
 
-def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
-    npus, gpus = len(outside.npu_nodes), len(outside.gpus[0])
-    yield from _look_at_npus(outside, npus)
+def _look_at_accelerators(system: System) -> Iterator[Finding]:
+    npus, gpus = len(system.npu_nodes), len(system.gpus[0])
+    yield from _look_at_npus(system, npus)
     if gpus or not npus:
-        yield from _look_at_gpus(outside, gpus)
-    if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
-        yield _cpu_alone(outside)
+        yield from _look_at_gpus(system, gpus)
+    if not (npus or gpus or system.npus_on_bus or system.gpus_on_bus or system.npu_smi[0].devices):
+        yield _cpu_alone(system)
 
 
-def _look_at_npus(outside: Outside, npus: int) -> Iterator[Finding]:
-    if outside.npus_on_bus and not npus:
-        yield _without_driver(outside)
-    elif npus and not outside.package("torch-npu"):
+def _look_at_npus(system: System, npus: int) -> Iterator[Finding]:
+    if system.npus_on_bus and not npus:
+        yield _without_driver(system)
+    elif npus and not system.package("torch-npu"):
         yield failure(
             ACCELERATORS,
             say(
@@ -38,27 +38,27 @@ def _look_at_npus(outside: Outside, npus: int) -> Iterator[Finding]:
                 count=counted(npus, "NPU"),
             ),
             expected=say("torch_npu of the same version as torch"),
-            remedy=advice_for(outside).text,
+            remedy=advice_for(system).text,
         )
     elif npus:
         yield ok(
             ACCELERATORS,
-            say("{count}, torch_npu {value}", count=counted(npus, "NPU"), value=outside.package("torch-npu")),
+            say("{count}, torch_npu {value}", count=counted(npus, "NPU"), value=system.package("torch-npu")),
         )
 
 
-def _look_at_gpus(outside: Outside, gpus: int) -> Iterator[Finding]:
-    if outside.gpus_on_bus and not gpus:
+def _look_at_gpus(system: System, gpus: int) -> Iterator[Finding]:
+    if system.gpus_on_bus and not gpus:
         yield warning(
             ACCELERATORS,
             say(
                 "{count} on the PCI bus, but the driver shows no GPU",
-                count=counted(outside.gpus_on_bus, "NVIDIA device"),
+                count=counted(system.gpus_on_bus, "NVIDIA device"),
             ),
             remedy=say(
                 "check `nvidia-smi` and the kernel log; install the driver, in a container start it with --gpus all"
             ),
-            evidence=tuple(trouble.what for trouble in outside.gpus[2]),
+            evidence=tuple(trouble.what for trouble in system.gpus[2]),
         )
     elif gpus:
         yield ok(
@@ -66,26 +66,26 @@ def _look_at_gpus(outside: Outside, gpus: int) -> Iterator[Finding]:
             say(
                 "{count}, driver {value}",
                 count=counted(gpus, "GPU"),
-                value=outside.gpus[1] or say("of unknown version"),
+                value=system.gpus[1] or say("of unknown version"),
             ),
         )
 
 
-def _without_driver(outside: Outside) -> Finding:
+def _without_driver(system: System) -> Finding:
     inside = say("map /dev/davinci*, davinci_manager, devmm_svm and hisi_hdc into the container")
     return failure(
         ACCELERATORS,
         say(
             "{count} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
-            count=counted(outside.npus_on_bus, "NPU"),
+            count=counted(system.npus_on_bus, "NPU"),
         ),
         expected=say("one /dev/davinciN for each chip"),
-        remedy=inside if outside.in_container else say("install the driver (Ascend HDK) of this card and restart"),
+        remedy=inside if system.in_container else say("install the driver (Ascend HDK) of this card and restart"),
     )
 
 
-def _cpu_alone(outside: Outside) -> Finding:
-    if not outside.package("torch"):
+def _cpu_alone(system: System) -> Finding:
+    if not system.package("torch"):
         return warning(
             ACCELERATORS,
             say("no accelerator, and torch is not installed: only commands that do not train work on this machine"),
@@ -115,13 +115,13 @@ _SHARED = ("davinci_manager", "devmm_svm", "hisi_hdc")
 """Device files that every process needs in addition to its davinciN (vendor's container guide)."""
 
 
-def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
-    cards = outside.npu_nodes
+def _look_at_device_nodes(system: System) -> Iterator[Finding]:
+    cards = system.npu_nodes
     if not cards:
         return
-    nodes = [*cards, *(outside.path(f"/dev/{name}") for name in _SHARED)]
+    nodes = [*cards, *(system.path(f"/dev/{name}") for name in _SHARED)]
     missing = [node.name for node in nodes if not node.exists()]
-    closed = [node.name for node in nodes if node.exists() and not outside.may_access(node, os.R_OK | os.W_OK)]
+    closed = [node.name for node in nodes if node.exists() and not system.may_access(node, os.R_OK | os.W_OK)]
     if missing:
         options = " ".join(f"--device=/dev/{name}" for name in missing)
         yield failure(
@@ -131,7 +131,7 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
             ),
             expected=say("{names} beside the cards", names=", ".join(_SHARED)),
             remedy=say("start the container with {options}", options=options)
-            if outside.in_container
+            if system.in_container
             else say("install the driver again, restart"),
         )
     if closed:
@@ -140,7 +140,7 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
             say("this user may not read and write {names}", names=", ".join(f"/dev/{name}" for name in closed)),
             expected=say("read and write for this user, by the group HwHiAiUser"),
             remedy=say("sudo usermod -aG HwHiAiUser $USER, then log in again"),
-            repair=join_vendor_group(outside),
+            repair=join_vendor_group(system),
         )
     if not missing and not closed:
         yield ok(
@@ -168,15 +168,15 @@ _MISSPELT = ("ASCEND_RT_VISIBLE_DEVICE", "ASCEND_RT_VISIABLE_DEVICES", "NPU_VISI
 """Misspelt names in public scripts; no program reads them."""
 
 
-def _look_at_visible_devices(outside: Outside) -> Iterator[Finding]:
-    env, npus, gpus = outside.env, len(outside.npu_nodes), len(outside.gpus[0])
+def _look_at_visible_devices(system: System) -> Iterator[Finding]:
+    env, npus, gpus = system.env, len(system.npu_nodes), len(system.gpus[0])
     found: list[Finding] = []
     if npus and _NPU in env:
         found += _npu(env[_NPU], npus)
     if gpus and _CUDA in env:
-        found += _cuda(env[_CUDA], outside.gpus[0])
+        found += _cuda(env[_CUDA], system.gpus[0])
     if npus:
-        found += _confused(outside)
+        found += _confused(system)
     yield from found
     if (npus and _NPU in env) or (gpus and _CUDA in env):
         if not found:
@@ -275,32 +275,32 @@ def _named(value: str, count: int) -> str:
     return ",".join(str(each) for each in sorted(ids) if each < count)
 
 
-def _confused(outside: Outside) -> Iterator[Finding]:
-    count = len(outside.npu_nodes)
+def _confused(system: System) -> Iterator[Finding]:
+    count = len(system.npu_nodes)
     for name in _MISSPELT:
-        if name in outside.env:
+        if name in system.env:
             yield warning(
                 VISIBLE_DEVICES,
-                say("{name}={env} is set; the runtime does not read it", name=name, env=outside.env[name]),
+                say("{name}={env} is set; the runtime does not read it", name=name, env=system.env[name]),
                 expected=_NPU,
-                remedy=_other_variable_remedy(name, _named(outside.env[name], count)),
+                remedy=_other_variable_remedy(name, _named(system.env[name], count)),
             )
-    if _CONTAINER in outside.env and _NPU not in outside.env and not outside.in_container:
+    if _CONTAINER in system.env and _NPU not in system.env and not system.in_container:
         yield warning(
             VISIBLE_DEVICES,
             say(
                 "{container}={env} has no effect outside a container's start",
                 container=_CONTAINER,
-                env=outside.env[_CONTAINER],
+                env=system.env[_CONTAINER],
             ),
             expected=say("{npu} to choose cards for a process", npu=_NPU),
-            remedy=_other_variable_remedy(_CONTAINER, _named(outside.env[_CONTAINER], count)),
+            remedy=_other_variable_remedy(_CONTAINER, _named(system.env[_CONTAINER], count)),
         )
     # Empty or -1: it hides GPUs, and does not refer to NPUs.
-    if _NPU not in outside.env and (ids := _named(outside.env.get(_CUDA, ""), count)):
+    if _NPU not in system.env and (ids := _named(system.env.get(_CUDA, ""), count)):
         yield warning(
             VISIBLE_DEVICES,
-            say("{cuda}={env} does not limit NPUs", cuda=_CUDA, env=outside.env[_CUDA]),
+            say("{cuda}={env} does not limit NPUs", cuda=_CUDA, env=system.env[_CUDA]),
             expected=_NPU,
             remedy=say("export {npu}={env}", npu=_NPU, env=ids),
         )

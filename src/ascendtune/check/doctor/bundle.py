@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ascendtune import __version__
 from ascendtune.check.doctor.check import Examination
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.table import as_json
 from ascendtune.core.directories import WRITTEN_BY
 from ascendtune.core.errors import MachineError
@@ -50,9 +50,9 @@ _FILES = (
 )
 
 
-def collect(verdict: str, examination: Examination, outside: Outside) -> dict[str, str]:
+def collect(verdict: str, examination: Examination, system: System) -> dict[str, str]:
     """Name -> masked text: findings, versions, environment, the vendor's version files and the newest plogs."""
-    return dict(_contents(verdict, examination, outside, _mask(outside)))
+    return dict(_contents(verdict, examination, system, _mask(system)))
 
 
 def masked_words(files: dict[str, str]) -> dict[str, int]:
@@ -78,36 +78,36 @@ def write_bundle(path: Path, files: dict[str, str]) -> None:
     write_atomically(path, content.getvalue())
 
 
-def _contents(verdict: str, examination: Examination, outside: Outside, mask: Mask) -> Iterator[tuple[str, str]]:
+def _contents(verdict: str, examination: Examination, system: System, mask: Mask) -> Iterator[tuple[str, str]]:
     further = {"ascendtune": __version__, "not_applicable": list(examination.not_applicable)}
     yield "doctor.json", mask.text(as_json(verdict, examination.findings, **further))
-    yield "versions.json", mask.text(json.dumps(_versions(outside), indent=2))
-    yield "environment.txt", mask.environment(outside.env)
-    yield "npu-smi.txt", mask.text(outside.query_npu_smi("info"))
+    yield "versions.json", mask.text(json.dumps(_versions(system), indent=2))
+    yield "environment.txt", mask.environment(system.env)
+    yield "npu-smi.txt", mask.text(system.query_npu_smi("info"))
     for name in _FILES:
-        if text := outside.text(name):
+        if text := system.text(name):
             yield f"files{name}", mask.text(text)
-    for log in _newest_logs(outside):
+    for log in _newest_logs(system):
         # With its directory: debug/plog and run/plog have files of the same names.
         if (tail := _tail(log)) is not None:
-            yield mask.text(f"plog/{log.relative_to(outside.cann_logs)}"), mask.text(tail)
+            yield mask.text(f"plog/{log.relative_to(system.cann_logs)}"), mask.text(tail)
 
 
-def _versions(outside: Outside) -> dict[str, object]:
+def _versions(system: System) -> dict[str, object]:
     # Of a package whose removal was interrupted there may be a directory without a name.
     packages = {name: each.version for each in distributions() if (name := each.metadata["Name"])}
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "ascend": asdict(outside.versions),
+        "ascend": asdict(system.versions),
         "packages": dict(sorted(packages.items())),
     }
 
 
-def _newest_logs(outside: Outside) -> list[Path]:
+def _newest_logs(system: System) -> list[Path]:
     # In a directory that other users may write a link could lead to any file of this user.
-    names = (directory / name for directory, _, others in walk(outside.cann_logs) for name in others)
+    names = (directory / name for directory, _, others in walk(system.cann_logs) for name in others)
     found = (path for path in names if fnmatchcase(path.name, "plog-*.log"))
     logs = []
     for path in islice(found, _MOST_LOGS):
@@ -129,8 +129,8 @@ def _tail(path: Path) -> str | None:
         return None
 
 
-def _mask(outside: Outside) -> Mask:
-    known = outside.versions
+def _mask(system: System) -> Mask:
+    known = system.versions
     versions = [known.driver_version, known.firmware_version, *(kit.package_version for kit in known.toolkits)]
     versions += [each.version for each in distributions()]
-    return Mask.of_this_machine(outside.env, versions=[each for each in versions if each])
+    return Mask.of_this_machine(system.env, versions=[each for each in versions if each])

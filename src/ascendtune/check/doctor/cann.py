@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.machine.compatibility import is_release, release_key
 from ascendtune.machine.npu.chip_family import family_of
@@ -19,21 +19,21 @@ _KERNELS = "opp/built-in/op_impl/ai_core/tbe/kernel"
 """CANN's directory of compiled operators, with one subdirectory per chip (ascend910b), from the kernels package."""
 
 
-def loaded_toolkit(outside: Outside) -> Toolkit | None:
+def loaded_toolkit(system: System) -> Toolkit | None:
     """The toolkit whose set_env.sh was sourced in this environment."""
-    return next((kit for kit in outside.versions.toolkits if kit.in_use), None)
+    return next((kit for kit in system.versions.toolkits if kit.in_use), None)
 
 
-def operator_packages(outside: Outside, cann: str) -> str:
+def operator_packages(system: System, cann: str) -> str:
     """The packages of compiled operators that the chips of this machine need of a CANN release; empty if unknown."""
-    families = (family_of(device.name) for device in outside.npu_smi[0].devices if device.name)
+    families = (family_of(device.name) for device in system.npu_smi[0].devices if device.name)
     return ", ".join(dict.fromkeys(family.package(cann) for family in families if family))
 
 
-def _look_at_cann(outside: Outside) -> Iterator[Finding]:
-    if not outside.has_npus:
+def _look_at_cann(system: System) -> Iterator[Finding]:
+    if not system.has_npus:
         return
-    kits, loaded = outside.versions.toolkits, loaded_toolkit(outside)
+    kits, loaded = system.versions.toolkits, loaded_toolkit(system)
     names = ", ".join(f"{kit.version or kit.package_version} in {kit.path}" for kit in kits)
     if not kits:
         yield failure(
@@ -45,7 +45,7 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     elif loaded is None:
         newest = max(kits, key=lambda kit: release_key(kit.version or ""))
         script = set_env_script(newest, kits) or f"{newest.path}/set_env.sh"
-        wrong = outside.env.get("ASCEND_HOME_PATH")
+        wrong = system.env.get("ASCEND_HOME_PATH")
         yield failure(
             CANN,
             say("ASCEND_HOME_PATH={wrong} does not contain CANN", wrong=wrong)
@@ -56,17 +56,17 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
             evidence=(f"installed: {names}",),
         )
     else:
-        yield from _loaded(outside, loaded, kits, names)
-        yield from _nnal(outside, loaded)
+        yield from _loaded(system, loaded, kits, names)
+        yield from _nnal(system, loaded)
 
 
-def _loaded(outside: Outside, loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
+def _loaded(system: System, loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
     name = loaded.version or loaded.package_version or ""
     there = {path.name for part in ("", "*-linux/") for path in Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")}
-    chips = {device.name: family_of(device.name) for device in outside.npu_smi[0].devices if device.name}
+    chips = {device.name: family_of(device.name) for device in system.npu_smi[0].devices if device.name}
     wanted = {chip: family.directory for chip, family in chips.items() if family}
     lacking = {chip: directory for chip, directory in wanted.items() if directory not in there}
-    packages = operator_packages(outside, name)
+    packages = operator_packages(system, name)
     if not there:
         yield failure(
             CANN,
@@ -96,11 +96,11 @@ def _loaded(outside: Outside, loaded: Toolkit, kits: tuple[Toolkit, ...], names:
     yield ok(CANN, say("CANN {name} is loaded from {path}{others}", name=name, path=loaded.path, others=others))
 
 
-def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
+def _nnal(system: System, loaded: Toolkit) -> Iterator[Finding]:
     """The acceleration library (ATB) is optional; another release fails when its first operator runs."""
     versions = {
         read_values(path.read_text(errors="replace")).get("Ascend-cann-atb")
-        for home in ascend_homes(outside.root, outside.env)
+        for home in ascend_homes(system.root, system.env)
         for path in (home / "nnal/atb").glob("*/version.info")
     }
     known = sorted(version for version in versions if version)

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
+from ascendtune.check.doctor.system import COMPUTE_SECONDS, System
 from ascendtune.check.finding import Finding, unknown
 from ascendtune.core.process import programs_end_with_us
 from ascendtune.core.threads import run_in_daemon_thread
@@ -31,7 +31,7 @@ class Check:
     what: str
     why: str
     fix: str
-    look: Callable[[Outside], Iterable[Finding]]
+    look: Callable[[System], Iterable[Finding]]
     vital: bool = False
     """Whether a failure makes training on the accelerators impossible."""
 
@@ -54,7 +54,7 @@ class Examination:
 
 
 def examine(
-    outside: Outside,
+    system: System,
     codes: Sequence[str] = (),
     *,
     limit_seconds: float | None = None,
@@ -73,7 +73,7 @@ def examine(
         limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
     # A check that hangs in the kernel must not keep the process from exiting.
     with programs_end_with_us():
-        answers = {check.code: run_in_daemon_thread(partial(_run, check, outside)) for check in checks}
+        answers = {check.code: run_in_daemon_thread(partial(_run, check, system)) for check in checks}
         deadline = time.monotonic() + limit_seconds
         answered, missing = set[Future[list[Finding]]](), set(answers.values())
         while missing and (left := deadline - time.monotonic()) > 0:
@@ -92,25 +92,25 @@ def get_check(code: str) -> Check:
     return check
 
 
-def _run(check: Check, outside: Outside) -> list[Finding]:
+def _run(check: Check, system: System) -> list[Finding]:
     try:
-        return list(check.look(outside))
+        return list(check.look(system))
     except Exception as error:  # noqa: BLE001  # a check that fails must not hide the others
         why = say("the check itself failed: {kind}: {error}", kind=type(error).__name__, error=error)
         return [unknown(check.code, why, remedy=say("report this as a bug of ascendtune"))]
 
 
-def verdict(examination: Examination, outside: Outside) -> str:
+def verdict(examination: Examination, system: System) -> str:
     """One sentence: the devices that this machine trains on, or the problem that prevents training."""
     failures = [each for each in examination.findings if each.status == "failure"]
     warnings = sum(each.status == "warning" for each in examination.findings)
     vital = [each for each in failures if get_check(each.code).vital]
     if vital:
         return say("this machine cannot train: {what}", what=_plain(vital[0].measured))
-    where = trains_on(outside)
+    where = trains_on(system)
     if where is None:
         begin = say("this machine cannot train: no device is usable")
-    elif _is_blind(outside):
+    elif _is_blind(system):
         begin = say("it is unknown whether this machine trains: {where}", where=where)
     else:
         begin = say("this machine trains on {where}", where=where)
@@ -125,17 +125,17 @@ def verdict(examination: Examination, outside: Outside) -> str:
     return begin
 
 
-def _is_blind(outside: Outside) -> bool:
+def _is_blind(system: System) -> bool:
     """Whether there are NPUs, and npu-smi lists none of them."""
-    return bool(outside.npu_nodes and outside.package("torch-npu") and not outside.npu_smi[0].devices)
+    return bool(system.npu_nodes and system.package("torch-npu") and not system.npu_smi[0].devices)
 
 
-def trains_on(outside: Outside) -> str | None:
+def trains_on(system: System) -> str | None:
     """The devices that a job on this machine would use, in words; None if none is usable."""
-    if outside.npu_nodes and outside.package("torch-npu"):
-        return _npus(outside)
-    devices = outside.gpus[0]
-    if devices and outside.package("torch"):
+    if system.npu_nodes and system.package("torch-npu"):
+        return _npus(system)
+    devices = system.gpus[0]
+    if devices and system.package("torch"):
         names = {device.name for device in devices if device.name}
         return f"{len(devices)} GPU" + (f" ({', '.join(sorted(names))})" if names else "")
     count = len(os.sched_getaffinity(0))
@@ -143,14 +143,14 @@ def trains_on(outside: Outside) -> str | None:
     return say("the CPU ({cores}); larger models need an NPU or a GPU", cores=cores)
 
 
-def _npus(outside: Outside) -> str | None:
+def _npus(system: System) -> str | None:
     """The NPUs that a job can count on: visible, listed by npu-smi, without an alarm."""
-    count, listed = len(outside.npu_nodes), outside.npu_smi[0].devices
-    visible = {int(each) for each in attached(vendor_of("npu"), outside.env, outside.path("/dev"))}
+    count, listed = len(system.npu_nodes), system.npu_smi[0].devices
+    visible = {int(each) for each in attached(vendor_of("npu"), system.env, system.path("/dev"))}
     if not visible:
         return None
     hidden = say(", those in ASCEND_RT_VISIBLE_DEVICES") if len(visible) < count else ""
-    if _is_blind(outside):
+    if _is_blind(system):
         some = len(visible) if not hidden else say("{some} of {count}", some=len(visible), count=count)
         return say("{some} NPU of unknown health (npu-smi lists none)", some=some) + hidden
     devices = [device for device in listed if device.logical_id is None or device.logical_id in visible]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, Status, ok, warning
 
 CONTAINER = "container"
@@ -28,24 +28,24 @@ _ALL_CAPABILITIES = 0x1FFFFFFFFF
 """The 37 capabilities of the oldest kernel in use on such servers; a privileged process has all of them."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    if not outside.in_container or not (outside.npu_nodes or outside.gpus[0]):
+def _look(system: System) -> Iterator[Finding]:
+    if not system.in_container or not (system.npu_nodes or system.gpus[0]):
         return
-    mask = _capabilities(outside)
-    found = [*(_mounts(outside) if outside.npu_nodes else ()), *_privileges(mask, has_npus=bool(outside.npu_nodes))]
+    mask = _capabilities(system)
+    found = [*(_mounts(system) if system.npu_nodes else ()), *_privileges(mask, has_npus=bool(system.npu_nodes))]
     yield from found
     if not found:
         mounted = (
-            say("driver libraries, version file and dcmi are mounted") if outside.npu_nodes else say("not privileged")
+            say("driver libraries, version file and dcmi are mounted") if system.npu_nodes else say("not privileged")
         )
         untraced = mask is not None and not mask >> _CAP_SYS_PTRACE & 1
         note = say("; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs")
         yield ok(CONTAINER, mounted + (note if untraced else ""))
 
 
-def _mounts(outside: Outside) -> Iterator[Finding]:
-    missing = [place for place in _MOUNTS if not outside.path(place).exists()]
-    if not _has_npu_smi(outside):
+def _mounts(system: System) -> Iterator[Finding]:
+    missing = [place for place in _MOUNTS if not system.path(place).exists()]
+    if not _has_npu_smi(system):
         missing.append(_NPU_SMI)
     for status in ("failure", "warning"):
         places = [place for place in missing if _MOUNTS.get(place, _TOOL)[0] == status]
@@ -69,14 +69,14 @@ def _options(places: list[str]) -> list[str]:
     return [f"-v {place}:{place}" for place in (*whole, *(each for each in places if each not in parts))]
 
 
-def _has_npu_smi(outside: Outside) -> bool:
-    is_in_path = shutil.which("npu-smi", path=outside.env.get("PATH")) is not None
-    return is_in_path or any(outside.path(place).exists() for place in (_NPU_SMI, "/usr/local/bin/npu-smi"))
+def _has_npu_smi(system: System) -> bool:
+    is_in_path = shutil.which("npu-smi", path=system.env.get("PATH")) is not None
+    return is_in_path or any(system.path(place).exists() for place in (_NPU_SMI, "/usr/local/bin/npu-smi"))
 
 
-def _capabilities(outside: Outside) -> int | None:
+def _capabilities(system: System) -> int | None:
     """The effective capabilities as a bit mask; None if unknown."""
-    mask = re.search(r"^CapEff:\s*([0-9a-f]+)", outside.text("/proc/self/status"), re.MULTILINE)
+    mask = re.search(r"^CapEff:\s*([0-9a-f]+)", system.text("/proc/self/status"), re.MULTILINE)
     return int(mask[1], 16) if mask else None
 
 

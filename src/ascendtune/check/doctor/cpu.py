@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.inventory import Accelerator, visible_among
@@ -19,19 +19,19 @@ from ascendtune.machine.visible import Kind
 CPU_GOVERNOR = "cpu_governor"
 
 
-def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
-    if not outside.npu_nodes and not outside.gpus[0]:
+def _look_at_cpu_governor(system: System) -> Iterator[Finding]:
+    if not system.npu_nodes and not system.gpus[0]:
         return
     governors = Counter(
-        outside.text(f"/sys/devices/system/cpu/{cpu.name}/cpufreq/scaling_governor").strip()
-        for cpu in outside.path("/sys/devices/system/cpu").glob("cpu[0-9]*")
+        system.text(f"/sys/devices/system/cpu/{cpu.name}/cpufreq/scaling_governor").strip()
+        for cpu in system.path("/sys/devices/system/cpu").glob("cpu[0-9]*")
     )
     del governors[""]
     if not governors:
         return
     slow = sum(count for name, count in governors.items() if name in ("powersave", "conservative"))
     # intel_pstate and amd-pstate call their ordinary governor powersave.
-    scales_itself = "pstate" in outside.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
+    scales_itself = "pstate" in system.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
     measured = ", ".join(
         say("{name} on {count} {count:core|cores}", name=name, count=each) for name, each in sorted(governors.items())
     )
@@ -60,41 +60,41 @@ CPU_GOVERNOR_CHECK = Check(
 NUMA = "numa"
 
 
-def _look_at_numa(outside: Outside) -> Iterator[Finding]:
-    nodes = {int(node): cores_of(cores) for node, cores in numa_nodes(outside.root).items()}
-    devices = [*_chosen(outside, "npu", outside.npu_smi[0].devices), *_chosen(outside, "cuda", outside.gpus[0])]
-    if len(nodes) < 2 or not (devices or outside.has_npus):
+def _look_at_numa(system: System) -> Iterator[Finding]:
+    nodes = {int(node): cores_of(cores) for node, cores in numa_nodes(system.root).items()}
+    devices = [*_chosen(system, "npu", system.npu_smi[0].devices), *_chosen(system, "cuda", system.gpus[0])]
+    if len(nodes) < 2 or not (devices or system.has_npus):
         return
-    homes = {device.label: _home(outside, device.bus_id) for device in devices}
+    homes = {device.label: _home(system, device.bus_id) for device in devices}
     known = {label: home for label, home in homes.items() if home in nodes}
     if not known:
         because = None if devices else "npu_smi"
         yield unknown(NUMA, say("the NUMA nodes of the devices are unknown"), because=because)
         return
-    allowed = cores_of(_allowed_cores(outside))
+    allowed = cores_of(_allowed_cores(system))
     if not allowed:
         yield unknown(NUMA, say("the cores of this process are unknown: /proc/self/status does not list them"))
         return
     near = {node for node, cores in nodes.items() if cores & allowed}
     far = [label for label, home in known.items() if home not in near]
     if far:
-        yield _far(outside, far, {label: known[label] for label in far}, near)
+        yield _far(system, far, {label: known[label] for label in far}, near)
     else:
         places = ", ".join(map(str, sorted(set(known.values()))))
         yield ok(NUMA, say("devices on NUMA node {places}; this process may run on cores of each", places=places))
 
 
-def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
+def _chosen(system: System, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
     """The devices that the kind's variable selects; all if it is not set, or selects none."""
     vendor = vendor_of(kind)
-    value = outside.env.get(vendor.visible_variable)
+    value = system.env.get(vendor.visible_variable)
     return devices if value is None else visible_among(devices, vendor, value) or devices
 
 
-def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:
+def _far(system: System, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:
     wanted = ",".join(map(str, sorted(set(homes.values()))))
     how = (
-        say("--cpuset-cpus of the container's start") if outside.in_container else say("taskset, numactl or the cgroup")
+        say("--cpuset-cpus of the container's start") if system.in_container else say("taskset, numactl or the cgroup")
     )
     return warning(
         NUMA,
@@ -104,22 +104,22 @@ def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]
             "add the cores of node {wanted} with {how}, or use devices of the allowed node", wanted=wanted, how=how
         ),
         evidence=(
-            f"Cpus_allowed_list: {_allowed_cores(outside)}, on node {', '.join(map(str, sorted(near)))}",
+            f"Cpus_allowed_list: {_allowed_cores(system)}, on node {', '.join(map(str, sorted(near)))}",
             *(f"{label}: node {home}" for label, home in homes.items()),
         ),
     )
 
 
-def _home(outside: Outside, bus_id: str | None) -> int:
+def _home(system: System, bus_id: str | None) -> int:
     """The NUMA node of a device; -1 if unknown, as in the kernel's file."""
     # NVIDIA writes the domain with eight digits, the kernel with four.
     place = re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", (bus_id or "").lower())
-    node = outside.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
+    node = system.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
     return int(node) if node.isdecimal() else -1
 
 
-def _allowed_cores(outside: Outside) -> str:
-    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", outside.text("/proc/self/status"), re.MULTILINE)
+def _allowed_cores(system: System) -> str:
+    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", system.text("/proc/self/status"), re.MULTILINE)
     return found[1] if found else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.machine.vendor.cuda import cuda_of_torch
 
@@ -16,18 +16,18 @@ _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """Minor-version compatibility: the first driver branch that runs any CUDA of the major version (CUDA release notes)."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    devices, driver, troubles = outside.gpus
+def _look(system: System) -> Iterator[Finding]:
+    devices, driver, troubles = system.gpus
     for trouble in troubles:
         evidence = (trouble.evidence,) if trouble.evidence else ()
         yield failure(CUDA, trouble.what, remedy=trouble.remedy, evidence=evidence)
-    if not devices or outside.npu_nodes:
+    if not devices or system.npu_nodes:
         return
-    torch = outside.package("torch")
+    torch = system.package("torch")
     if torch is None:
         yield failure(CUDA, say("torch is not installed"), remedy=say("pip install 'ascendtune[cuda]'"))
         return
-    directory = outside.package_directory("torch")
+    directory = system.package_directory("torch")
     cuda = cuda_of_torch(directory) if directory else None
     if cuda is None:
         yield failure(

@@ -11,7 +11,7 @@ from typing import Any
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
+from ascendtune.check.doctor.system import COMPUTE_SECONDS, System
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
@@ -20,11 +20,11 @@ from ascendtune.machine.visible import VisibleDevices
 _PROBE = ("-P", "-m", "ascendtune.check.doctor.probe")
 
 
-def _missing_requirement(outside: Outside, code: str) -> Finding | None:
+def _missing_requirement(system: System, code: str) -> Finding | None:
     """The finding if torch or devices are missing, so that no program is started."""
-    if outside.package("torch") is None:
+    if system.package("torch") is None:
         return unknown(code, say("torch is not installed"), remedy=say("pip install 'ascendtune[train]'"))
-    if not outside.visible.ids:
+    if not system.visible.ids:
         return unknown(code, say("no device is visible"), remedy=say("see the finding visible_devices"))
     return None
 
@@ -66,21 +66,21 @@ _PRODUCT_TOLERANCE = {"fp32": 3e-3, "bf16": 1e-2, "fp16": 2e-3}
 bits: 5e-4); rounding results to bf16 and fp16 adds at most 2^-9 and 2^-12."""
 
 
-def _look_at_compute(outside: Outside) -> Iterator[Finding]:
-    if nothing := _missing_requirement(outside, COMPUTE):
+def _look_at_compute(system: System) -> Iterator[Finding]:
+    if nothing := _missing_requirement(system, COMPUTE):
         yield nothing
         return
-    visible = outside.visible
+    visible = system.visible
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        runs = pool.map(lambda index: _probe(outside, visible, index), range(len(visible.ids)))
+        runs = pool.map(lambda index: _probe(system, visible, index), range(len(visible.ids)))
         for index, done in enumerate(runs):
             yield _judge_product(visible.label(index), done)
 
 
-def _probe(outside: Outside, visible: VisibleDevices, index: int) -> Finished:
+def _probe(system: System, visible: VisibleDevices, index: int) -> Finished:
     # Logical ids among the visible devices: the child has the same environment.
-    argv = [outside.program, *_PROBE, "compute", visible.kind, str(index)]
-    return outside.run(argv, timeout_seconds=COMPUTE_SECONDS)
+    argv = [system.program, *_PROBE, "compute", visible.kind, str(index)]
+    return system.run(argv, timeout_seconds=COMPUTE_SECONDS)
 
 
 def _judge_product(label: str, done: Finished) -> Finding:
@@ -137,20 +137,20 @@ _TRANSFER_TOLERANCE = 3e-3
 """Relative error of an fp32 product over 256 terms; NPUs may compute in HF32, which keeps 11 bits (5e-4)."""
 
 
-def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
-    if not outside.npu_nodes:
+def _look_at_transfer_to_npu(system: System) -> Iterator[Finding]:
+    if not system.npu_nodes:
         return
-    if outside.package("torch-npu") is None:
+    if system.package("torch-npu") is None:
         yield unknown(TRANSFER_TO_NPU, say("torch_npu is not installed"), remedy=say("see the finding accelerators"))
         return
-    visible = outside.visible
-    variables = visible.vendor.cuda_environment(outside.env)
+    visible = system.visible
+    variables = visible.vendor.cuda_environment(system.env)
     if not variables:
         yield unknown(TRANSFER_TO_NPU, say("no NPU is visible"), remedy=say("see the finding visible_devices"))
         return
     # As in `ascendtune migrate run`.
-    with_transfer = replace(outside, env={**outside.env, **variables})
-    done = with_transfer.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
+    with_transfer = replace(system, env={**system.env, **variables})
+    done = with_transfer.run([system.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
     answer = _answer(done)
     if answer is None:
         remedy = say("`ascendtune explain` on the lines below; if compute passes, torch_npu belongs to another torch")
@@ -196,17 +196,17 @@ _CPU = VisibleDevices("cpu", ("0",))
 _ENDED_BY_THE_OTHER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "wait timeout")
 
 
-def _look_at_all_reduce(outside: Outside) -> Iterator[Finding]:
-    if nothing := _missing_requirement(outside, ALL_REDUCE):
+def _look_at_all_reduce(system: System) -> Iterator[Finding]:
+    if nothing := _missing_requirement(system, ALL_REDUCE):
         yield nothing
         return
     # NCCL and HCCL do not allow two ranks on one device.
-    joined = outside.visible if len(outside.visible.ids) >= _RANKS else _CPU
+    joined = system.visible if len(system.visible.ids) >= _RANKS else _CPU
     with TemporaryDirectory(prefix="ascendtune-all-reduce-") as meeting, ThreadPoolExecutor(_RANKS) as pool:
-        argv = [outside.program, *_PROBE, "all_reduce", joined.kind]
+        argv = [system.program, *_PROBE, "all_reduce", joined.kind]
         argvs = [[*argv, str(rank), str(_RANKS), f"{meeting}/store"] for rank in range(_RANKS)]
-        ranks = list(pool.map(lambda each: outside.run(each, timeout_seconds=COMPUTE_SECONDS), argvs))
-    yield _judge_sums(joined, ranks, is_all=joined.kind == outside.visible.kind)
+        ranks = list(pool.map(lambda each: system.run(each, timeout_seconds=COMPUTE_SECONDS), argvs))
+    yield _judge_sums(joined, ranks, is_all=joined.kind == system.visible.kind)
 
 
 def _judge_sums(joined: VisibleDevices, ranks: Sequence[Finished], *, is_all: bool) -> Finding:

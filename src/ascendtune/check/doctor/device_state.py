@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import counted, say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.free import IDLE_RATIO
@@ -25,18 +25,18 @@ _BROKEN = ("npu_smi_hangs", "dcmi_not_initialized", "device_not_ready", "no_npu"
 """Errors of the machine itself. Other internal errors are usual in containers where the cards work."""
 
 
-def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
-    info, troubles, answers = outside.npu_smi
+def _look_at_npu_smi(system: System) -> Iterator[Finding]:
+    info, troubles, answers = system.npu_smi
     if info.devices:
         troubles = tuple(trouble for trouble in troubles if trouble.code not in _QUIET)
-    if not outside.has_npus and not info.devices and not troubles:
+    if not system.has_npus and not info.devices and not troubles:
         return
     yield from (_trouble(trouble) for trouble in troubles)
     if not info.devices:
         if not troubles and not answers:
-            yield _absent(outside)
+            yield _absent(system)
         return
-    chips, nodes = len(info.devices), len(outside.npu_nodes)
+    chips, nodes = len(info.devices), len(system.npu_nodes)
     if chips == nodes:
         if not troubles:
             yield ok(
@@ -70,11 +70,11 @@ def _trouble(trouble: Trouble) -> Finding:
     )
 
 
-def _absent(outside: Outside) -> Finding:
+def _absent(system: System) -> Finding:
     mounts = say("-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi")
     where = (
         say("start the container with {mounts}", mounts=mounts)
-        if outside.in_container
+        if system.in_container
         else say("add its directory to PATH")
     )
     why = say("npu-smi was not found, so health, memory and processes are unknown; training does not need it")
@@ -99,19 +99,19 @@ NPU_SMI_CHECK = Check(
 HEALTH = "health"
 
 
-def _look_at_health(outside: Outside) -> Iterator[Finding]:
-    devices = outside.npu_smi[0].devices
+def _look_at_health(system: System) -> Iterator[Finding]:
+    devices = system.npu_smi[0].devices
     if not devices:
-        if outside.has_npus:
+        if system.has_npus:
             yield unknown(HEALTH, say("npu-smi lists no cards"), remedy=say("see the finding npu_smi"), because=NPU_SMI)
         return
     sick = [device for device in devices if (device.health or "").upper() != "OK"]
-    yield from (_of_health(device, outside) for device in sick)
+    yield from (_of_health(device, system) for device in sick)
     if sick:
         return
-    chips = len(outside.npu_nodes)
+    chips = len(system.npu_nodes)
     # Without device files, as in a recorded answer, the number of devices in a table that was cut off is unknown.
-    if len(devices) < chips or (not chips and any(each.code == "npu_smi_cut_off" for each in outside.npu_smi[1])):
+    if len(devices) < chips or (not chips and any(each.code == "npu_smi_cut_off" for each in system.npu_smi[1])):
         why = say(
             "npu-smi reports OK for {count} {count:chip|chips}, and does not list all",
             count=len(devices),
@@ -121,10 +121,10 @@ def _look_at_health(outside: Outside) -> Iterator[Finding]:
         yield ok(HEALTH, say("{count} {count:chip reports|chips report} OK", count=len(devices)))
 
 
-def _of_health(device: Accelerator, outside: Outside) -> Finding:
+def _of_health(device: Accelerator, system: System) -> Finding:
     if device.health is None:
         return unknown(HEALTH, say("npu-smi does not report the health of {label}", label=device.label))
-    facts = _details(device, outside)
+    facts = _details(device, system)
     evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
     if device.alarm_is_normal:
         return ok(
@@ -140,12 +140,12 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
         say("{label} reports {health}", label=device.label, health=device.health)
         + (say(", error code {code}", code=code) if code else ""),
         expected="OK",
-        remedy=_after_an_alarm(device, outside),
+        remedy=_after_an_alarm(device, system),
         evidence=evidence,
     )
 
 
-def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
+def _after_an_alarm(device: Accelerator, system: System) -> str:
     if not device.is_unhealthy:
         return say("train on, and watch it: npu-smi info -t health -i {npu}", npu=device.npu_id)
     look_up = say(
@@ -154,8 +154,8 @@ def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
         npu=device.npu_id,
     )
     # Cards that the user has hidden may be another user's.
-    visible = attached(vendor_of(device.kind), outside.env, outside.path("/dev"))
-    ids = [str(each.logical_id) for each in outside.npu_smi[0].devices if not each.is_unhealthy]
+    visible = attached(vendor_of(device.kind), system.env, system.path("/dev"))
+    ids = [str(each.logical_id) for each in system.npu_smi[0].devices if not each.is_unhealthy]
     well = [each for each in visible if each in ids]
     if not well:
         return look_up
@@ -165,9 +165,9 @@ def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
     )
 
 
-def _details(device: Accelerator, outside: Outside) -> dict[str, object]:
+def _details(device: Accelerator, system: System) -> dict[str, object]:
     chip = ["-c", str(device.chip_id)] if device.chip_id is not None else []
-    blocks = read_facts(outside.query_npu_smi("info", "-t", "health", "-i", str(device.npu_id), *chip))
+    blocks = read_facts(system.query_npu_smi("info", "-t", "health", "-i", str(device.npu_id), *chip))
     return {name: blocks[0].facts.get(name) for name in ("error_code", "error_information")} if blocks else {}
 
 
@@ -186,11 +186,11 @@ HEALTH_CHECK = Check(
 DEVICE_MEMORY = "device_memory"
 
 
-def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
-    devices = [*outside.npu_smi[0].devices, *outside.gpus[0]]
+def _look_at_device_memory(system: System) -> Iterator[Finding]:
+    devices = [*system.npu_smi[0].devices, *system.gpus[0]]
     if not devices:
-        if outside.has_npus:
-            yield _without_npu_smi(outside)
+        if system.has_npus:
+            yield _without_npu_smi(system)
         return
     # Desktop programs use a little memory of every GPU.
     in_use = [
@@ -205,9 +205,9 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         if device not in (*in_use, *silent) and (not device.processes_known or device.memory_used_bytes is None)
     ]
     if in_use:
-        yield _in_use(in_use, outside)
+        yield _in_use(in_use, system)
     if silent:
-        yield _without_processes(silent, outside)
+        yield _without_processes(silent, system)
     if untold:
         labels = ", ".join(device.label for device in untold)
         yield unknown(DEVICE_MEMORY, say("the processes or the used memory of {labels} are unknown", labels=labels))
@@ -215,9 +215,9 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         yield ok(DEVICE_MEMORY, say("no process holds memory on {count} {count:chip|chips}", count=len(devices)))
 
 
-def _without_npu_smi(outside: Outside) -> Finding:
+def _without_npu_smi(system: System) -> Finding:
     """Processes, from /proc, that have the device file of a card open."""
-    holders = _holders(outside)
+    holders = _holders(system)
     if not holders:
         why = say("npu-smi lists no cards; no process visible to this user has a card open")
         return unknown(DEVICE_MEMORY, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
@@ -230,10 +230,10 @@ def _without_npu_smi(outside: Outside) -> Finding:
     )
 
 
-def _holders(outside: Outside) -> dict[int, tuple[str, str]]:
+def _holders(system: System) -> dict[int, tuple[str, str]]:
     """pid -> (name, device files), from /proc; only processes of this user, unless run by root."""
     found: dict[int, tuple[str, str]] = {}
-    for pid, name, targets in outside.open_files():
+    for pid, name, targets in system.open_files():
         nodes = {target.name for each in targets if (target := Path(each)).match("/dev/davinci[0-9]*")}
         if nodes and pid != os.getpid():
             found[pid] = (name or "a process", ", ".join(sorted(nodes)))
@@ -252,7 +252,7 @@ def _is_used(device: Accelerator) -> bool:
     return used is not None and bool(total) and used > IDLE_RATIO * (total or 0)
 
 
-def _in_use(devices: list[Accelerator], outside: Outside) -> Finding:
+def _in_use(devices: list[Accelerator], system: System) -> Finding:
     lines = [
         f"{device.label}: {process.name or say('a process')}, pid {process.pid}, "
         f"{format_bytes(process.memory_used_bytes)}"
@@ -261,7 +261,7 @@ def _in_use(devices: list[Accelerator], outside: Outside) -> Finding:
     ]
     processes = [process for device in devices for process in device.processes]
     # In a container the host's pid of a process is the pid of another one.
-    has_host_pids = outside.is_first_pid_namespace()
+    has_host_pids = system.is_first_pid_namespace()
     pids = {each.pid if has_host_pids else each.container_pid for each in processes}
     labels = ", ".join(device.label for device in devices)
     return warning(
@@ -282,7 +282,7 @@ def _in_use(devices: list[Accelerator], outside: Outside) -> Finding:
     )
 
 
-def _without_processes(devices: list[Accelerator], outside: Outside) -> Finding:
+def _without_processes(devices: list[Accelerator], system: System) -> Finding:
     lines = [
         say(
             "{label}: {used} of {total} used",
@@ -292,9 +292,9 @@ def _without_processes(devices: list[Accelerator], outside: Outside) -> Finding:
         )
         for each in devices
     ]
-    lines += _opened(_holders(outside))
+    lines += _opened(_holders(system))
     place = (
-        say("on the host, outside this container") if outside.in_container else say("as root, and in every container")
+        say("on the host, outside this container") if system.in_container else say("as root, and in every container")
     )
     return warning(
         DEVICE_MEMORY,

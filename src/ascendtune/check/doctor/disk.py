@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import MountedFilesystem, Outside, existing_parent
+from ascendtune.check.doctor.system import MountedFilesystem, System, existing_parent
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.units import format_bytes
 
@@ -23,16 +23,16 @@ _ELSEWHERE = {
 }
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    places = {"working directory": outside.cwd, "cache": outside.cache}
-    if outside.hub_cache is not None:
-        places["download directory"] = outside.hub_cache
+def _look(system: System) -> Iterator[Finding]:
+    places = {"working directory": system.cwd, "cache": system.cache}
+    if system.hub_cache is not None:
+        places["download directory"] = system.hub_cache
     measured: list[str] = []
     found: list[Finding] = []
     for name, path in places.items():
         existing = existing_parent(path)
-        free, _ = outside.space(existing)
-        mount = outside.mount(existing)
+        free, _ = system.space(existing)
+        mount = system.mount(existing)
         kind = mount.kind or say("an unknown file system")
         measured.append(say("{name} {free} free on {kind}", name=say(name), free=format_bytes(free), kind=kind))
         found += _room(name, existing, free)

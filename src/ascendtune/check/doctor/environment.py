@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.mask import without_secrets
 
@@ -26,10 +26,10 @@ _SLOW: dict[str, Callable[[str], bool]] = {
 """Debugging options that slow training down (vendor's documentation of each)."""
 
 
-def _look_at_environment(outside: Outside) -> Iterator[Finding]:
-    env = outside.env
-    found = [*_slow(env), *_nameless(outside)]
-    if outside.has_npus:
+def _look_at_environment(system: System) -> Iterator[Finding]:
+    env = system.env
+    found = [*_slow(env), *_nameless(system)]
+    if system.has_npus:
         found += [*_allocator(env), *_ranks(env), *_hccl(env), *_overflow(env), *_logs(env), *_ignored(env)]
     yield from found
     if not found:
@@ -40,8 +40,8 @@ def _warning(measured: str, expected: str, remedy: str) -> Finding:
     return warning(ENVIRONMENT, measured, expected=expected, remedy=remedy)
 
 
-def _nameless(outside: Outside) -> Iterator[Finding]:
-    if outside.user_name() is None and not (outside.env.get("USER") or outside.env.get("LOGNAME")):
+def _nameless(system: System) -> Iterator[Finding]:
+    if system.user_name() is None and not (system.env.get("USER") or system.env.get("LOGNAME")):
         yield _warning(
             say("the user number {user} has no name: /etc/passwd has no entry for it", user=os.getuid()),
             say("an entry, or USER in the environment; torch's compiler cache, ssh and getpass fail without a name"),
@@ -171,23 +171,23 @@ Line = tuple[str, int, str]
 """File, line number from 1, text."""
 
 
-def _look_at_shell_files(outside: Outside) -> Iterator[Finding]:
-    lines = list(_lines(outside))
+def _look_at_shell_files(system: System) -> Iterator[Finding]:
+    lines = list(_lines(system))
     if not lines:
         return
-    found = [*_twice(lines), *_sourced(outside, lines)]
+    found = [*_twice(lines), *_sourced(system, lines)]
     yield from found
     if not found:
         files = len({file for file, _, _ in lines})
         yield ok(SHELL_FILES, say("{files} start files set no variable twice", files=files))
 
 
-def _lines(outside: Outside) -> Iterator[Line]:
-    home = outside.env.get("HOME", "")
-    profiles = sorted(outside.path("/etc/profile.d").glob("*.sh"))
+def _lines(system: System) -> Iterator[Line]:
+    home = system.env.get("HOME", "")
+    profiles = sorted(system.path("/etc/profile.d").glob("*.sh"))
     names = [*_SYSTEM, *(f"/etc/profile.d/{path.name}" for path in profiles)]
     for name in names:
-        yield from ((name, number, text) for number, text in enumerate(outside.text(name).splitlines(), 1))
+        yield from ((name, number, text) for number, text in enumerate(system.text(name).splitlines(), 1))
     for name in _OWN if home else ():
         try:
             text = (Path(home) / name).read_text(errors="replace")
@@ -222,12 +222,12 @@ def _twice(lines: list[Line]) -> Iterator[Finding]:
             )
 
 
-def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
+def _sourced(system: System, lines: list[Line]) -> Iterator[Finding]:
     scripts = [(file, number, found[1]) for file, number, text in lines if (found := _SOURCE.match(text))]
-    home = outside.env.get("HOME", "")
+    home = system.env.get("HOME", "")
     named = [(file, number, re.sub(r"^(~|\$\{?HOME\}?)(?=/)", lambda _: home, path)) for file, number, path in scripts]
     missing = [
-        each for each in named if each[2].startswith("/") and "$" not in each[2] and not _exists(outside, each[2])
+        each for each in named if each[2].startswith("/") and "$" not in each[2] and not _exists(system, each[2])
     ]
     if missing:
         yield warning(
@@ -248,8 +248,8 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
         )
 
 
-def _exists(outside: Outside, path: str) -> bool:
-    return outside.path(path).exists() or Path(path).exists()
+def _exists(system: System, path: str) -> bool:
+    return system.path(path).exists() or Path(path).exists()
 
 
 SHELL_FILES_CHECK = Check(

@@ -18,7 +18,7 @@ from typing import Any
 
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding
 from ascendtune.core.directories import abandoned, remove_abandoned
 from ascendtune.core.errors import MachineError, translated_disk_errors
@@ -56,20 +56,18 @@ class FixPlan:
         return {"actions": actions, "shell": list(self.shell), "left": left}
 
 
-def plan_fixes(examination: Examination, outside: Outside) -> FixPlan:
+def plan_fixes(examination: Examination, system: System) -> FixPlan:
     """The possible repairs of the findings. Changes nothing."""
     troubles = [each for each in examination.findings if each.status in ("warning", "failure")]
     lines = [each.remedy for each in troubles if each.remedy and _SHELL_LINE.fullmatch(each.remedy)]
     left = tuple(each for each in troubles if each.remedy not in lines)
-    actions = (*_missing_directories(outside), *_half_built(outside), *_half_written(outside))
+    actions = (*_missing_directories(system), *_half_built(system), *_half_written(system))
     return FixPlan(actions, tuple(dict.fromkeys(lines)), left)
 
 
-def _missing_directories(outside: Outside) -> Iterator[FixAction]:
-    named = (
-        Path(outside.env[name]) for name in ("HF_HOME", "HF_HUB_CACHE", "MODELSCOPE_CACHE") if outside.env.get(name)
-    )
-    for directory in dict.fromkeys((outside.cache, *named)):
+def _missing_directories(system: System) -> Iterator[FixAction]:
+    named = (Path(system.env[name]) for name in ("HF_HOME", "HF_HUB_CACHE", "MODELSCOPE_CACHE") if system.env.get(name))
+    for directory in dict.fromkeys((system.cache, *named)):
         if directory.is_absolute() and not directory.exists() and _may_be_made(directory):
             what = say("create the cache directory {path}", path=directory)
             yield FixAction(what, partial(_make, directory))
@@ -86,11 +84,11 @@ def _make(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
 
 
-def _half_built(outside: Outside) -> Iterator[FixAction]:
+def _half_built(system: System) -> Iterator[FixAction]:
     found: list[Path] = []
     # What this user may not look at, such as a cache of another one, is not repaired.
     with suppress(MachineError, OSError):
-        found = list(abandoned(outside.cache / "tokens"))
+        found = list(abandoned(system.cache / "tokens"))
     for building in found:
         size = format_bytes(sum(_size(path / name) for path, _, names in walk(building) for name in names))
         what = say("remove {path} ({size}): data that a killed process was preparing", path=building, size=size)
@@ -104,8 +102,8 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _half_written(outside: Outside) -> Iterator[FixAction]:
-    for directory in dict.fromkeys((outside.cache, outside.cache / "tokens", outside.state / "jobs")):
+def _half_written(system: System) -> Iterator[FixAction]:
+    for directory in dict.fromkeys((system.cache, system.cache / "tokens", system.state / "jobs")):
         unfinished: list[Path] = []
         with suppress(OSError):
             unfinished = unfinished_files(directory)

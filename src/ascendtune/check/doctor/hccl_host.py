@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Interface, Outside
+from ascendtune.check.doctor.system import Interface, System
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 HCCL_HOST = "hccl_host"
@@ -22,15 +22,15 @@ _CONNECT_SECONDS, _EXEC_SECONDS, _NEVER = 120, 1836, 0
 torch_npu waits 30 s longer than HCCL_EXEC_TIMEOUT says (ProcessGroupHCCL.cpp, 2.6 to 2.12), so the order is right."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    interfaces = outside.interfaces()
-    is_asked = any(outside.env.get(name) for name in (*_SOCKETS, "MASTER_PORT")) or outside.needs is not None
-    if not outside.has_npus and not outside.gpus[0] and not is_asked:
+def _look(system: System) -> Iterator[Finding]:
+    interfaces = system.interfaces()
+    is_asked = any(system.env.get(name) for name in (*_SOCKETS, "MASTER_PORT")) or system.needs is not None
+    if not system.has_npus and not system.gpus[0] and not is_asked:
         return
-    found = [*_names(outside.env, interfaces), *_address(outside.env, interfaces)]
-    if outside.has_npus:
-        found += _waits(outside.env)
-    found += _taken_ports(outside)
+    found = [*_names(system.env, interfaces), *_address(system.env, interfaces)]
+    if system.has_npus:
+        found += _waits(system.env)
+    found += _taken_ports(system)
     yield from found
     if not found:
         usable = [name for name, each in interfaces.items() if each.is_up and _is_real(name)]
@@ -140,17 +140,17 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _taken_ports(outside: Outside) -> Iterator[Finding]:
+def _taken_ports(system: System) -> Iterator[Finding]:
     """A warning if ports that a job on this machine will listen on are in use, by the kernel's tables of sockets."""
-    listening = _listening(outside)
-    rendezvous = {int(port) for port in (outside.env.get("MASTER_PORT", ""), str(_TORCHRUN_PORT)) if port.isdecimal()}
-    ports = _hccl_ports(outside.env) if outside.has_npus else set()
+    listening = _listening(system)
+    rendezvous = {int(port) for port in (system.env.get("MASTER_PORT", ""), str(_TORCHRUN_PORT)) if port.isdecimal()}
+    ports = _hccl_ports(system.env) if system.has_npus else set()
     taken = sorted(listening.keys() & (rendezvous | ports))
     if not taken:
         return
     names = ", ".join(map(str, taken))
     first = min(ports, default=_HCCL_PORT)
-    holders = ((port, _holder(outside, listening[port])) for port in taken)
+    holders = ((port, _holder(system, listening[port])) for port in taken)
     yield warning(
         HCCL_HOST,
         say("port {names} of torchrun or HCCL already in use on this machine", names=names)
@@ -173,9 +173,9 @@ def _expected(rendezvous: set[int], ports: set[int]) -> str:
     return say("{names} and {first} to {last}", names=names, first=min(ports), last=max(ports)) if ports else names
 
 
-def _listening(outside: Outside) -> dict[int, str]:
+def _listening(system: System) -> dict[int, str]:
     """Port -> inode of the socket that listens on it."""
-    lines = [line.split() for name in _SOCKET_TABLES for line in outside.text(name).splitlines()[1:]]
+    lines = [line.split() for name in _SOCKET_TABLES for line in system.text(name).splitlines()[1:]]
     return {
         int(words[1].rpartition(":")[2], 16): words[9] for words in lines if len(words) > 9 and words[3] == _LISTENS
     }
@@ -194,9 +194,9 @@ def _hccl_ports(env: Mapping[str, str]) -> set[int]:
     return set(range(first, first + _HCCL_PORTS))
 
 
-def _holder(outside: Outside, inode: str) -> str | None:
+def _holder(system: System, inode: str) -> str | None:
     """Pid and name of the process with a socket, if this user may see it."""
-    holders = (f"pid {pid} ({name})" for pid, name, targets in outside.open_files() if f"socket:[{inode}]" in targets)
+    holders = (f"pid {pid} ({name})" for pid, name, targets in system.open_files() if f"socket:[{inode}]" in targets)
     return next(holders, None)
 
 

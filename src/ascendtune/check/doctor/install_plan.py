@@ -12,7 +12,6 @@ from typing import Any
 
 from ascendtune.check.doctor.cann import loaded_toolkit, operator_packages
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import (
     NO_NUMPY_1_FROM_PYTHON,
     NUMPY_1,
@@ -21,6 +20,7 @@ from ascendtune.check.doctor.requirements import (
     needs_numpy_1,
     supported_ranges,
 )
+from ascendtune.check.doctor.system import System
 from ascendtune.machine.compatibility import find_wheel, release_key
 
 
@@ -60,50 +60,50 @@ class InstallPlan:
         return content
 
 
-def make_install_plan(outside: Outside) -> InstallPlan:
+def make_install_plan(system: System) -> InstallPlan:
     """The missing or wrong packages for training on this machine, with its Python, CANN and driver.
 
     If no toolkit is loaded, the plan is for the newest installed one, which `env export` loads.
     """
-    kit = loaded_toolkit(outside)
-    if kit is None and outside.versions.toolkits:
-        kit = max(outside.versions.toolkits, key=lambda each: release_key(each.version or ""))
-        outside = replace(outside, env={**outside.env, "ASCEND_HOME_PATH": kit.path}, _answers={}, _locks={})
+    kit = loaded_toolkit(system)
+    if kit is None and system.versions.toolkits:
+        kit = max(system.versions.toolkits, key=lambda each: release_key(each.version or ""))
+        system = replace(system, env={**system.env, "ASCEND_HOME_PATH": kit.path}, _answers={}, _locks={})
     cann = kit.version if kit else None
-    advice = advice_for(outside)
+    advice = advice_for(system)
     bounds_of = dict(advice.packages)
     release = advice.cann or cann
     if advice.is_possible:
-        for name, bounds in _missing(outside):
+        for name, bounds in _missing(system):
             bounds_of.setdefault(name, bounds)
-        is_old_python = release_key(outside.python) < NO_NUMPY_1_FROM_PYTHON
-        if outside.package("numpy") is None and needs_numpy_1("2", release) and is_old_python:
+        is_old_python = release_key(system.python) < NO_NUMPY_1_FROM_PYTHON
+        if system.package("numpy") is None and needs_numpy_1("2", release) and is_old_python:
             bounds_of["numpy"] = f"=={NUMPY_1}"
     packages = tuple(
-        PlannedPackage(name, bounds, outside.package(name), _reason_for(name, bounds, release, outside))
+        PlannedPackage(name, bounds, system.package(name), _reason_for(name, bounds, release, system))
         for name, bounds in bounds_of.items()
     )
     return InstallPlan(
-        outside.python, outside.driver_version, cann, _before(outside, advice), packages, advice.is_possible
+        system.python, system.driver_version, cann, _before(system, advice), packages, advice.is_possible
     )
 
 
-def _missing(outside: Outside) -> list[tuple[str, str]]:
+def _missing(system: System) -> list[tuple[str, str]]:
     try:
         ranges = supported_ranges(("train",))
     except PackageNotFoundError:
         return []
-    return [(name, bounds) for name, bounds in ranges.items() if outside.package(name) is None]
+    return [(name, bounds) for name, bounds in ranges.items() if system.package(name) is None]
 
 
-def _before(outside: Outside, advice: RequiredVersions) -> tuple[str, ...]:
+def _before(system: System, advice: RequiredVersions) -> tuple[str, ...]:
     if not advice.is_possible:
         return (say("Python 3.11: no torch_npu that ascendtune supports is published for this Python"),)
     found = []
     if advice.driver:
         found.append(say("driver and firmware {release}, then restart", release=advice.driver))
     if advice.cann:
-        operators = operator_packages(outside, advice.cann)
+        operators = operator_packages(system, advice.cann)
         found.append(
             say(
                 "CANN {release}: the toolkit, and {operators}; then {command}",
@@ -115,8 +115,8 @@ def _before(outside: Outside, advice: RequiredVersions) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _reason_for(name: str, bounds: str, cann: str | None, outside: Outside) -> str:
-    have = outside.package(name)
+def _reason_for(name: str, bounds: str, cann: str | None, system: System) -> str:
+    have = system.package(name)
     if name == "torch-npu" and (wheel := find_wheel(bounds.lstrip("="))):
         return say(
             "made for torch {torch}, CANN {cann}, Python {python}: {source}",

@@ -9,8 +9,8 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import advice_for
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import release_key
 from ascendtune.machine.npu.versions import Toolkit, set_env_script
@@ -21,14 +21,14 @@ _STUBS = re.compile(r"(^|/)(devlib|stub|stubs)(/|$)")
 _RELEASE = re.compile(r"/(?:ascend-toolkit|cann)[-/](\d[\w.]*)")
 
 
-def _look_at_libraries(outside: Outside) -> Iterator[Finding]:
-    if not outside.has_npus and not outside.package("torch-npu"):
+def _look_at_libraries(system: System) -> Iterator[Finding]:
+    if not system.has_npus and not system.package("torch-npu"):
         return
-    path = outside.env.get("LD_LIBRARY_PATH", "")
+    path = system.env.get("LD_LIBRARY_PATH", "")
     parts = [part for part in path.split(":") if part]
     yield from _stubs(parts)
-    yield from _several(parts, loaded_toolkit(outside))
-    yield from _unresolved(outside)
+    yield from _several(parts, loaded_toolkit(system))
+    yield from _unresolved(system)
 
 
 def _stubs(parts: list[str]) -> Iterator[Finding]:
@@ -63,16 +63,16 @@ def _several(parts: list[str], loaded: Toolkit | None) -> Iterator[Finding]:
     )
 
 
-def _unresolved(outside: Outside) -> Iterator[Finding]:
-    directory = outside.package_directory("torch_npu")
+def _unresolved(system: System) -> Iterator[Finding]:
+    directory = system.package_directory("torch_npu")
     if directory is None:
         return
     library = directory / "lib" / "libtorch_npu.so"
     if not library.exists():
         why = say("torch_npu has no {library}: its installation is incomplete", library=library)
-        yield failure(LIBRARIES, why, remedy=_installed_again(outside))
+        yield failure(LIBRARIES, why, remedy=_installed_again(system))
         return
-    ldd = outside.run(["ldd", str(library)])
+    ldd = system.run(["ldd", str(library)])
     if ldd.exit_code != 0:
         yield unknown(
             LIBRARIES,
@@ -80,41 +80,41 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
         )
         return
     missing = re.findall(r"^\s*(\S+) => not found", ldd.output, re.MULTILINE)
-    missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, outside)]
+    missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, system)]
     if missing:
         yield failure(
             LIBRARIES,
             say("torch_npu cannot be loaded: {names} not found", names=", ".join(missing)),
             expected=say("every library is found"),
-            remedy=_path_remedy(missing, outside),
+            remedy=_path_remedy(missing, system),
             evidence=tuple(f"{name} => not found" for name in missing),
         )
     else:
         yield ok(LIBRARIES, say("every library that torch_npu needs is found"))
 
 
-def _installed_again(outside: Outside) -> str:
+def _installed_again(system: System) -> str:
     """The advice if it replaces torch_npu; otherwise the command is extended, because pip would skip the release."""
-    advice, version = advice_for(outside), outside.package("torch-npu")
+    advice, version = advice_for(system), system.package("torch-npu")
     if not advice.is_possible or "torch-npu" in advice.packages:
         return advice.text
     return f"pip install --force-reinstall --no-deps torch-npu{f'=={version}' if version else ''}"
 
 
-def _is_torchs(name: str, outside: Outside) -> bool:
+def _is_torchs(name: str, system: System) -> bool:
     """torch loads its own libraries before torch_npu needs them."""
-    torch = outside.package_directory("torch")
+    torch = system.package_directory("torch")
     return torch is not None and (torch / "lib" / name).exists()
 
 
-def _path_remedy(missing: list[str], outside: Outside) -> str:
+def _path_remedy(missing: list[str], system: System) -> str:
     """The remedy that adds the directory, of CANN or of the driver, that contains the first missing library."""
-    kits = outside.versions.toolkits
+    kits = system.versions.toolkits
     for kit in sorted(kits, key=lambda kit: release_key(kit.version or ""), reverse=True):
         directories = (Path(kit.path) / "lib64", *Path(kit.path).glob("*-linux/lib64"))
         if any((directory / missing[0]).exists() for directory in directories):
             return say("source {script}", script=set_env_script(kit, kits) or f"{kit.path}/set_env.sh")
-    for directory in sorted(outside.path("/usr/local/Ascend").glob("driver/lib64/*"), reverse=True):
+    for directory in sorted(system.path("/usr/local/Ascend").glob("driver/lib64/*"), reverse=True):
         if (directory / missing[0]).exists():
             return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
     return say("source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64")

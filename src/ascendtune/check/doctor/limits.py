@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.host_memory import memory_limit
@@ -20,11 +20,11 @@ _WANTED = {"open files": ("-n", resource.RLIMIT_NOFILE, 4096), "processes": ("-u
 """Sufficient for torchrun with 8 ranks, their data loaders and threads."""
 
 
-def _look_at_limits(outside: Outside) -> Iterator[Finding]:
+def _look_at_limits(system: System) -> Iterator[Finding]:
     described = []
     found = []
     for name, (flag, number, wanted) in _WANTED.items():
-        soft, hard = outside.limits(number)
+        soft, hard = system.limits(number)
         described.append(f"{say(name)} {_shown(soft)}")
         if soft == resource.RLIM_INFINITY or soft >= wanted:
             continue
@@ -62,11 +62,11 @@ _PER_DEVICE_BYTES = 16 << 30
 """Host memory of a rank that loads a 7B model in bf16: the weights, and a margin."""
 
 
-def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
-    total = outside.memory_total_bytes
-    limit = memory_limit(outside.text)
+def _look_at_memory_limit(system: System) -> Iterator[Finding]:
+    total = system.memory_total_bytes
+    limit = memory_limit(system.text)
     usable = total if limit is None else min(limit, total)
-    devices = len(outside.npu_nodes) or len(outside.gpus[0])
+    devices = len(system.npu_nodes) or len(system.gpus[0])
     where = (
         ""
         if limit is None or limit >= total
@@ -109,10 +109,10 @@ _ENOUGH_BYTES = 1 << 30
 """Docker's default is 64 MiB; data loader workers with batches of text need far less than 1 GiB per card."""
 
 
-def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
-    place = outside.path("/dev/shm")
+def _look_at_shared_memory(system: System) -> Iterator[Finding]:
+    place = system.path("/dev/shm")
     try:
-        free, total = outside.space(place)
+        free, total = system.space(place)
     except OSError as error:
         yield unknown(
             SHARED_MEMORY, say("/dev/shm: {strerror}", strerror=error.strerror), remedy=say("mount a tmpfs at /dev/shm")
@@ -124,7 +124,7 @@ def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
             say("/dev/shm has {free} free of {total}", free=format_bytes(free), total=format_bytes(total)),
             expected=say("{enough_bytes} or more", enough_bytes=format_bytes(_ENOUGH_BYTES)),
             remedy=say("start the container with --shm-size=16g")
-            if outside.in_container
+            if system.in_container
             else say("delete leftovers in /dev/shm, or: sudo mount -o remount,size=50% /dev/shm"),
         )
     else:
@@ -150,11 +150,11 @@ _MUCH = 0.1
 """Tolerated share of the host's memory in unused huge pages."""
 
 
-def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
-    meminfo = dict(re.findall(r"^(\w+):\s*(\d+)", outside.text("/proc/meminfo"), re.MULTILINE))
+def _look_at_hugepages(system: System) -> Iterator[Finding]:
+    meminfo = dict(re.findall(r"^(\w+):\s*(\d+)", system.text("/proc/meminfo"), re.MULTILINE))
     names = ("HugePages_Total", "HugePages_Free", "Hugepagesize", "MemTotal")
     count = {name: int(meminfo.get(name, 0)) for name in names}
-    if not count["MemTotal"] or not (outside.has_npus or outside.gpus[0]):
+    if not count["MemTotal"] or not (system.has_npus or system.gpus[0]):
         return
     size = count["Hugepagesize"] * 1024
     reserved, free = count["HugePages_Total"] * size, count["HugePages_Free"] * size
@@ -172,7 +172,7 @@ def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
         )
         return
     measured = say("{reserved} reserved", reserved=format_bytes(reserved)) if reserved else say("none reserved")
-    transparent = re.search(r"\[(\w+)\]", outside.text("/sys/kernel/mm/transparent_hugepage/enabled"))
+    transparent = re.search(r"\[(\w+)\]", system.text("/sys/kernel/mm/transparent_hugepage/enabled"))
     yield ok(
         HUGEPAGES,
         measured + (say("; transparent huge pages: {transparent}", transparent=transparent[1]) if transparent else ""),

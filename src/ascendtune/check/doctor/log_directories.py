@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, existing_parent, path_exists
+from ascendtune.check.doctor.system import System, existing_parent, path_exists
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.files import walk
 from ascendtune.core.units import format_bytes
@@ -28,8 +28,8 @@ _NEAR_QUOTA = 0.95
 _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)(\*?)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    places = {name: path for name, path in _places(outside).items() if path_exists(path)}
+def _look(system: System) -> Iterator[Finding]:
+    places = {name: path for name, path in _places(system).items() if path_exists(path)}
     sizes, found = [], []
     deadline = time.monotonic() + _MOST_SECONDS
     for name, path in places.items():
@@ -37,25 +37,25 @@ def _look(outside: Outside) -> Iterator[Finding]:
         sizes.append(f"{path} {'' if is_whole else '>= '}{format_bytes(size)}")
         if size > _LARGE_BYTES:
             found.append(_large(name, path, size))
-    for directory in dict.fromkeys(existing_parent(path) for path in _places(outside).values()):
-        found += _room(outside, directory)
-    found += _quota(outside)
+    for directory in dict.fromkeys(existing_parent(path) for path in _places(system).values()):
+        found += _room(system, directory)
+    found += _quota(system)
     yield from found
-    if not found and (sizes or outside.has_npus):
+    if not found and (sizes or system.has_npus):
         yield ok(LOG_DIRECTORIES, say("; ").join(sizes) or say("no logs and no compiled kernels yet"))
 
 
-def _places(outside: Outside) -> dict[str, Path]:
-    env = outside.env
+def _places(system: System) -> dict[str, Path]:
+    env = system.env
     home = Path(env.get("HOME") or "/root")
     found: dict[str, Path] = {}
-    if outside.has_npus:
+    if system.has_npus:
         cache, work = env.get("ASCEND_CACHE_PATH"), env.get("ASCEND_WORK_PATH")
-        found[_LOG] = outside.cann_logs
+        found[_LOG] = system.cann_logs
         # Not the directories of the variables: they may contain other files, and a remedy removes the paths listed
         # here.
         found["CANN"] = Path(cache) / "kernel_cache" if cache else home / "atc_data"
-        found["kernel_meta"] = (Path(work) if work else outside.cwd) / "kernel_meta"
+        found["kernel_meta"] = (Path(work) if work else system.cwd) / "kernel_meta"
     found["Triton"] = Path(env.get("TRITON_CACHE_DIR") or home / ".triton")
     if env.get("TORCHINDUCTOR_CACHE_DIR"):
         found["Inductor"] = Path(env["TORCHINDUCTOR_CACHE_DIR"])
@@ -86,9 +86,9 @@ def _large(name: str, path: Path, size: int) -> Finding:
     )
 
 
-def _room(outside: Outside, directory: Path) -> Iterator[Finding]:
+def _room(system: System, directory: Path) -> Iterator[Finding]:
     with suppress(OSError):
-        free, _ = outside.space(directory)
+        free, _ = system.space(directory)
         if free < _ENOUGH_BYTES:
             yield warning(
                 LOG_DIRECTORIES,
@@ -103,7 +103,7 @@ def _room(outside: Outside, directory: Path) -> Iterator[Finding]:
                     "directories on another disk"
                 ),
             )
-        inodes, total = outside.inodes(directory)
+        inodes, total = system.inodes(directory)
         if total and inodes < _ENOUGH_INODES:
             yield warning(
                 LOG_DIRECTORIES,
@@ -113,9 +113,9 @@ def _room(outside: Outside, directory: Path) -> Iterator[Finding]:
             )
 
 
-def _quota(outside: Outside) -> Iterator[Finding]:
+def _quota(system: System) -> Iterator[Finding]:
     """Quotas of this user that are nearly used, by the program `quota`, in blocks of 1 KiB."""
-    done = outside.run(["quota", "-w", "-p"], timeout_seconds=2)
+    done = system.run(["quota", "-w", "-p"], timeout_seconds=2)
     for device, used, is_over, soft, hard in _QUOTA.findall(done.output) if not done.timed_out else ():
         limit = int(soft) or int(hard)
         if limit and (is_over or int(used) > _NEAR_QUOTA * limit):

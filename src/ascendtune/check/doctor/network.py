@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
+from ascendtune.check.doctor.system import NETWORK_SECONDS, System
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.hub.download import offline_variable
@@ -20,8 +20,8 @@ NETWORK = "network"
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    env = outside.env
+def _look(system: System) -> Iterator[Finding]:
+    env = system.env
     if variable := offline_variable(env):
         yield ok(NETWORK, say("{variable} is set: models are loaded from local directories only", variable=variable))
         return

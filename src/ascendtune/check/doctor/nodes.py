@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.check.nodes.compare import all_nodes, compare_nodes
 from ascendtune.check.nodes.node_report import Clock
@@ -14,13 +14,13 @@ from ascendtune.check.nodes.node_report import Clock
 NODES_ANSWER = "nodes_answer"
 
 
-def _look_at_nodes_answer(outside: Outside) -> Iterator[Finding]:
-    if outside.nodes is None:
+def _look_at_nodes_answer(system: System) -> Iterator[Finding]:
+    if system.nodes is None:
         return
-    for error in outside.nodes.silent.values():
+    for error in system.nodes.silent.values():
         yield failure(NODES_ANSWER, error.what, expected=say("passwordless ssh works"), remedy=error.remedy)
-    if not outside.nodes.silent:
-        yield ok(NODES_ANSWER, _answered(len(outside.nodes.answers)))
+    if not system.nodes.silent:
+        yield ok(NODES_ANSWER, _answered(len(system.nodes.answers)))
 
 
 def _answered(count: int) -> str:
@@ -42,10 +42,10 @@ NODES_ANSWER_CHECK = Check(
 NODES_ALIKE = "nodes_alike"
 
 
-def _look_at_nodes_alike(outside: Outside) -> Iterator[Finding]:
-    if outside.nodes is None or len(outside.nodes.answers) < 2:
+def _look_at_nodes_alike(system: System) -> Iterator[Finding]:
+    if system.nodes is None or len(system.nodes.answers) < 2:
         return
-    comparison = compare_nodes(outside.nodes.answers)
+    comparison = compare_nodes(system.nodes.answers)
     differences = [each for each in comparison.differences if each.is_fact]
     for each in differences:
         required = each.status == "failure"
@@ -85,10 +85,10 @@ _REMEDY_THERE = "start chronyd (or ntpd, systemd-timesyncd) there: `timedatectl`
 _REMEDY_HERE = "start chronyd (or ntpd, systemd-timesyncd) here: `timedatectl` shows whether it is synchronised"
 
 
-def _look_at_clock_skew(outside: Outside) -> Iterator[Finding]:
-    if outside.nodes is None or not outside.nodes.answers:
+def _look_at_clock_skew(system: System) -> Iterator[Finding]:
+    if system.nodes is None or not system.nodes.answers:
         return
-    clocks = {name: answer.clock for name, answer in outside.nodes.answers.items()}
+    clocks = {name: answer.clock for name, answer in system.nodes.answers.items()}
     vague = [name for name, clock in clocks.items() if clock.within_seconds > _MOST_SECONDS]
     apart = {name: clock for name, clock in clocks.items() if clock.certain_seconds() > _MOST_SECONDS}
     if len(apart) == len(clocks) > 1 and _agree(list(apart.values())):

@@ -11,7 +11,7 @@ from threading import Lock
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.process import Finished
 from ascendtune.machine.npu.hccn import (
@@ -56,10 +56,10 @@ class Port:
     history: LinkHistory
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    if not outside.has_npus or not outside.npu_nodes:
+def _look(system: System) -> Iterator[Finding]:
+    if not system.has_npus or not system.npu_nodes:
         return
-    tool = next((str(outside.path(place)) for place in _PLACES if outside.path(place).exists()), None)
+    tool = next((str(system.path(place)) for place in _PLACES if system.path(place).exists()), None)
     if tool is None:
         yield unknown(
             NPU_NETWORK,
@@ -67,9 +67,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
             remedy=say("mount /usr/local/Ascend/driver/tools; or ask on the host"),
         )
         return
-    devices = [int(node.name[7:]) for node in outside.npu_nodes]
+    devices = [int(node.name[7:]) for node in system.npu_nodes]
     # Only the first device: a tool that hangs, or that this user may not run, is called once.
-    first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
+    first = system.run([tool, "-i", str(devices[0]), "-link", "-g"])
     output = f"{first.error}\n{first.output}"
     if first.timed_out or first.exit_code in (126, 127) or "permission denied" in output:
         yield unknown(
@@ -80,15 +80,15 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     alone = Lock()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ports = list(pool.map(lambda device: _query_port(outside, tool, device, alone), devices))
+        ports = list(pool.map(lambda device: _query_port(system, tool, device, alone), devices))
     yield from _judge(ports)
 
 
-def _query_port(outside: Outside, tool: str, device: int, alone: Lock) -> Port:
+def _query_port(system: System, tool: str, device: int, alone: Lock) -> Port:
     """`alone`: lock for repeated queries, so that these do not keep the tool busy for each other."""
 
     def asked(question: str) -> Finished:
-        return outside.run([tool, "-i", str(device), question, "-g"])
+        return system.run([tool, "-i", str(device), question, "-g"])
 
     def answer(question: str) -> Finished:
         if not is_busy((done := asked(question)).output + done.error):

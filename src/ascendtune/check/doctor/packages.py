@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import (
     NUMPY_2_FROM_CANN,
     advice_for,
@@ -17,39 +16,40 @@ from ascendtune.check.doctor.requirements import (
     needs_numpy_1,
     supported_ranges,
 )
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
 
 PACKAGES = "packages"
 
 
-def _look_at_packages(outside: Outside) -> Iterator[Finding]:
+def _look_at_packages(system: System) -> Iterator[Finding]:
     try:
         ranges = supported_ranges()
     except PackageNotFoundError:
         yield unknown(PACKAGES, say("ascendtune is not installed as a package, so its version ranges are unknown"))
         return
-    found = [*_outside_of_range(outside, ranges), *_numpy(outside)]
+    found = [*_outside_of_range(system, ranges), *_numpy(system)]
     yield from found
     if not found:
-        versions = {name: outside.package(name) for name in ("torch", "transformers", "peft", "numpy")}
+        versions = {name: system.package(name) for name in ("torch", "transformers", "peft", "numpy")}
         described = ", ".join(f"{name} {version or say('not installed')}" for name, version in versions.items())
         yield ok(PACKAGES, described)
 
 
-def _outside_of_range(outside: Outside, ranges: dict[str, str]) -> Iterator[Finding]:
+def _outside_of_range(system: System, ranges: dict[str, str]) -> Iterator[Finding]:
     for name, bounds in ranges.items():
-        version = outside.package(name)
+        version = system.package(name)
         if version is not None and not is_within(version, bounds):
             yield warning(
                 PACKAGES,
                 say("{name} {version} is outside of the range that ascendtune supports", name=name, version=version),
                 expected=f"{name} {bounds}",
-                remedy=advice_for(outside).text,
+                remedy=advice_for(system).text,
             )
 
 
-def _numpy(outside: Outside) -> Iterator[Finding]:
-    numpy, kit = outside.package("numpy"), loaded_toolkit(outside)
+def _numpy(system: System) -> Iterator[Finding]:
+    numpy, kit = system.package("numpy"), loaded_toolkit(system)
     if kit is not None and needs_numpy_1(numpy, kit.version):
         yield warning(
             PACKAGES,
@@ -60,7 +60,7 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
                 first=NUMPY_2_FROM_CANN,
             ),
             expected=say("numpy 1.26"),
-            remedy=advice_for(outside).text,
+            remedy=advice_for(system).text,
             evidence=("CANN 9.0.0 release notes; torch_npu's pip instructions pin numpy 1.26.2 for Python 3.11",),
         )
 
@@ -78,8 +78,8 @@ PACKAGES_CHECK = Check(
 COMBINATIONS = "combinations"
 
 
-def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
-    versions = {name: outside.package(name) for each in known_combinations() for name in each.when}
+def _look_at_combinations(system: System) -> Iterator[Finding]:
+    versions = {name: system.package(name) for each in known_combinations() for name in each.when}
     broken = [each for each in known_combinations() if each.applies(versions)]
     for each in broken:
         pair = say(" with ").join(f"{name} {versions[name]}" for name in each.when)
@@ -87,7 +87,7 @@ def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
             COMBINATIONS,
             f"{pair}: {say(each.breaks)}",
             expected=each.use,
-            remedy=advice_for(outside).text,
+            remedy=advice_for(system).text,
             evidence=(each.source,),
         )
     names = sorted(name for name, version in versions.items() if version)

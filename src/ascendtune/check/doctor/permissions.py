@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, existing_parent, path_exists
+from ascendtune.check.doctor.system import System, existing_parent, path_exists
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 PERMISSIONS = "permissions"
@@ -25,27 +25,27 @@ _SAMPLE = 200
 """Packages of the environment whose owners are compared."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    found = [*_vendor(outside), *_environment(outside), *_written(outside)]
+def _look(system: System) -> Iterator[Finding]:
+    found = [*_vendor(system), *_environment(system), *_written(system)]
     yield from found
     if not found:
         yield ok(
             PERMISSIONS,
             say(
                 "environment {path} of {owner}; working directory and caches are writable",
-                path=outside.site,
-                owner=outside.owner(outside.site),
+                path=system.site,
+                owner=system.owner(system.site),
             ),
         )
 
 
-def _vendor(outside: Outside) -> Iterator[Finding]:
+def _vendor(system: System) -> Iterator[Finding]:
     closed = []
-    for name in _VENDOR if outside.has_npus else ():
-        path = outside.path(name)
+    for name in _VENDOR if system.has_npus else ():
+        path = system.path(name)
         if not path_exists(path):
             continue
-        if not outside.may_access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        if not system.may_access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
             closed.append(name)
     if closed:
         yield failure(
@@ -53,28 +53,28 @@ def _vendor(outside: Outside) -> Iterator[Finding]:
             say("this user may not read {names}", names=", ".join(closed)),
             expected=say("readable by the group HwHiAiUser, or by everyone (install with --install-for-all)"),
             remedy="sudo usermod -aG HwHiAiUser $USER, then log in again",
-            evidence=tuple(f"{name}: {outside.owner(outside.path(name))}" for name in closed),
-            repair=join_vendor_group(outside),
+            evidence=tuple(f"{name}: {system.owner(system.path(name))}" for name in closed),
+            repair=join_vendor_group(system),
         )
 
 
-def _environment(outside: Outside) -> Iterator[Finding]:
+def _environment(system: System) -> Iterator[Finding]:
     """Whether a part of the packages belongs to another user: then the next pip fails half-way."""
-    site = outside.site
-    if not outside.may_access(site, os.R_OK | os.X_OK):
+    site = system.site
+    if not system.may_access(site, os.R_OK | os.X_OK):
         yield failure(
             PERMISSIONS,
-            say("this user may not read the Python environment {path} ({owner})", path=site, owner=outside.owner(site)),
+            say("this user may not read the Python environment {path} ({owner})", path=site, owner=system.owner(site)),
             remedy=say("sudo chmod -R a+rX {path}", path=site),
             repair=("sudo", "chmod", "-R", "a+rX", "--", str(site)),
         )
         return
-    if not outside.may_access(site, os.W_OK):
+    if not system.may_access(site, os.W_OK):
         # The administrator manages the environment; packages are read, not written.
         return
     with os.scandir(site) as entries:
         names = [entry.name for _, entry in zip(range(_SAMPLE), entries, strict=False)]
-    foreign = [name for name in sorted(names) if not outside.may_access(site / name, os.W_OK)]
+    foreign = [name for name in sorted(names) if not system.may_access(site / name, os.W_OK)]
     if foreign:
         yield warning(
             PERMISSIONS,
@@ -83,19 +83,19 @@ def _environment(outside: Outside) -> Iterator[Finding]:
                 count=len(foreign),
                 path=site,
                 name=foreign[0],
-                owner=outside.owner(site / foreign[0]),
+                owner=system.owner(site / foreign[0]),
             ),
             expected=say("one owner: a pip with sudo left files of root, and the next pip fails half-way"),
             remedy=f"sudo chown -R $USER {site}",
-            repair=_as_user(outside, "sudo", "chown", "-R", "{user}", "--", str(site)),
+            repair=_as_user(system, "sudo", "chown", "-R", "{user}", "--", str(site)),
         )
 
 
-def _written(outside: Outside) -> Iterator[Finding]:
-    home = outside.env.get("HOME")
-    places = {"~/ascend": Path(home) / "ascend"} if home and outside.has_npus else {}
-    places |= {say("working directory"): outside.cwd, say("cache"): outside.cache, say("job registry"): outside.state}
-    if outside.needs and existing_parent(run := outside.cwd / outside.needs.run_dir).is_dir():
+def _written(system: System) -> Iterator[Finding]:
+    home = system.env.get("HOME")
+    places = {"~/ascend": Path(home) / "ascend"} if home and system.has_npus else {}
+    places |= {say("working directory"): system.cwd, say("cache"): system.cache, say("job registry"): system.state}
+    if system.needs and existing_parent(run := system.cwd / system.needs.run_dir).is_dir():
         # Otherwise a file is in the way: the run gets another name, or the check of the recipe fails.
         places[say("run directory")] = run
     for name, path in places.items():
@@ -107,45 +107,45 @@ def _written(outside: Outside) -> Iterator[Finding]:
                 expected=say("a directory"),
                 remedy=say("choose another path, or move {there} away", there=existing),
             )
-        elif not outside.may_access(existing, os.W_OK | os.X_OK):
+        elif not system.may_access(existing, os.W_OK | os.X_OK):
             yield warning(
                 PERMISSIONS,
                 say(
                     "the {name} {path} is not writable ({owner})",
                     name=name,
                     path=existing,
-                    owner=outside.owner(existing),
+                    owner=system.owner(existing),
                 ),
                 expected=say("this user, or a group of this user, as owner"),
-                remedy=_remedy(path, existing, outside),
-                repair=_repair(path, existing, outside),
+                remedy=_remedy(path, existing, system),
+                repair=_repair(path, existing, system),
             )
 
 
-def _remedy(path: Path, existing: Path, outside: Outside) -> str:
+def _remedy(path: Path, existing: Path, system: System) -> str:
     """Never changes the owner of a whole directory above `path`, which may be a home, or `/data` of many users."""
-    if path == outside.cwd:
+    if path == system.cwd:
         return say("change to a directory of your own")
     place = shlex.quote(str(path))
     return f"sudo chown $USER {place}" if existing == path else f"sudo install -d -o $USER {place}"
 
 
-def _repair(path: Path, existing: Path, outside: Outside) -> tuple[str, ...]:
+def _repair(path: Path, existing: Path, system: System) -> tuple[str, ...]:
     """The command of `_remedy`; empty if the user changes to another directory."""
-    if path == outside.cwd:
+    if path == system.cwd:
         return ()
     if existing == path:
-        return _as_user(outside, "sudo", "chown", "{user}", "--", str(path))
-    return _as_user(outside, "sudo", "install", "-d", "-o", "{user}", "--", str(path))
+        return _as_user(system, "sudo", "chown", "{user}", "--", str(path))
+    return _as_user(system, "sudo", "install", "-d", "-o", "{user}", "--", str(path))
 
 
-def join_vendor_group(outside: Outside) -> tuple[str, ...]:
+def join_vendor_group(system: System) -> tuple[str, ...]:
     """The command that adds this user to HwHiAiUser; empty if the system has no name for the user."""
-    return _as_user(outside, "sudo", "usermod", "-aG", "HwHiAiUser", "{user}")
+    return _as_user(system, "sudo", "usermod", "-aG", "HwHiAiUser", "{user}")
 
 
-def _as_user(outside: Outside, *argv: str) -> tuple[str, ...]:
-    name = outside.user_name()
+def _as_user(system: System, *argv: str) -> tuple[str, ...]:
+    name = system.user_name()
     return tuple(name if word == "{user}" else word for word in argv) if name else ()
 
 

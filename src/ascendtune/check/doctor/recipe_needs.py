@@ -9,7 +9,7 @@ from pathlib import Path
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.needs import Needs
-from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.doctor.system import System, existing_parent
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.files import require_writable
@@ -20,24 +20,24 @@ from ascendtune.machine.npu.chip_family import family_of
 RECIPE = "recipe"
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    needs = outside.needs
+def _look(system: System) -> Iterator[Finding]:
+    needs = system.needs
     if needs is None:
         return
     found = [
-        *_packages(outside, needs),
-        *_input(outside, needs.model, "model"),
-        *(finding for each in dict.fromkeys(needs.data) for finding in _input(outside, each, "dataset")),
-        *_run_directory(outside, needs),
-        *_precision(outside, needs),
+        *_packages(system, needs),
+        *_input(system, needs.model, "model"),
+        *(finding for each in dict.fromkeys(needs.data) for finding in _input(system, each, "dataset")),
+        *_run_directory(system, needs),
+        *_precision(system, needs),
     ]
     yield from found
     if not found:
         yield ok(RECIPE, say("{recipe}: packages, model, data and run directory are there", recipe=needs.recipe))
 
 
-def _packages(outside: Outside, needs: Needs) -> Iterator[Finding]:
-    missing = {name: key for name, key in needs.packages.items() if outside.package(name) is None}
+def _packages(system: System, needs: Needs) -> Iterator[Finding]:
+    missing = {name: key for name, key in needs.packages.items() if system.package(name) is None}
     if missing:
         names = ", ".join(f"{name} ({key})" for name, key in missing.items())
         extras = {"deepspeed": "deepspeed", "modelscope-hub": "modelscope", "torch-npu": "npu"}
@@ -49,7 +49,7 @@ def _packages(outside: Outside, needs: Needs) -> Iterator[Finding]:
         )
 
 
-def _input(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
+def _input(system: System, text: str, kind: str) -> Iterator[Finding]:
     try:
         path = find_local(text, "model" if kind == "model" else "dataset")
     except AscendtuneError as error:
@@ -59,7 +59,7 @@ def _input(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
         yield _closed(text)
         return
     if path is None:
-        yield from _hub_id(outside, text, kind)
+        yield from _hub_id(system, text, kind)
     elif not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
         yield _closed(str(path))
 
@@ -72,11 +72,11 @@ def _closed(path: str) -> Finding:
     )
 
 
-def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
+def _hub_id(system: System, text: str, kind: str) -> Iterator[Finding]:
     hub, name = split_hub(text)
     folder = f"{kind}s--{name.replace('/', '--')}"
-    if hub != "modelscope" and (variable := offline_variable(outside.env)):
-        cache = outside.hub_cache
+    if hub != "modelscope" and (variable := offline_variable(system.env)):
+        cache = system.hub_cache
         if cache is None or not (cache / folder).is_dir():
             yield failure(
                 RECIPE,
@@ -88,8 +88,8 @@ def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
             )
 
 
-def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
-    path = outside.cwd / needs.run_dir
+def _run_directory(system: System, needs: Needs) -> Iterator[Finding]:
+    path = system.cwd / needs.run_dir
     existing = existing_parent(path)
     if existing == path and not path.is_dir():
         existing = path.parent  # the name exists: the run gets another one beside it
@@ -111,7 +111,7 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
     if weights is None:
         return
     needed_bytes = int(weights * (needs.checkpoints * needs.checkpoint_factor + needs.export_factor))
-    free, _ = outside.space(existing)
+    free, _ = system.space(existing)
     if free < needed_bytes:
         yield warning(
             RECIPE,
@@ -136,10 +136,10 @@ def _weights_bytes(model: str) -> int | None:
         return None
 
 
-def _precision(outside: Outside, needs: Needs) -> Iterator[Finding]:
+def _precision(system: System, needs: Needs) -> Iterator[Finding]:
     if needs.precision != "bf16":
         return
-    names = {device.name for device in outside.npu_smi[0].devices if device.name}
+    names = {device.name for device in system.npu_smi[0].devices if device.name}
     without = sorted(name for name in names if (family := family_of(name)) and not family.has_bf16)
     if without:
         yield failure(
@@ -148,7 +148,7 @@ def _precision(outside: Outside, needs: Needs) -> Iterator[Finding]:
             expected="precision: fp16",
             remedy=say("set precision: auto in the recipe"),
         )
-    elif outside.has_npus and not names:
+    elif system.has_npus and not names:
         yield unknown(RECIPE, say("precision: bf16, and npu-smi does not say which chips are here"))
 
 

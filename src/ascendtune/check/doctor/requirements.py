@@ -13,7 +13,7 @@ from typing import Any
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.machine.compatibility import (
     Wheel,
     base_version,
@@ -122,9 +122,9 @@ def supported_ranges(extras: Sequence[str] = ("train", "npu", "cuda", "deepspeed
     return found
 
 
-def advice_for(outside: Outside) -> RequiredVersions:
+def advice_for(system: System) -> RequiredVersions:
     """The nearest set: it keeps Python, then CANN, then torch, then every package that no rule forbids."""
-    return outside.once("requirements", lambda: _advise(outside))
+    return system.once("requirements", lambda: _advise(system))
 
 
 def needs_numpy_1(numpy: str | None, cann: str | None) -> bool:
@@ -155,33 +155,33 @@ def is_reported_working(driver: str, cann: str) -> bool:
     return any(is_release(driver, row["driver"]) and is_release(cann, row["cann"]) for row in _seen_working()["driver"])
 
 
-def _advise(outside: Outside) -> RequiredVersions:
-    kit = loaded_toolkit(outside)
+def _advise(system: System) -> RequiredVersions:
+    kit = loaded_toolkit(system)
     cann = kit.version if kit else None
     packages: dict[str, str] = {}
-    wheel, is_pair = None, outside.has_npus or outside.package("torch-npu") is not None
-    if is_pair and not _works(outside, cann):
-        wheel = _wheel(outside, cann)
+    wheel, is_pair = None, system.has_npus or system.package("torch-npu") is not None
+    if is_pair and not _works(system, cann):
+        wheel = _wheel(system, cann)
         if wheel is None:
             return RequiredVersions({}, is_possible=False)
-        packages |= _pins(outside, wheel)
+        packages |= _pins(system, wheel)
     is_new_cann = wheel is not None and (cann is None or not wheel.takes_cann(cann))
     release = wheel.cann if wheel and is_new_cann else cann
-    packages |= dict(_out_of_range(outside, is_pair))
-    if needs_numpy_1(outside.package("numpy"), release) and release_key(outside.python) < NO_NUMPY_1_FROM_PYTHON:
+    packages |= dict(_out_of_range(system, is_pair))
+    if needs_numpy_1(system.package("numpy"), release) and release_key(system.python) < NO_NUMPY_1_FROM_PYTHON:
         packages["numpy"] = f"=={NUMPY_1}"
-    _avoid_combinations(outside, packages)
+    _avoid_combinations(system, packages)
     if not is_new_cann or release is None:
         return RequiredVersions(packages)
     named = drivers_for(release)
-    fits = named is None or outside.driver_version is None or _accepts(named.oldest, outside.driver_version)
+    fits = named is None or system.driver_version is None or _accepts(named.oldest, system.driver_version)
     return RequiredVersions(packages, release, None if fits or named is None else named.versions[0])
 
 
-def _avoid_combinations(outside: Outside, packages: dict[str, str]) -> None:
+def _avoid_combinations(system: System, packages: dict[str, str]) -> None:
     """Add versions that avoid combinations that are known to fail; avoiding one may cause another."""
     for _ in known_combinations():
-        versions = {name: _lowest(outside, packages, name) for each in known_combinations() for name in each.when}
+        versions = {name: _lowest(system, packages, name) for each in known_combinations() for name in each.when}
         broken = next((each for each in known_combinations() if each.applies(versions)), None)
         if broken is None:
             return
@@ -189,21 +189,21 @@ def _avoid_combinations(outside: Outside, packages: dict[str, str]) -> None:
         packages[name] = f"{bounds},{_upper(name)}".rstrip(",")
 
 
-def _works(outside: Outside, cann: str | None) -> bool:
+def _works(system: System, cann: str | None) -> bool:
     """Whether the installed pair of torch and torch_npu is known to work with the loaded CANN."""
-    torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
+    torch, torch_npu = system.package("torch"), system.package("torch-npu")
     is_one = torch is not None and torch_npu is not None and base_version(torch) == base_version(torch_npu)
     return is_one and user_of_working_pair(torch_npu, cann) is not None
 
 
-def _wheel(outside: Outside, cann: str | None) -> Wheel | None:
+def _wheel(system: System, cann: str | None) -> Wheel | None:
     """The torch_npu to use: the installed one if it matches, then one for the installed torch, then the newest."""
-    torch, torch_npu = outside.package("torch"), (outside.package("torch-npu") or "").partition("+")[0]
+    torch, torch_npu = system.package("torch"), (system.package("torch-npu") or "").partition("+")[0]
     keep = base_version(torch) if torch else None
-    usable = [each for each in fitting_wheels(outside.python, cann) if release_key(each.torch) >= _OLDEST_TORCH]
+    usable = [each for each in fitting_wheels(system.python, cann) if release_key(each.torch) >= _OLDEST_TORCH]
     if not usable:
-        usable = [each for each in fitting_wheels(outside.python, None) if release_key(each.torch) >= _OLDEST_TORCH]
-        driver = outside.driver_version
+        usable = [each for each in fitting_wheels(system.python, None) if release_key(each.torch) >= _OLDEST_TORCH]
+        driver = system.driver_version
         # Another CANN is needed anyway: preferably one that the installed driver supports.
         usable.sort(key=lambda each: driver is not None and not _serves(driver, each.cann))
     installed = [
@@ -223,29 +223,29 @@ def _accepts(oldest: str, driver: str) -> bool:
     return release_key(driver) >= release_key(oldest)
 
 
-def _pins(outside: Outside, wheel: Wheel) -> dict[str, str]:
-    torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
+def _pins(system: System, wheel: Wheel) -> dict[str, str]:
+    torch, torch_npu = system.package("torch"), system.package("torch-npu")
     is_there = torch is not None and base_version(torch) == wheel.torch
     if is_there and torch_npu is not None and torch_npu.partition("+")[0] == wheel.version:
         return {}
     return {"torch": f"=={wheel.torch}", "torch-npu": f"=={wheel.version}"}
 
 
-def _out_of_range(outside: Outside, is_pair: bool) -> Iterator[tuple[str, str]]:
+def _out_of_range(system: System, is_pair: bool) -> Iterator[tuple[str, str]]:
     try:
         ranges = supported_ranges()
     except PackageNotFoundError:
         return
     for name, bounds in ranges.items():
-        version = outside.package(name)
+        version = system.package(name)
         if version is not None and not is_within(version, bounds) and not (is_pair and name in _PAIR):
             yield name, bounds
 
 
-def _lowest(outside: Outside, packages: dict[str, str], name: str) -> str | None:
+def _lowest(system: System, packages: dict[str, str], name: str) -> str | None:
     """The version of a package after the advice was followed; the lowest one if a range is advised."""
     bounds = packages.get(name)
-    return outside.package(name) if bounds is None else next(want for sign, want in _BOUND.findall(bounds))
+    return system.package(name) if bounds is None else next(want for sign, want in _BOUND.findall(bounds))
 
 
 def _split(requirement: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import MountedFilesystem, Outside, existing_parent, path_exists
+from ascendtune.check.doctor.system import MountedFilesystem, System, existing_parent, path_exists
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import split_hub
@@ -35,26 +35,26 @@ class _Directory:
     written: bool
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    return _findings(outside, _places(outside))
+def _look(system: System) -> Iterator[Finding]:
+    return _findings(system, _places(system))
 
 
-def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Finding]:
+def storage_of(system: System, directories: Iterable[Path]) -> Iterator[Finding]:
     """Findings for the given directories, with measurements; the check itself uses those of a job."""
     places = [_Directory(say("directory"), path, written=True) for path in directories]
-    return _findings(outside, places, are_given=True)
+    return _findings(system, places, are_given=True)
 
 
-def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool = False) -> Iterator[Finding]:
+def _findings(system: System, places: Iterable[_Directory], *, are_given: bool = False) -> Iterator[Finding]:
     mounts, found = dict[str, bool](), []
     measured: dict[tuple[str, int], tuple[float, float] | None] = {}
     for place in places:
         existing = existing_parent(place.path)
-        mount = outside.mount(existing)
+        mount = system.mount(existing)
         found += [*_options(place, mount), *_read_only(place, mount)]
         key = (mount.point, existing.stat().st_dev)
         if key not in measured:
-            measured[key] = _speed(outside, existing)
+            measured[key] = _speed(system, existing)
         speed = measured[key]
         # Model and data sets are often on one mount: one line for both.
         mounts[_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed)] = speed is not None
@@ -67,22 +67,22 @@ def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool
         yield unknown(STORAGE, say("; ").join(unmeasured))
 
 
-def _places(outside: Outside) -> list[_Directory]:
-    needs = outside.needs
-    run_dir = outside.cwd / needs.run_dir if needs else outside.cwd
+def _places(system: System) -> list[_Directory]:
+    needs = system.needs
+    run_dir = system.cwd / needs.run_dir if needs else system.cwd
     places = [_Directory(say("checkpoints"), run_dir, written=True)]
     for text in (needs.model, *needs.data) if needs else ():
         path = Path(text).expanduser()
         if split_hub(text)[0] is None and path_exists(path):
             places.append(_Directory(say("data"), path if path.is_dir() else path.parent, written=False))
-    if outside.hub_cache is not None:
-        places.append(_Directory(say("downloads"), outside.hub_cache, written=True))
+    if system.hub_cache is not None:
+        places.append(_Directory(say("downloads"), system.hub_cache, written=True))
     return places
 
 
-def _speed(outside: Outside, directory: Path) -> tuple[float, float] | None:
+def _speed(system: System, directory: Path) -> tuple[float, float] | None:
     try:
-        return outside.file_speed(directory) if outside.space(directory)[0] > _ROOM_BYTES else None
+        return system.file_speed(directory) if system.space(directory)[0] > _ROOM_BYTES else None
     except OSError:
         return None
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.network import address_to_test, reachable, without_password
-from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
+from ascendtune.check.doctor.system import NETWORK_SECONDS, System
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import open_regular
@@ -45,10 +45,10 @@ _SERVICES = (
 )  # fmt: skip
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
-    used = [service for service in _SERVICES if _is_used(outside, service)]
-    hosts = {service: outside.env.get(service.host_variable) or service.host for service in used}
-    addresses = {service: address_to_test(host, outside.env) for service, host in hosts.items()}
+def _look(system: System) -> Iterator[Finding]:
+    used = [service for service in _SERVICES if _is_used(system, service)]
+    hosts = {service: system.env.get(service.host_variable) or service.host for service in used}
+    addresses = {service: address_to_test(host, system.env) for service, host in hosts.items()}
     answers = reachable(set(addresses.values()))
     for service in used:
         if not answers[addresses[service]]:
@@ -67,10 +67,10 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield ok(TRACKER, say("{names} can be reached", names=", ".join(reached)))
 
 
-def _is_used(outside: Outside, service: _Service) -> bool:
+def _is_used(system: System, service: _Service) -> bool:
     """Whether the package is installed, this user has logged in, and the mode does not disable uploads."""
-    env = outside.env
-    if outside.package(service.package) is None or env.get(service.mode_variable, "").lower() in service.silent_modes:
+    env = system.env
+    if system.package(service.package) is None or env.get(service.mode_variable, "").lower() in service.silent_modes:
         return False
     return bool(env.get(service.key_variable)) or _has_login(env, service)
 

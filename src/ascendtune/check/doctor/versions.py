@@ -8,8 +8,8 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import RequiredVersions, advice_for, is_reported_working, user_of_working_pair
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
     base_version,
@@ -23,34 +23,34 @@ from ascendtune.machine.npu.versions import Toolkit, read_list, read_values, run
 VERSIONS = "versions"
 
 
-def _look_at_versions(outside: Outside) -> Iterator[Finding]:
-    torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
-    kit = loaded_toolkit(outside)
+def _look_at_versions(system: System) -> Iterator[Finding]:
+    torch, torch_npu = system.package("torch"), system.package("torch-npu")
+    kit = loaded_toolkit(system)
     cann = kit.version if kit else None
-    if not outside.has_npus and not torch_npu:
+    if not system.has_npus and not torch_npu:
         return
     # One advice for all findings: a version in one of them must not contradict another.
-    advice = advice_for(outside)
+    advice = advice_for(system)
     found = [
-        *_torch_pair(outside, torch, torch_npu, advice),
+        *_torch_pair(system, torch, torch_npu, advice),
         *_cann(torch_npu, cann, advice),
-        *_driver(outside, cann),
-        *(_interface(outside, kit) if kit else ()),
+        *_driver(system, cann),
+        *(_interface(system, kit) if kit else ()),
     ]
-    names = {"Python": outside.python, "torch": torch, "torch_npu": torch_npu, "CANN": cann}
+    names = {"Python": system.python, "torch": torch, "torch_npu": torch_npu, "CANN": cann}
     measured = ", ".join(f"{name} {version or say('missing')}" for name, version in names.items())
     yield from found
     if not found:
         user = user_of_working_pair(torch_npu, cann)
         notes = say("; {user} is published for this pair of torch_npu and CANN", user=user) if user else ""
-        if cann and outside.driver_version and is_reported_working(outside.driver_version, cann):
+        if cann and system.driver_version and is_reported_working(system.driver_version, cann):
             notes += say("; this driver was seen working with this CANN")
-        driver = outside.driver_version or say("unknown")
+        driver = system.driver_version or say("unknown")
         yield ok(VERSIONS, say("{versions}, driver {driver}", versions=measured, driver=driver) + notes)
 
 
 def _torch_pair(
-    outside: Outside, torch: str | None, torch_npu: str | None, advice: RequiredVersions
+    system: System, torch: str | None, torch_npu: str | None, advice: RequiredVersions
 ) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
@@ -64,10 +64,10 @@ def _torch_pair(
             remedy=advice.text,
         )
     wheel = find_wheel(torch_npu)
-    if wheel and not wheel.takes_python(outside.python):
+    if wheel and not wheel.takes_python(system.python):
         yield failure(
             VERSIONS,
-            say("torch_npu {torch_npu} does not support Python {python}", torch_npu=torch_npu, python=outside.python),
+            say("torch_npu {torch_npu} does not support Python {python}", torch_npu=torch_npu, python=system.python),
             expected=say("Python {names}", names=", ".join(wheel.python)),
             remedy=advice.text,
             evidence=(wheel.source,),
@@ -104,8 +104,8 @@ def _cann(torch_npu: str | None, cann: str | None, advice: RequiredVersions) -> 
         )
 
 
-def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
-    driver = outside.driver_version
+def _driver(system: System, cann: str | None) -> Iterator[Finding]:
+    driver = system.driver_version
     named = drivers_for(cann) if cann else None
     if cann is None:
         return
@@ -141,11 +141,11 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
     )
 
 
-def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
+def _interface(system: System, kit: Toolkit) -> Iterator[Finding]:
     """The driver interface version that CANN requires."""
     file, info = next(runtime_infos(Path(kit.path)), (None, {}))
     required = info.get("required_driver_ascendhal_version", "").strip('"<>= ')
-    have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
+    have = read_values(system.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
     if required and have and release_key(have) < release_key(required):
         yield failure(
             VERSIONS,
@@ -181,15 +181,15 @@ DRIVER_FIRMWARE = "driver_firmware"
 _HOME = "/usr/local/Ascend"
 
 
-def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
-    if not outside.has_npus:
+def _look_at_driver_firmware(system: System) -> Iterator[Finding]:
+    if not system.has_npus:
         return
-    driver = read_values(outside.text(f"{_HOME}/driver/version.info"))
-    firmware = read_values(outside.text(f"{_HOME}/firmware/version.info"))
+    driver = read_values(system.text(f"{_HOME}/driver/version.info"))
+    firmware = read_values(system.text(f"{_HOME}/firmware/version.info"))
     driver_version, firmware_version = driver.get("Version"), firmware.get("Version")
     if not driver_version or not firmware_version:
         missing = "driver" if not driver_version else "firmware"
-        where = say("; usual in a container, check on the host") if outside.in_container else ""
+        where = say("; usual in a container, check on the host") if system.in_container else ""
         yield unknown(
             DRIVER_FIRMWARE,
             say("{home}/{missing}/version.info does not exist{where}", home=_HOME, missing=missing, where=where),

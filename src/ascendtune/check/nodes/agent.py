@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.check.doctor.check import Examination, examine, trains_on, verdict
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.nodes.facts import facts, mtu_towards
 from ascendtune.check.nodes.language import say
 from ascendtune.core import language
@@ -41,47 +41,47 @@ def serve(received: IO[bytes], sent: IO[bytes]) -> None:
     """Answer until `received` ends."""
     messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(received, messages), daemon=True).start()
-    outside: Outside | None = None
+    system: System | None = None
     sent.write(BEGIN)
     while (message := messages.get()) is not None:
         if "clock" in message:
             answer: dict[str, Any] = {"time": time.time()}
         elif "look" in message:
-            outside = _outside(message["look"])
+            system = _system(message["look"])
             with language.using(language.choose(message["look"]["language"], {}, None)):
-                answer = {"address": server_address(), **look(outside, message["look"])}
+                answer = {"address": server_address(), **look(system, message["look"])}
         else:
             address = message["towards"] or client_address()
-            answer = {"mtu": mtu_towards(outside or Outside(), address) if address else None}
+            answer = {"mtu": mtu_towards(system or System(), address) if address else None}
         sent.write(encode(answer))
         sent.flush()
 
 
-def look(outside: Outside, request: Mapping[str, Any]) -> dict[str, Any]:
+def look(system: System, request: Mapping[str, Any]) -> dict[str, Any]:
     """The findings of the checks `codes` here, and the facts if they are requested."""
     collected: dict[str, str] = {}
-    collector = threading.Thread(target=lambda: [collected.update([fact]) for fact in facts(outside)], daemon=True)
+    collector = threading.Thread(target=lambda: [collected.update([fact]) for fact in facts(system)], daemon=True)
     if request["facts"]:
         collector.start()
-    examination = examine(outside, request["codes"]) if request["codes"] else Examination((), ())
+    examination = examine(system, request["codes"]) if request["codes"] else Examination((), ())
     if request["facts"]:
         collector.join(_FACTS_SECONDS)
     return {
-        "verdict": verdict(examination, outside),
-        "trains_on": trains_on(outside) or say("no device"),
+        "verdict": verdict(examination, system),
+        "trains_on": trains_on(system) or say("no device"),
         "findings": [finding.as_json() for finding in examination.findings],
         "not_applicable": examination.not_applicable,
         "facts": dict(collected),
     }
 
 
-def _outside(request: Mapping[str, Any]) -> Outside:
+def _system(request: Mapping[str, Any]) -> System:
     """This machine as a job would use it that is started with the asking host's directory and environment."""
     os.environ.update(request["env"])
     directory = Path(request["directory"])
     if directory.is_dir():
         os.chdir(directory)
-    return Outside(cwd=directory)
+    return System(cwd=directory)
 
 
 def _listen(received: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.nodes.language import say
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import format_bytes
@@ -34,65 +34,65 @@ _OF_ONE_NODE = ("HCCL_IF_IP",)
 """An address, which rightly differs between nodes."""
 
 
-def facts(outside: Outside) -> Iterator[tuple[str, str]]:
+def facts(system: System) -> Iterator[tuple[str, str]]:
     """Pairs (name, value), fast ones first; missing values are skipped."""
-    pairs = chain(_software(outside), _variables(outside), _limits(outside), _computer(outside), _devices(outside))
+    pairs = chain(_software(system), _variables(system), _limits(system), _computer(system), _devices(system))
     yield from ((name, value) for name, value in pairs if value)
 
 
-def mtu_towards(outside: Outside, address: str) -> str | None:
+def mtu_towards(system: System, address: str) -> str | None:
     """The largest packet, in bytes, that can be sent to `address`; None if no route is known."""
     try:
         name = interface_of(source_address(address))
     except MachineError:
         return None
-    mtu = outside.text(f"/sys/class/net/{name}/mtu").strip()
+    mtu = system.text(f"/sys/class/net/{name}/mtu").strip()
     return mtu or None
 
 
-def _software(outside: Outside) -> Iterator[tuple[str, str | None]]:
+def _software(system: System) -> Iterator[tuple[str, str | None]]:
     yield "python", platform.python_version()
     for name in (*COMPARED, *_FURTHER_PACKAGES):
-        yield name, outside.package(name.replace("_", "-"))
-    kit = loaded_toolkit(outside)
-    installed = ", ".join(sorted({each.version for each in outside.versions.toolkits if each.version}))
+        yield name, system.package(name.replace("_", "-"))
+    kit = loaded_toolkit(system)
+    installed = ", ".join(sorted({each.version for each in system.versions.toolkits if each.version}))
     yield "CANN", kit.version if kit else say("{versions} (not loaded)", versions=installed) if installed else None
-    yield "firmware", outside.versions.firmware_version
+    yield "firmware", system.versions.firmware_version
 
 
-def _variables(outside: Outside) -> Iterator[tuple[str, str | None]]:
-    for name, value in sorted(outside.env.items()):
+def _variables(system: System) -> Iterator[tuple[str, str | None]]:
+    for name, value in sorted(system.env.items()):
         if _VARIABLE.fullmatch(name) and name not in _OF_ONE_NODE:
             yield name, value or say("empty")
 
 
-def _limits(outside: Outside) -> Iterator[tuple[str, str | None]]:
+def _limits(system: System) -> Iterator[tuple[str, str | None]]:
     for name, number in _LIMITS.items():
-        soft, _ = outside.limits(number)
+        soft, _ = system.limits(number)
         yield name, say("unlimited") if soft == resource.RLIM_INFINITY else str(soft)
 
 
-def _computer(outside: Outside) -> Iterator[tuple[str, str | None]]:
-    host = inspect_host(outside.root)
+def _computer(system: System) -> Iterator[tuple[str, str | None]]:
+    host = inspect_host(system.root)
     yield "operating system", host.operating_system
     yield "kernel", host.kernel
     yield "architecture", host.architecture
     yield "CPU", host.cpu_name
     yield "usable cores", str(host.cores_usable)
     # The kernel reserves a slightly different amount at each start.
-    yield "memory", f"{outside.memory_total_bytes / (1 << 30):.0f} GiB"
-    yield "working directory", _directory(outside.cwd)
+    yield "memory", f"{system.memory_total_bytes / (1 << 30):.0f} GiB"
+    yield "working directory", _directory(system.cwd)
 
 
-def _devices(outside: Outside) -> Iterator[tuple[str, str | None]]:
-    npus = outside.npu_smi[0].devices if outside.has_npus else ()
+def _devices(system: System) -> Iterator[tuple[str, str | None]]:
+    npus = system.npu_smi[0].devices if system.has_npus else ()
     unnamed = None
-    if outside.npu_nodes:
-        unnamed = say("{count}, which npu-smi does not name", count=len(outside.npu_nodes))
+    if system.npu_nodes:
+        unnamed = say("{count}, which npu-smi does not name", count=len(system.npu_nodes))
     yield "NPUs", _counted(npus) or unnamed
-    gpus, cuda_driver, _ = outside.gpus
+    gpus, cuda_driver, _ = system.gpus
     yield "GPUs", _counted(gpus)
-    yield "driver", outside.driver_version or cuda_driver
+    yield "driver", system.driver_version or cuda_driver
 
 
 def _counted(devices: tuple[Accelerator, ...]) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 from ascendtune.check.doctor import bundle
 from ascendtune.check.doctor.bundle import collect, masked_words, write_bundle
 from ascendtune.check.doctor.check import examine, verdict
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.core.errors import MachineError
 
 
@@ -22,16 +22,16 @@ def _read(path: Path) -> dict[str, str]:
         return {name: file.read().decode() for name, file in files.items() if file}
 
 
-def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside], tmp_path: Path) -> None:
+def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., System], tmp_path: Path) -> None:
     home = tmp_path / "home" / "wanglei"
     log = home / "ascend/log/debug/plog/plog-1_2.log"
     same_name = home / "ascend/log/run/plog/plog-1_2.log"
     for path, text in ((log, "[ERROR] HCCL 10.20.0.11 by wanglei\n"), (same_name, "[EVENT] started\n")):
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    outside = lay("healthy-910b4", HOME=str(home), HF_TOKEN="hf_abcdefghijklmnop", MASTER_ADDR="10.20.0.11")
-    examination = examine(outside)
-    collected = collect(verdict(examination, outside), examination, outside)
+    system = lay("healthy-910b4", HOME=str(home), HF_TOKEN="hf_abcdefghijklmnop", MASTER_ADDR="10.20.0.11")
+    examination = examine(system)
+    collected = collect(verdict(examination, system), examination, system)
     assert masked_words(collected).keys() >= {bundle._KINDS[kind] for kind in ("***", "ip", "user")}
     write_bundle(tmp_path / "report.tar.gz", collected)
     files = _read(tmp_path / "report.tar.gz")
@@ -46,12 +46,12 @@ def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside]
 
 
 def test_packages_without_a_name_are_left_out(
-    lay: Callable[..., Outside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lay: Callable[..., System], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "packages" / "~orch-2.9.dist-info").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    outside = lay("healthy-910b4")
-    assert '"pytest"' in collect("", examine(outside, ["limits"]), outside)["versions.json"]
+    system = lay("healthy-910b4")
+    assert '"pytest"' in collect("", examine(system, ["limits"]), system)["versions.json"]
 
 
 def test_bundle_on_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,8 +67,8 @@ def test_bundle_on_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch
     assert _read(path) == {"report/a": "text"} and list(tmp_path.iterdir()) == [path]
 
 
-def test_bundle_that_cannot_be_written_raises(lay: Callable[..., Outside], tmp_path: Path) -> None:
-    outside = lay("healthy-910b4")
+def test_bundle_that_cannot_be_written_raises(lay: Callable[..., System], tmp_path: Path) -> None:
+    system = lay("healthy-910b4")
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError):
-        write_bundle(tmp_path / "file" / "report.tar.gz", collect("", examine(outside, ["limits"]), outside))
+        write_bundle(tmp_path / "file" / "report.tar.gz", collect("", examine(system, ["limits"]), system))

@@ -17,8 +17,8 @@ from ascendtune.check.doctor import language as doctor_language
 from ascendtune.check.doctor.check import examine, get_check, verdict
 from ascendtune.check.doctor.install_plan import make_install_plan
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import known_combinations
+from ascendtune.check.doctor.system import System
 from ascendtune.check.table import as_text
 from ascendtune.cli.env import _plan_lines
 from ascendtune.core import language
@@ -60,7 +60,7 @@ def test_every_sentence_of_the_doctor_has_a_translation_with_the_same_names() ->
     ],
     ids=["bare", "old-cann", "as-it-is"],
 )
-def test_install_plan_has_no_line_of_english_prose(lay: Callable[..., Outside], node: Node) -> None:
+def test_install_plan_has_no_line_of_english_prose(lay: Callable[..., System], node: Node) -> None:
     with language.using("zh"):
         lines = [line for line in _plan_lines(make_install_plan(lay(node)), "python") if " -m pip " not in line]
 
@@ -68,40 +68,40 @@ def test_install_plan_has_no_line_of_english_prose(lay: Callable[..., Outside], 
     assert _HAN.search(lines[0])
 
 
-def test_findings_are_chinese_and_keep_commands(lay: Callable[..., Outside]) -> None:
-    outside = lay("card-alarmed", HCCL_IF_IP="10.9.9.9")
+def test_findings_are_chinese_and_keep_commands(lay: Callable[..., System]) -> None:
+    system = lay("card-alarmed", HCCL_IF_IP="10.9.9.9")
     with language.using("zh"):
-        examination = examine(outside)
-        text = as_text(verdict(examination, outside), examination.findings, columns=100, paint=lambda text, _: text)
+        examination = examine(system)
+        text = as_text(verdict(examination, system), examination.findings, columns=100, paint=lambda text, _: text)
     assert text.startswith("本机可以训练，设备：7/8 NPU (910B4)，不含 NPU 7；但 NPU 7 报告 Alarm，故障码 80E01801")
     assert "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6" in text and "HCCL_IF_IP=10.9.9.9 不是本机的地址" in text
     assert not re.search(r"^\w*(?:expected|do|seen): ", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("machine", ["card-missing", "driver-not-loaded", "no-torch-npu", "healthy-910b4"])
-def test_numbers_of_things_are_counted_in_chinese(lay: Callable[..., Outside], machine: str) -> None:
-    outside = lay(machine)
+def test_numbers_of_things_are_counted_in_chinese(lay: Callable[..., System], machine: str) -> None:
+    system = lay(machine)
     with language.using("zh"):
-        examination = examine(outside)
-        said = [verdict(examination, outside)]
+        examination = examine(system)
+        said = [verdict(examination, system)]
     said += [each.measured for each in examination.findings if each.code in ("npu_smi", "accelerators")]
     assert [each for each in said if re.search(r"[0-9] (?:NPUs|GPUs|chips?|NVIDIA)\b", each)] == []
     assert any(re.search(r"[0-9] 个(?:芯片| NPU)", each) for each in said)
 
 
-def test_options_of_a_container_are_chinese(lay: Callable[..., Outside]) -> None:
+def test_options_of_a_container_are_chinese(lay: Callable[..., System]) -> None:
     with language.using("zh"):
         found = examine(lay("container-privileged")).findings
     assert any("每张卡一个 --device=/dev/davinciN" in (each.expected or "") for each in found)
 
 
-def test_open_device_files_are_chinese(lay: Callable[..., Outside]) -> None:
+def test_open_device_files_are_chinese(lay: Callable[..., System]) -> None:
     with language.using("zh"):
         found = examine(lay("opened-without-npu-smi")).findings
     assert any("打开了 davinci0" in line for each in found for line in each.evidence)
 
 
-def test_parts_of_a_sentence_are_joined_as_in_chinese(lay: Callable[..., Outside]) -> None:
+def test_parts_of_a_sentence_are_joined_as_in_chinese(lay: Callable[..., System]) -> None:
     with language.using("zh"):
         measured = {each.code: each.measured for each in examine(lay("container-without-dcmi")).findings}
     assert "；/etc/ascend_install.info 不存在" in measured["container"]

@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside, package_version
+from ascendtune.check.doctor.system import System, package_version
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 RIGHT = {"name": "910B4", "memory_total_bytes": 1, "errors": {"fp32": 1e-6, "bf16": 2e-3}, "allocated_bytes": 1 << 30}
 
 
 @pytest.mark.long
 def test_compute_agrees_with_the_cpu_on_this_machine() -> None:
     (found,) = examine(
-        Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version), ["compute"]
+        System(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version), ["compute"]
     ).findings
     assert found.status == "ok" and "fp32" in found.measured and "agree with the CPU" in found.measured
 
 
-def _with_program(lay: Lay, body: str) -> Outside:
-    outside = lay("healthy-910b4")
-    program = Path(outside.root) / "bin" / "python"
+def _with_program(lay: Lay, body: str) -> System:
+    system = lay("healthy-910b4")
+    program = Path(system.root) / "bin" / "python"
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
-    outside.program = str(program)
-    return outside
+    system.program = str(program)
+    return system
 
 
 def _printing(told: object) -> str:
@@ -62,6 +62,6 @@ def test_what_the_process_says(lay: Lay, body: str, status: str, said: str) -> N
 
 
 def test_compute_without_torch_is_unknown(lay: Lay) -> None:
-    outside = lay("healthy-910b4")
-    outside.package = lambda name: None
-    assert [each.status for each in examine(outside, ["compute"]).findings] == ["unknown"]
+    system = lay("healthy-910b4")
+    system.package = lambda name: None
+    assert [each.status for each in examine(system, ["compute"]).findings] == ["unknown"]

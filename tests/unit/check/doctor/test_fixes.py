@@ -18,16 +18,16 @@ from ascend_node.scenarios import SCENARIOS
 from ascendtune.check.doctor import fixes
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.fixes import FixPlan, plan_fixes
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.cli.doctor import apply_fixes
 from ascendtune.core.directories import building_of, lock_of
 from ascendtune.core.locks import file_lock
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 
 
-def _planned(outside: Outside, *codes: str) -> FixPlan:
-    return plan_fixes(examine(outside, codes or ("environment", "visible_devices", "driver_firmware")), outside)
+def _planned(system: System, *codes: str) -> FixPlan:
+    return plan_fixes(examine(system, codes or ("environment", "visible_devices", "driver_firmware")), system)
 
 
 def _carry_out(planned: FixPlan) -> None:
@@ -41,8 +41,8 @@ def test_a_healthy_machine_needs_nothing(lay: Lay) -> None:
 
 
 def test_variables_are_lines_for_the_shell_and_the_system_is_left(lay: Lay) -> None:
-    outside = lay("firmware-differs", ASCEND_RT_VISIBLE_DEVICES="1, 2,3", ASCEND_LAUNCH_BLOCKING="1", NCCL_DEBUG="INFO")
-    planned = _planned(outside)
+    system = lay("firmware-differs", ASCEND_RT_VISIBLE_DEVICES="1, 2,3", ASCEND_LAUNCH_BLOCKING="1", NCCL_DEBUG="INFO")
+    planned = _planned(system)
     assert set(planned.shell) == {
         "export ASCEND_RT_VISIBLE_DEVICES=1,2,3",
         "unset ASCEND_LAUNCH_BLOCKING",
@@ -59,22 +59,22 @@ def test_no_line_for_the_shell_carries_foreign_commands(lay: Lay, name: str, val
 
 
 def test_missing_cache_directories_are_made(lay: Lay, tmp_path: Path) -> None:
-    outside = lay("healthy-910b4", HF_HOME=str(tmp_path / "hub"), MODELSCOPE_CACHE="/mnt-not-mounted/ms/x")
-    outside = replace(outside, cache=tmp_path / "cache" / "ascendtune")
-    planned = _planned(outside)
+    system = lay("healthy-910b4", HF_HOME=str(tmp_path / "hub"), MODELSCOPE_CACHE="/mnt-not-mounted/ms/x")
+    system = replace(system, cache=tmp_path / "cache" / "ascendtune")
+    planned = _planned(system)
     assert len(planned.actions) == 2
     _carry_out(planned)
-    assert (tmp_path / "hub").is_dir() and outside.cache.is_dir() and _planned(outside).actions == ()
+    assert (tmp_path / "hub").is_dir() and system.cache.is_dir() and _planned(system).actions == ()
 
 
 def test_abandoned_builds_are_removed_and_running_ones_kept(lay: Lay) -> None:
-    outside = lay("healthy-910b4")
-    tokens = outside.cache / "tokens"
+    system = lay("healthy-910b4")
+    tokens = system.cache / "tokens"
     for name in ("dead", "alive"):
         building_of(tokens, name).mkdir(parents=True)
         (building_of(tokens, name) / "part").write_text("x" * 2048)
     with file_lock(lock_of(tokens, "alive"), wait=True):
-        planned = _planned(outside)
+        planned = _planned(system)
         assert [each.what for each in planned.actions] == [
             f"remove {tokens}/.building-dead (2.0 KiB): data that a killed process was preparing"
         ]
@@ -87,8 +87,8 @@ def test_abandoned_builds_are_removed_and_running_ones_kept(lay: Lay) -> None:
 
 
 def test_unfinished_files_go_when_old_and_their_process_is_dead(lay: Lay) -> None:
-    outside = lay("healthy-910b4")
-    jobs = outside.state / "jobs"
+    system = lay("healthy-910b4")
+    jobs = system.state / "jobs"
     jobs.mkdir()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -100,16 +100,16 @@ def test_unfinished_files_go_when_old_and_their_process_is_dead(lay: Lay) -> Non
         path.write_text("{")
         os.utime(path, (old, old))
     os.utime(fresh)
-    _carry_out(_planned(outside))
+    _carry_out(_planned(system))
     assert sorted(jobs.iterdir()) == sorted([fresh, lives, other])
 
 
 def test_number_that_no_process_can_have_is_of_none(lay: Lay) -> None:
-    outside = lay("healthy-910b4")
-    path = outside.cache / f".a.json.{10**12}"
+    system = lay("healthy-910b4")
+    path = system.cache / f".a.json.{10**12}"
     path.write_text("")
     os.utime(path, (0, 0))
-    _carry_out(_planned(outside))
+    _carry_out(_planned(system))
     assert not path.exists()
 
 
@@ -123,9 +123,9 @@ def test_cache_that_may_not_be_looked_at_is_left_alone(lay: Lay, monkeypatch: py
 
 
 def test_a_failed_removal_is_not_reported_as_done(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
-    outside = lay("healthy-910b4")
-    building_of(outside.cache / "tokens", "dead").mkdir(parents=True)
-    planned = _planned(outside)
+    system = lay("healthy-910b4")
+    building_of(system.cache / "tokens", "dead").mkdir(parents=True)
+    planned = _planned(system)
 
     def forbidden(*anything: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

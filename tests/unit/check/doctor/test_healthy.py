@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ascend_node.node import Cann, Chip, Node
-from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY
+from ascend_node.system import system_of
 from ascendtune.check.doctor.check import examine
 from ascendtune.machine.compatibility import drivers_for, release_key, wheels
 
@@ -51,8 +51,8 @@ def _healthy_nodes(count: int) -> list[Node]:
 
 def _require_silence(directory: Path, nodes: list[Node]) -> None:
     for number, node in enumerate(nodes):
-        outside = outside_of(node, directory / str(number))
-        loud = [each for each in examine(outside).findings if each.status in ("warning", "failure")]
+        system = system_of(node, directory / str(number))
+        loud = [each for each in examine(system).findings if each.status in ("warning", "failure")]
         assert loud == [], node
 
 

@@ -10,10 +10,10 @@ import pytest
 from ascend_node.node import Cann
 from ascend_node.scenarios import HEALTHY
 from ascendtune.check.doctor.install_plan import make_install_plan
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.machine.compatibility import find_wheel
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 
 
 def test_bare_machine_gets_the_pair_for_its_cann_and_numpy_1(lay: Lay) -> None:
@@ -46,8 +46,8 @@ def test_old_cann_is_replaced_first(lay: Lay) -> None:
 
 
 def test_machine_as_planned_has_nothing_to_install(lay: Lay) -> None:
-    outside = lay(replace(HEALTHY, packages={}, cann=(Cann("8.2.RC1"),)))
-    lowest = {each.name: each.bounds.lstrip("=>").partition(",")[0] for each in make_install_plan(outside).packages}
+    system = lay(replace(HEALTHY, packages={}, cann=(Cann("8.2.RC1"),)))
+    lowest = {each.name: each.bounds.lstrip("=>").partition(",")[0] for each in make_install_plan(system).packages}
     again = make_install_plan(lay(replace(HEALTHY, packages=lowest, cann=(Cann("8.2.RC1"),))))
     assert again.packages == () and again.before == ()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
+from ascendtune.check.doctor.system import NETWORK_SECONDS, System
 from ascendtune.check.finding import Finding
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from ascendtune.check.doctor import NODE_CHECKS
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding
 from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports
 from ascendtune.core.errors import MachineError
@@ -17,7 +17,7 @@ def _answer(ahead_seconds: float = 0.0, within_seconds: float = 0.001, **facts: 
 
 
 def _answers(code: str, answers: dict[str, NodeReport], **silent: MachineError) -> list[Finding]:
-    return list(examine(Outside(nodes=NodeReports(answers, silent)), [code]).findings)
+    return list(examine(System(nodes=NodeReports(answers, silent)), [code]).findings)
 
 
 def _clocks(*clocks: tuple[float, float]) -> list[Finding]:
@@ -75,4 +75,4 @@ def test_nodes_whose_facts_differ_are_named_with_them() -> None:
 
 
 def test_on_one_machine_the_question_does_not_arise() -> None:
-    assert examine(Outside(), list(NODE_CHECKS)).not_applicable == tuple(NODE_CHECKS)
+    assert examine(System(), list(NODE_CHECKS)).not_applicable == tuple(NODE_CHECKS)

@@ -13,22 +13,22 @@ import pytest
 from ascend_node.scenarios import HEALTHY
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.needs import Needs, needs_of
-from ascendtune.check.doctor.outside import Outside, file_speed
+from ascendtune.check.doctor.system import System, file_speed
 from ascendtune.check.finding import Finding
 from ascendtune.recipe.recipe import Recipe
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 GIB = 1 << 30
 
 
-def _found(outside: Outside, code: str) -> list[Finding]:
-    return list(examine(outside, [code]).findings)
+def _found(system: System, code: str) -> list[Finding]:
+    return list(examine(system, [code]).findings)
 
 
-def _mounted(outside: Outside, kind: str, options: str) -> Outside:
-    mounts = outside.path("/proc/self/mountinfo")
-    mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {outside.cwd} rw - {kind} host:/x {options}\n")
-    return outside
+def _mounted(system: System, kind: str, options: str) -> System:
+    mounts = system.path("/proc/self/mountinfo")
+    mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {system.cwd} rw - {kind} host:/x {options}\n")
+    return system
 
 
 @pytest.mark.parametrize(
@@ -53,20 +53,20 @@ def test_shared_storage_that_is_fast_shows_protocol_options_and_speed(lay: Lay) 
 
 
 def test_slow_storage_tells_how_long_a_checkpoint_takes(lay: Lay) -> None:
-    outside = _mounted(lay(HEALTHY), "nfs4", "rw,hard")
-    outside.file_speed = lambda path: (20e6, 30e6)
-    slow = _found(outside, "storage")
+    system = _mounted(lay(HEALTHY), "nfs4", "rw,hard")
+    system.file_speed = lambda path: (20e6, 30e6)
+    slow = _found(system, "storage")
     assert [each.status for each in slow] == ["warning", "warning"]
     assert "writes 19.1 MiB/s" in slow[0].measured and "takes 70 minutes here" in (slow[0].expected or "")
 
 
 def test_model_and_data_on_one_mount_are_told_once(lay: Lay) -> None:
-    outside = _mounted(lay(HEALTHY), "nfs4", "rw,hard")
-    recipe = Recipe.check({"model": {"path": str(outside.cwd)}, "data": {"train": [str(outside.cwd)] * 2}})
-    outside.needs = needs_of(recipe, outside.cwd / "recipe.yaml")
-    assert _found(outside, "storage")[0].measured.count("data on nfs4") == 1
-    outside.file_speed = lambda path: (20e6, 30e6)
-    slow = [each.measured for each in _found(outside, "storage")]
+    system = _mounted(lay(HEALTHY), "nfs4", "rw,hard")
+    recipe = Recipe.check({"model": {"path": str(system.cwd)}, "data": {"train": [str(system.cwd)] * 2}})
+    system.needs = needs_of(recipe, system.cwd / "recipe.yaml")
+    assert _found(system, "storage")[0].measured.count("data on nfs4") == 1
+    system.file_speed = lambda path: (20e6, 30e6)
+    slow = [each.measured for each in _found(system, "storage")]
     assert len(slow) == len(set(slow))
 
 
@@ -76,11 +76,11 @@ def test_speed_of_files_is_measured_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_directories_of_another_user_are_found(lay: Lay) -> None:
-    outside = lay(HEALTHY, HOME="/nowhere")
-    closed = {outside.path("/usr/local/Ascend/driver"), outside.cwd}
-    outside.may_access = lambda path, mode: path not in closed
-    outside.owner = lambda path: "root:HwHiAiUser"
-    found = _found(outside, "permissions")
+    system = lay(HEALTHY, HOME="/nowhere")
+    closed = {system.path("/usr/local/Ascend/driver"), system.cwd}
+    system.may_access = lambda path, mode: path not in closed
+    system.owner = lambda path: "root:HwHiAiUser"
+    found = _found(system, "permissions")
     assert found[0].status == "failure" and "/usr/local/Ascend/driver" in found[0].measured
     assert "usermod -aG HwHiAiUser" in (found[0].remedy or "")
     assert found[1].measured.endswith("is not writable (root:HwHiAiUser)")
@@ -88,12 +88,12 @@ def test_directories_of_another_user_are_found(lay: Lay) -> None:
 
 
 def test_environment_with_two_owners_is_a_warning_and_one_kept_by_root_is_not(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    outside.may_access = lambda path, mode: path.name != "torch"
-    (found,) = _found(outside, "permissions")
+    system = lay(HEALTHY)
+    system.may_access = lambda path, mode: path.name != "torch"
+    (found,) = _found(system, "permissions")
     assert found.status == "warning" and "such as torch (" in found.measured
-    outside.may_access = lambda path, mode: not mode & os.W_OK or outside.site not in (path, *path.parents)
-    assert [each.status for each in _found(outside, "permissions")] == ["ok"]
+    system.may_access = lambda path, mode: not mode & os.W_OK or system.site not in (path, *path.parents)
+    assert [each.status for each in _found(system, "permissions")] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_large_logs_and_quota_are_reported(lay: Lay, tmp_path: Path) -> None:
     log.mkdir()
     with (log / "plog-1.log").open("wb") as file:
         file.truncate(30 * GIB)
-    outside = lay(HEALTHY, ASCEND_PROCESS_LOG_PATH=str(log))
-    quota = outside.root / "bin/quota"
+    system = lay(HEALTHY, ASCEND_PROCESS_LOG_PATH=str(log))
+    quota = system.root / "bin/quota"
     quota.write_text("#!/bin/sh\necho 'Filesystem blocks quota limit grace'\necho ' server:/home 990000 1000000 0 0'\n")
     quota.chmod(0o755)
-    large, near = _found(outside, "log_directories")
+    large, near = _found(system, "log_directories")
     assert "contains 30.0 GiB" in large.measured and f"find {log} -name '*.log' -mtime +7 -delete" in (
         large.remedy or ""
     )
@@ -125,12 +125,12 @@ def test_large_logs_and_quota_are_reported(lay: Lay, tmp_path: Path) -> None:
 
 
 def test_remedy_never_removes_a_whole_directory_that_a_variable_names(lay: Lay, tmp_path: Path) -> None:
-    outside = lay(HEALTHY, ASCEND_WORK_PATH=str(tmp_path), ASCEND_CACHE_PATH=str(tmp_path))
+    system = lay(HEALTHY, ASCEND_WORK_PATH=str(tmp_path), ASCEND_CACHE_PATH=str(tmp_path))
     for name in ("data", "kernel_cache"):
         (tmp_path / name).mkdir()
         with (tmp_path / name / "file").open("wb") as file:
             file.truncate(30 * GIB)
-    (found,) = _found(outside, "log_directories")
+    (found,) = _found(system, "log_directories")
     assert found.remedy == f"while no job runs: rm -r {tmp_path}/kernel_cache"
 
 
@@ -139,8 +139,8 @@ def test_directory_that_may_not_be_searched_is_reported_as_closed(
 ) -> None:
     closed = tmp_path / "closed"
     closed.mkdir()
-    outside = replace(lay(HEALTHY, XDG_CACHE_HOME=str(closed)), cache=closed / "ascendtune")
-    outside.may_access = lambda path, mode: path != closed
+    system = replace(lay(HEALTHY, XDG_CACHE_HOME=str(closed)), cache=closed / "ascendtune")
+    system.may_access = lambda path, mode: path != closed
     stat = Path.stat
 
     def stat_unless_closed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
@@ -149,10 +149,10 @@ def test_directory_that_may_not_be_searched_is_reported_as_closed(
         return stat(path, follow_symlinks=follow_symlinks)
 
     monkeypatch.setattr(Path, "stat", stat_unless_closed)
-    (found,) = _found(outside, "permissions")
+    (found,) = _found(system, "permissions")
     assert found.measured.startswith(f"the cache {closed} is not writable")
     assert found.remedy == f"sudo install -d -o $USER {closed}/ascendtune"
-    assert "the check itself failed" not in _found(outside, "storage")[0].measured
+    assert "the check itself failed" not in _found(system, "storage")[0].measured
 
 
 def test_tracker_is_asked_only_after_a_login(lay: Lay) -> None:
@@ -182,26 +182,26 @@ def _needs(**change: object) -> Needs:
     ],
 )
 def test_recipe_whose_needs_are_missing_fails(lay: Lay, change: dict[str, object], said: str) -> None:
-    outside = lay(HEALTHY, HF_HOME="/nowhere")
-    outside.needs = _needs(model=".", **change) if "model" not in change else _needs(**change)
-    (found,) = _found(outside, "recipe")
+    system = lay(HEALTHY, HF_HOME="/nowhere")
+    system.needs = _needs(model=".", **change) if "model" not in change else _needs(**change)
+    (found,) = _found(system, "recipe")
     assert found.status == "failure" and said in found.measured and found.remedy
 
 
 def test_recipe_is_looked_for_in_the_cache_where_transformers_may_not_use_the_network(lay: Lay) -> None:
-    outside = lay(HEALTHY, HF_HOME="/nowhere", HF_HUB_OFFLINE="", TRANSFORMERS_OFFLINE="1")
-    outside.needs = _needs(model="hf:org/model")
-    (found,) = _found(outside, "recipe")
+    system = lay(HEALTHY, HF_HOME="/nowhere", HF_HUB_OFFLINE="", TRANSFORMERS_OFFLINE="1")
+    system.needs = _needs(model="hf:org/model")
+    (found,) = _found(system, "recipe")
     assert found.status == "failure" and found.measured.startswith("TRANSFORMERS_OFFLINE is set, and hf:org/model")
 
 
 def test_recipe_asks_for_room_and_precision(lay: Lay, tmp_path: Path) -> None:
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(15 * GIB)
-    outside = lay(replace(HEALTHY, name="910ProB"))
-    outside.space = lambda path: (100 * GIB, 1000 * GIB)
-    outside.needs = _needs(model=str(tmp_path), precision="bf16")
-    room, precision = _found(outside, "recipe")
+    system = lay(replace(HEALTHY, name="910ProB"))
+    system.space = lambda path: (100 * GIB, 1000 * GIB)
+    system.needs = _needs(model=str(tmp_path), precision="bf16")
+    room, precision = _found(system, "recipe")
     assert "has 100.0 GiB free; 3 checkpoints and the final weights take about 285.0 GiB" in room.measured
     assert precision.status == "failure" and "910ProB has no bf16" in precision.measured
 
@@ -215,29 +215,29 @@ def test_recipe_asks_for_room_and_precision(lay: Lay, tmp_path: Path) -> None:
     ],
 )
 def test_recipe_whose_run_directory_cannot_be_made_fails(lay: Lay, run_dir: str, why: str) -> None:
-    outside = lay(HEALTHY, HF_HOME="/nowhere")
-    (outside.cwd / "file").touch()
-    outside.needs = _needs(model="./no-such-model", run_dir=Path(run_dir))
-    model, run = _found(outside, "recipe")
+    system = lay(HEALTHY, HF_HOME="/nowhere")
+    (system.cwd / "file").touch()
+    system.needs = _needs(model="./no-such-model", run_dir=Path(run_dir))
+    model, run = _found(system, "recipe")
     assert "no such model path" in model.measured
     assert run.status == "failure" and run.measured.startswith(f"the run directory {run_dir} cannot be created: ")
     assert why in run.measured and "set run_dir" in (run.remedy or "")
-    told = _found(outside, "permissions")
+    told = _found(system, "permissions")
     assert not any("install -d" in (each.remedy or "") for each in told if "file" in run_dir)
 
 
 def test_run_directory_whose_name_a_file_has_is_not_a_fault(lay: Lay) -> None:
     """The run gets the next name: lora-2."""
-    outside = lay(HEALTHY, HF_HOME="/nowhere")
-    (outside.cwd / "lora").touch()
-    outside.needs = _needs(model=".", run_dir=Path("lora"))
-    assert [each.status for each in (*_found(outside, "recipe"), *_found(outside, "permissions"))] == ["ok", "ok"]
+    system = lay(HEALTHY, HF_HOME="/nowhere")
+    (system.cwd / "lora").touch()
+    system.needs = _needs(model=".", run_dir=Path("lora"))
+    assert [each.status for each in (*_found(system, "recipe"), *_found(system, "permissions"))] == ["ok", "ok"]
 
 
 def test_cache_below_a_file_is_told_with_a_remedy_that_is_possible(lay: Lay, tmp_path: Path) -> None:
     (tmp_path / "file").touch(0o755)
-    outside = replace(lay(HEALTHY), cache=tmp_path / "file/ascendtune")
-    (found,) = _found(outside, "permissions")
+    system = replace(lay(HEALTHY), cache=tmp_path / "file/ascendtune")
+    (found,) = _found(system, "permissions")
     assert found.measured == f"the cache {tmp_path}/file/ascendtune cannot be made: {tmp_path}/file is a file"
     assert found.remedy == f"choose another path, or move {tmp_path}/file away"
 
@@ -272,7 +272,7 @@ def test_room_is_that_of_the_optimizer_and_of_what_is_exported(
         file.truncate(10 * GIB)
     recipe = Recipe.check({"model": {"path": str(tmp_path)}, "data": {"train": str(tmp_path)}, **keys})
     for factor, count in ((0.95, 1), (1.05, 0)):
-        outside = lay(HEALTHY)
-        outside.space = lambda path, free=int(wanted * factor * GIB): (free, 1000 * GIB)
-        outside.needs = replace(needs_of(recipe, tmp_path), packages={})
-        assert len([each for each in _found(outside, "recipe") if each.status == "warning"]) == count
+        system = lay(HEALTHY)
+        system.space = lambda path, free=int(wanted * factor * GIB): (free, 1000 * GIB)
+        system.needs = replace(needs_of(recipe, tmp_path), packages={})
+        assert len([each for each in _found(system, "recipe") if each.status == "warning"]) == count

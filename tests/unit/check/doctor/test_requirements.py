@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from ascend_node.node import Cann, Node
-from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY
+from ascend_node.system import system_of
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import advice_for, supported_ranges, user_of_working_pair
+from ascendtune.check.doctor.system import System
 from ascendtune.machine.compatibility import wheels
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 _CODES = ["versions", "packages", "combinations"]
 
 
@@ -25,8 +25,8 @@ def _lowest(bounds: str) -> str:
     return bounds.partition(",")[0].lstrip("=>")
 
 
-def _followed(node: Node, outside: Outside) -> Node:
-    advice = advice_for(outside)
+def _followed(node: Node, system: System) -> Node:
+    advice = advice_for(system)
     installed = {name: _lowest(bounds) for name, bounds in advice.packages.items()}
     cann = (Cann(advice.cann.replace(".X", ".0")),) if advice.cann else node.cann
     driver = advice.driver or node.driver
@@ -50,8 +50,8 @@ def test_advice_that_is_followed_leaves_nothing_to_advise(tmp_path: Path) -> Non
             "accelerate": draw.choice(["0.34.0", "1.9.0", "1.10.0"]),
         }
         node = replace(HEALTHY, packages=packages, cann=(Cann(draw.choice(releases)),), driver="25.2.0")
-        before = outside_of(node, tmp_path / f"before-{number}")
-        after = outside_of(_followed(node, before), tmp_path / f"after-{number}")
+        before = system_of(node, tmp_path / f"before-{number}")
+        after = system_of(_followed(node, before), tmp_path / f"after-{number}")
         left = [each for each in examine(after, _CODES).findings if each.status in ("warning", "failure")]
         assert [each for each in left if "driver" not in each.measured] == [], (node.packages, node.cann)
 
@@ -60,15 +60,15 @@ def test_incomplete_torch_npu_is_installed_again_in_the_version_that_is_advised(
     """A wrong pair: one command for both findings. A pair that stays: its own version, which pip would else skip."""
     for torch, has_one in (("2.13.0", True), (HEALTHY.packages["torch"], False)):
         node = replace(HEALTHY, packages={**HEALTHY.packages, "torch": torch})
-        outside = outside_of(node, tmp_path / torch)
-        directory = outside.package_directory("torch_npu")
+        system = system_of(node, tmp_path / torch)
+        directory = system.package_directory("torch_npu")
         assert directory is not None
         (directory / "lib/libtorch_npu.so").unlink()
-        (found,) = examine(outside, ["libraries"]).findings
+        (found,) = examine(system, ["libraries"]).findings
         assert found.status == "failure"
         if has_one:
-            assert found.remedy == advice_for(outside).text and "torch-npu==" in found.remedy
-            (other,) = (each for each in examine(outside, ["versions"]).findings if "torch_npu" in each.measured)
+            assert found.remedy == advice_for(system).text and "torch-npu==" in found.remedy
+            (other,) = (each for each in examine(system, ["versions"]).findings if "torch_npu" in each.measured)
             assert other.remedy == found.remedy
         else:
             pinned = f"torch-npu=={HEALTHY.packages['torch-npu']}"
@@ -97,8 +97,8 @@ def test_another_cann_is_advised_only_where_no_wheel_fits(lay: Lay) -> None:
 def test_pair_that_was_seen_working_is_ok_and_says_so(lay: Lay, torch_npu: str, cann: str, user: str) -> None:
     torch = torch_npu.partition(".post")[0]
     packages = {"torch": torch, "torch-npu": torch_npu}
-    outside = lay(replace(HEALTHY, packages=packages, cann=(Cann(cann),), driver="25.5.0"))
-    (found,) = examine(outside, ["versions"]).findings
+    system = lay(replace(HEALTHY, packages=packages, cann=(Cann(cann),), driver="25.5.0"))
+    (found,) = examine(system, ["versions"]).findings
     assert found.status == "ok" and f"vllm-ascend {user} is published for this pair" in found.measured
     assert user_of_working_pair(torch_npu, "8.0.0") is None
 

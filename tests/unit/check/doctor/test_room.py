@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 _STEP = "system.slice/slurmstepd.scope/job_7/step_0"
 
 
@@ -26,28 +26,28 @@ _STEP = "system.slice/slurmstepd.scope/job_7/step_0"
     ids=["Slurm", "version 1", "container"],
 )
 def test_the_lowest_limit_counts_wherever_it_is_set(lay: Lay, group: str, file: str) -> None:
-    outside = lay("healthy-910b4")
+    system = lay("healthy-910b4")
     for path, text in (("proc/self/cgroup", group), (file, f"{8 << 30}\n")):
-        (outside.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (outside.root / path).write_text(text)
-    (found,) = examine(outside, ["memory_limit"]).findings
+        (system.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (system.root / path).write_text(text)
+    (found,) = examine(system, ["memory_limit"]).findings
     assert found.status == "warning" and found.measured.startswith("8.0 GiB of host memory")
 
 
 def test_the_download_directory_follows_the_caches(lay: Lay, tmp_path: Path) -> None:
     (tmp_path / "full/huggingface/hub").mkdir(parents=True)
-    outside = lay("healthy-910b4", XDG_CACHE_HOME=str(tmp_path / "full"))
-    space = outside.space
-    small = replace(outside, space=lambda path: (1 << 30, 1 << 40) if "full" in path.parts else space(path))
+    system = lay("healthy-910b4", XDG_CACHE_HOME=str(tmp_path / "full"))
+    space = system.space
+    small = replace(system, space=lambda path: (1 << 30, 1 << 40) if "full" in path.parts else space(path))
     (found,) = examine(small, ["disk"]).findings
     assert found.measured == f"the download directory {tmp_path}/full/huggingface/hub has 1.0 GiB free"
 
 
 def test_a_place_without_locks_is_called_by_its_name(lay: Lay, tmp_path: Path) -> None:
-    outside = lay("healthy-910b4", HF_HOME=str(tmp_path / "hub"))
+    system = lay("healthy-910b4", HF_HOME=str(tmp_path / "hub"))
     (tmp_path / "hub").mkdir()
-    (outside.root / "proc/self/mountinfo").parent.mkdir(parents=True, exist_ok=True)
+    (system.root / "proc/self/mountinfo").parent.mkdir(parents=True, exist_ok=True)
     mount = f"36 35 0:40 / {tmp_path / 'hub'} rw - nfs server:/hub rw,vers=3,nolock"
-    (outside.root / "proc/self/mountinfo").write_text(f"{mount}\n")
-    (found,) = examine(outside, ["disk"]).findings
+    (system.root / "proc/self/mountinfo").write_text(f"{mount}\n")
+    (found,) = examine(system, ["disk"]).findings
     assert found.status == "warning" and f"the download directory {tmp_path / 'hub'} is on NFS 3" in found.measured

@@ -16,14 +16,14 @@ from ascend_node.node import Cann, Chip, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, npu_network
 from ascendtune.check.doctor.check import examine, verdict
-from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.doctor.requirements import known_combinations
+from ascendtune.check.doctor.system import Interface, System
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_text
 from ascendtune.core.process import Finished
 from ascendtune.machine.inventory import Accelerator
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 GIB = 1 << 30
 
 FAILING: list[tuple[str, str, str, str]] = [
@@ -69,8 +69,8 @@ FAILING: list[tuple[str, str, str, str]] = [
 ]
 
 
-def _answers(outside: Outside, code: str) -> list[Finding]:
-    return list(examine(outside, [code]).findings)
+def _answers(system: System, code: str) -> list[Finding]:
+    return list(examine(system, [code]).findings)
 
 
 @pytest.mark.parametrize(("code", "machine", "status", "said"), FAILING, ids=lambda value: str(value)[:24])
@@ -90,30 +90,30 @@ def test_planted_fault_of_a_machine_is_found(lay: Lay, code: str, machine: str, 
     ],
 )
 def test_missing_parts_of_cann_have_the_names_of_the_release(lay: Lay, machine: str, remedy: str) -> None:
-    outside = lay(machine)
-    (found,) = _answers(outside, "cann")
+    system = lay(machine)
+    (found,) = _answers(system, "cann")
     script = found.remedy.removeprefix("source ")
-    assert found.remedy == remedy.format(outside.path("/usr/local/Ascend"))
+    assert found.remedy == remedy.format(system.path("/usr/local/Ascend"))
     assert not script.endswith(".sh") or Path(script).is_file()
 
 
 @pytest.mark.parametrize("machine", ["healthy-910b4", "healthy-a3", "container-healthy"])
 def test_a_healthy_machine_gives_no_warning(lay: Lay, machine: str) -> None:
-    outside = lay(machine)
-    examination = examine(outside)
+    system = lay(machine)
+    examination = examine(system)
     assert {each.status for each in examination.findings} == {"ok"}, examination.findings
     expected = {"cuda", "container", "shell_files", "recipe", "tracker"} - (
         {"container"} if "container" in machine else set()
     )
     assert set(examination.not_applicable) == expected
     count = len(SCENARIOS[machine].chips)
-    assert verdict(examination, outside) == f"this machine trains on {count} NPU ({SCENARIOS[machine].name})"
+    assert verdict(examination, system) == f"this machine trains on {count} NPU ({SCENARIOS[machine].name})"
 
 
 def test_a_look_at_sixteen_dies_costs_little_of_our_own_time(lay: Lay) -> None:
-    outside = lay("healthy-a3")
+    system = lay("healthy-a3")
     began = time.process_time()
-    examine(outside)
+    examine(system)
     assert time.process_time() - began < 2
 
 
@@ -123,16 +123,16 @@ def test_every_check_has_a_machine_on_which_it_fails() -> None:
 
 
 def test_verdict_names_the_worst(lay: Lay) -> None:
-    outside = lay("driver-too-old")
-    assert verdict(examine(outside), outside) == "this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1"
+    system = lay("driver-too-old")
+    assert verdict(examine(system), system) == "this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1"
 
 
 @pytest.mark.long
 def test_a_hanging_npu_smi_costs_its_limit_once_and_is_a_failure(lay: Lay) -> None:
-    outside = lay("npu-smi-hangs")
-    outside.timeout_seconds = 1.0
+    system = lay("npu-smi-hangs")
+    system.timeout_seconds = 1.0
     began = time.monotonic()
-    examination = examine(outside)
+    examination = examine(system)
     assert time.monotonic() - began < 6
     found = {each.code: each for each in examination.findings}
     assert found["npu_smi"].status == "failure" and "no answer within 1 s" in found["npu_smi"].measured
@@ -141,40 +141,40 @@ def test_a_hanging_npu_smi_costs_its_limit_once_and_is_a_failure(lay: Lay) -> No
 
 @pytest.mark.long
 def test_a_hanging_hccn_tool_is_asked_once(lay: Lay) -> None:
-    outside = lay("hccn-tool-hangs")
-    outside.timeout_seconds = 1.0
+    system = lay("hccn-tool-hangs")
+    system.timeout_seconds = 1.0
     began = time.monotonic()
-    (found,) = _answers(outside, "npu_network")
+    (found,) = _answers(system, "npu_network")
     assert time.monotonic() - began < 5 and found.status == "unknown"
 
 
 def test_a_check_that_does_not_return_is_left_behind(lay: Lay) -> None:
-    outside = lay(HEALTHY)
+    system = lay(HEALTHY)
 
     def never(path: Path) -> tuple[int, int]:
         time.sleep(120)
         raise AssertionError
 
-    outside.space = never
+    system.space = never
     began = time.monotonic()
     shown: list[list[str]] = []
-    found = examine(outside, ["disk", "limits"], limit_seconds=2, show=lambda codes: shown.append([*codes])).findings
+    found = examine(system, ["disk", "limits"], limit_seconds=2, show=lambda codes: shown.append([*codes])).findings
     assert time.monotonic() - began < 60
     assert ["disk"] in shown
     assert {each.code: each.status for each in found} == {"disk": "unknown", "limits": "ok"}
 
 
 def test_a_check_with_a_bug_is_unknown(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    outside.limits = None  # type: ignore[assignment]
-    (found,) = _answers(outside, "limits")
+    system = lay(HEALTHY)
+    system.limits = None  # type: ignore[assignment]
+    (found,) = _answers(system, "limits")
     assert found.status == "unknown" and "the check itself failed" in found.measured
 
 
 def test_device_nodes_that_may_not_be_opened(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    outside.may_access = lambda path, mode: path.name != "davinci_manager"
-    (found,) = _answers(outside, "device_nodes")
+    system = lay(HEALTHY)
+    system.may_access = lambda path, mode: path.name != "davinci_manager"
+    (found,) = _answers(system, "device_nodes")
     assert found.status == "failure" and found.measured.endswith("/dev/davinci_manager")
     assert "HwHiAiUser" in (found.remedy or "")
 
@@ -316,18 +316,18 @@ def test_harmful_environment_variable_is_a_warning(lay: Lay, env: dict[str, str]
 def test_hccl_variables_that_do_not_fit_the_host_are_found(
     lay: Lay, env: dict[str, str], status: str, said: str
 ) -> None:
-    outside = lay(HEALTHY, **env)
-    up = outside.interfaces()
-    outside.interfaces = lambda: {**up, "ib0": Interface((), is_up=False)}
-    (found,) = _answers(outside, "hccl_host")
+    system = lay(HEALTHY, **env)
+    up = system.interfaces()
+    system.interfaces = lambda: {**up, "ib0": Interface((), is_up=False)}
+    (found,) = _answers(system, "hccl_host")
     assert found.status == status and said in found.measured
 
 
 @pytest.mark.parametrize(("code", "free"), [("shared_memory", 64 << 20), ("disk", 5 * GIB)])
 def test_little_free_space_is_a_warning(lay: Lay, code: str, free: int) -> None:
-    outside = lay(replace(HEALTHY, container=True))
-    outside.space = lambda path: (free, 64 * GIB)
-    assert {each.status for each in _answers(outside, code)} == {"warning"}
+    system = lay(replace(HEALTHY, container=True))
+    system.space = lambda path: (free, 64 * GIB)
+    assert {each.status for each in _answers(system, code)} == {"warning"}
 
 
 @pytest.mark.parametrize(
@@ -335,17 +335,17 @@ def test_little_free_space_is_a_warning(lay: Lay, code: str, free: int) -> None:
     [("nfs4 server:/x rw,vers=4.1", "warning"), ("fuse.dpc dpc rw", "warning"), ("ext4 /dev/a rw", "ok")],
 )
 def test_cache_on_a_network_file_system_is_found(lay: Lay, kind: str, status: str) -> None:
-    outside = lay(HEALTHY)
-    mounts = outside.path("/proc/self/mountinfo")
-    mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {outside.cache} rw - {kind}\n")
-    found = _answers(outside, "disk")
+    system = lay(HEALTHY)
+    mounts = system.path("/proc/self/mountinfo")
+    mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {system.cache} rw - {kind}\n")
+    found = _answers(system, "disk")
     assert [each.status for each in found] == [status] and kind.split()[0] in found[0].measured
 
 
 def test_limit_of_1024_open_files_is_a_warning(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    outside.limits = lambda number: (1024, 1024) if number == resource.RLIMIT_NOFILE else (65536, 65536)
-    (found,) = _answers(outside, "limits")
+    system = lay(HEALTHY)
+    system.limits = lambda number: (1024, 1024) if number == resource.RLIMIT_NOFILE else (65536, 65536)
+    (found,) = _answers(system, "limits")
     assert found.status == "warning" and found.measured.startswith("at most 1024 open files")
 
 
@@ -389,8 +389,8 @@ def test_packages_that_break_together_are_a_warning_with_its_source(
 ) -> None:
     (found,) = _answers(lay(replace(HEALTHY, packages=breaks)), "combinations")
     assert found.status == "warning" and said in found.measured and found.evidence[0].startswith("https://")
-    outside = lay(replace(HEALTHY, packages=works))
-    assert [each.status for each in _answers(outside, "combinations")] == ["ok"]
+    system = lay(replace(HEALTHY, packages=works))
+    assert [each.status for each in _answers(system, "combinations")] == ["ok"]
 
 
 @pytest.mark.parametrize(("ids", "status"), [("0,2", "ok"), ("0,1", "warning"), ("1 ,2", "warning")])
@@ -405,10 +405,10 @@ def test_every_combination_is_tested() -> None:
 
 @pytest.mark.parametrize(("held", "status"), [("000001ffffffffff", "warning"), ("00000000a80c25fb", "ok")])
 def test_privileges_beside_a_gpu(lay: Lay, held: str, status: str) -> None:
-    outside = _with_gpu(lay, "550.54.15", "'12.4'")
-    (outside.root / ".dockerenv").touch()
-    (outside.root / "proc/self/status").write_text(f"CapEff:\t{held}\n")
-    (found,) = _answers(outside, "container")
+    system = _with_gpu(lay, "550.54.15", "'12.4'")
+    (system.root / ".dockerenv").touch()
+    (system.root / "proc/self/status").write_text(f"CapEff:\t{held}\n")
+    (found,) = _answers(system, "container")
     assert found.status == status and "PTRACE" not in found.measured
 
 
@@ -424,19 +424,19 @@ def test_privileges_beside_a_gpu(lay: Lay, held: str, status: str) -> None:
 )
 def test_unique_names_of_gpus_are_looked_up(lay: Lay, value: str, status: str, remedy: str | None) -> None:
     node = Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"})
-    outside = lay(node, CUDA_VISIBLE_DEVICES=value)
+    system = lay(node, CUDA_VISIBLE_DEVICES=value)
     gpus = tuple(Accelerator("cuda", logical_id=n, uuid=uuid) for n, uuid in enumerate(("GPU-0a1b", "GPU-1c2d")))
-    outside.query_gpus = lambda: (gpus, "580.65.06", ())
-    (found,) = _answers(outside, "visible_devices")
+    system.query_gpus = lambda: (gpus, "580.65.06", ())
+    (found,) = _answers(system, "visible_devices")
     assert (found.status, found.remedy) == (status, remedy)
 
 
-def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
-    outside = lay(Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"}))
+def _with_gpu(lay: Lay, driver: str, cuda: str) -> System:
+    system = lay(Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"}))
     gpu = Accelerator("cuda", phy_id=0, name="NVIDIA H100", memory_used_bytes=GIB, memory_total_bytes=80 * GIB)
-    outside.query_gpus = lambda: ((gpu,), driver, ())
-    (outside.root / "site/torch/version.py").write_text(f"cuda: Optional[str] = {cuda}\n")
-    return outside
+    system.query_gpus = lambda: ((gpu,), driver, ())
+    (system.root / "site/torch/version.py").write_text(f"cuda: Optional[str] = {cuda}\n")
+    return system
 
 
 @pytest.mark.parametrize(
@@ -446,27 +446,27 @@ def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
 def test_cuda_needs_its_own_torch_and_a_driver_that_is_new_enough(
     lay: Lay, driver: str, cuda: str, status: str
 ) -> None:
-    outside = _with_gpu(lay, driver, cuda)
-    assert [each.status for each in _answers(outside, "cuda")] == [status]
+    system = _with_gpu(lay, driver, cuda)
+    assert [each.status for each in _answers(system, "cuda")] == [status]
     if status == "ok":
-        assert verdict(examine(outside), outside).startswith("this machine trains on 1 GPU (NVIDIA H100)")
+        assert verdict(examine(system), system).startswith("this machine trains on 1 GPU (NVIDIA H100)")
 
 
 def test_a_machine_without_accelerators_is_quiet(lay: Lay) -> None:
-    outside = lay(
+    system = lay(
         Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", cann=(), packages={"torch": "2.6.0"})
     )
-    examination = examine(outside)
+    examination = examine(system)
     assert {each.status for each in examination.findings} == {"ok"}
     cores = len(os.sched_getaffinity(0))
-    assert verdict(examination, outside).startswith(f"this machine trains on the CPU ({cores} core")
+    assert verdict(examination, system).startswith(f"this machine trains on the CPU ({cores} core")
     assert {"npu_smi", "cann", "versions", "npu_network", "cuda"} <= set(examination.not_applicable)
 
 
 def test_the_download_directory_is_looked_at_too(lay: Lay, tmp_path: Path) -> None:
-    outside = lay(HEALTHY, HF_HOME=str(tmp_path / "models"))
-    outside.space = lambda path: (5 * GIB if path == tmp_path else 500 * GIB, 1000 * GIB)
-    (found,) = _answers(outside, "disk")
+    system = lay(HEALTHY, HF_HOME=str(tmp_path / "models"))
+    system.space = lambda path: (5 * GIB if path == tmp_path else 500 * GIB, 1000 * GIB)
+    (found,) = _answers(system, "disk")
     assert found.measured == f"the download directory {tmp_path} has 5.0 GiB free" and "HF_HOME" in (found.remedy or "")
 
 
@@ -479,37 +479,35 @@ _SOCKETS = """\
 
 
 def test_ports_of_the_job_that_another_program_holds(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    (outside.path("/proc/net")).mkdir(parents=True, exist_ok=True)
-    outside.path("/proc/net/tcp").write_text(_SOCKETS)
+    system = lay(HEALTHY)
+    (system.path("/proc/net")).mkdir(parents=True, exist_ok=True)
+    system.path("/proc/net/tcp").write_text(_SOCKETS)
 
-    (found,) = _answers(outside, "hccl_host")
+    (found,) = _answers(system, "hccl_host")
 
     assert found.status == "warning" and "ports 29500, 60001 of torchrun or HCCL" in found.measured
 
 
 def test_user_without_name_is_a_warning(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    outside.user_name = lambda: None
-    outside.env = {name: value for name, value in outside.env.items() if name not in ("USER", "LOGNAME")}
+    system = lay(HEALTHY)
+    system.user_name = lambda: None
+    system.env = {name: value for name, value in system.env.items() if name not in ("USER", "LOGNAME")}
 
-    (found,) = _answers(outside, "environment")
+    (found,) = _answers(system, "environment")
 
     assert found.status == "warning" and "has no name" in found.measured
 
 
 def test_cards_with_an_alarm_are_not_counted_as_trained_on(lay: Lay) -> None:
-    outside = lay("card-alarmed")
+    system = lay("card-alarmed")
 
-    assert verdict(examine(outside), outside).startswith(
-        "this machine trains on 7 of 8 NPU (910B4), without NPU 7, but"
-    )
+    assert verdict(examine(system), system).startswith("this machine trains on 7 of 8 NPU (910B4), without NPU 7, but")
 
 
 def test_cards_of_unknown_health_are_called_so(lay: Lay) -> None:
-    outside = lay("npu-smi-absent")
+    system = lay("npu-smi-absent")
 
-    assert "8 NPU of unknown health" in verdict(examine(outside), outside)
+    assert "8 NPU of unknown health" in verdict(examine(system), system)
 
 
 @pytest.mark.parametrize(
@@ -522,17 +520,17 @@ def test_cards_of_unknown_health_are_called_so(lay: Lay) -> None:
     ],
 )
 def test_ports_that_the_environment_chooses(lay: Lay, env: dict[str, str], said: str) -> None:
-    outside = lay(HEALTHY, **env)
-    outside.path("/proc/net").mkdir(parents=True, exist_ok=True)
+    system = lay(HEALTHY, **env)
+    system.path("/proc/net").mkdir(parents=True, exist_ok=True)
     ports = [29600] if "MASTER_PORT" in env else [29500, 50003, 61050]
     rows = [f"  {n}: 00000000:{port:04X} 00000000:0000 0A 0:0 00:0 0 0 0 7{n} 1 0" for n, port in enumerate(ports)]
-    outside.path("/proc/net/tcp").write_text("\n".join(["  sl  local_address", *rows]) + "\n")
-    holder = outside.path("/proc/4711")
+    system.path("/proc/net/tcp").write_text("\n".join(["  sl  local_address", *rows]) + "\n")
+    holder = system.path("/proc/4711")
     (holder / "fd").mkdir(parents=True)
     (holder / "fd/5").symlink_to("socket:[70]")
     (holder / "comm").write_text("python3.11\n")
 
-    (found,) = _answers(outside, "hccl_host")
+    (found,) = _answers(system, "hccl_host")
 
     assert said in found.measured and found.evidence == (f"{ports[0]}: pid 4711 (python3.11)",)
 
@@ -553,12 +551,12 @@ def test_container_without_the_vendors_tools_is_a_warning_with_the_mounts(lay: L
 
 
 def test_verdict_counts_visible_healthy_devices(lay: Lay) -> None:
-    outside = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="6,7")
+    system = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="6,7")
     assert "trains on 1 of 8 NPU (910B4), those in ASCEND_RT_VISIBLE_DEVICES, without NPU 7, but" in verdict(
-        examine(outside), outside
+        examine(system), system
     )
-    outside = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="7")
-    assert verdict(examine(outside), outside).startswith("this machine cannot train: NPU 7 reports Alarm")
+    system = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="7")
+    assert verdict(examine(system), system).startswith("this machine cannot train: NPU 7 reports Alarm")
 
 
 def test_remedy_of_an_alarm_lists_the_other_devices(lay: Lay) -> None:
@@ -574,10 +572,10 @@ def test_remedy_of_an_alarm_adds_no_card_that_the_user_has_left_out(lay: Lay) ->
 
 
 def test_health_that_is_not_a_word_of_the_vendor_s_is_not_trained_on(lay: Lay) -> None:
-    outside = lay(replace(HEALTHY, chips=(Chip(health="Fault"), *HEALTHY.chips[1:])))
-    (found,) = _answers(outside, "health")
+    system = lay(replace(HEALTHY, chips=(Chip(health="Fault"), *HEALTHY.chips[1:])))
+    (found,) = _answers(system, "health")
     assert found.status == "failure" and (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=1,2")
-    assert "trains on 7 of 8 NPU (910B4), without NPU 0" in verdict(examine(outside, ["health"]), outside)
+    assert "trains on 7 of 8 NPU (910B4), without NPU 0" in verdict(examine(system, ["health"]), system)
 
 
 def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> None:
@@ -587,8 +585,8 @@ def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> No
 
 
 def test_port_that_hccn_tool_does_not_report_is_not_called_up(lay: Lay) -> None:
-    outside = lay(replace(HEALTHY, chips=(Chip(link=None, address=None, network_health=""), *HEALTHY.chips[1:])))
-    (found,) = _answers(outside, "npu_network")
+    system = lay(replace(HEALTHY, chips=(Chip(link=None, address=None, network_health=""), *HEALTHY.chips[1:])))
+    (found,) = _answers(system, "npu_network")
     assert found.status == "unknown" and found.measured.endswith("the link of NPU 0")
 
 
@@ -608,16 +606,16 @@ def test_port_that_hccn_tool_does_not_report_is_not_called_up(lay: Lay) -> None:
 def test_answers_of_hccn_tool_that_are_cut_or_fail_blame_no_port(
     lay: Lay, question: str, answer: str, status: str, said: str
 ) -> None:
-    outside = lay(HEALTHY)
-    (outside.root / f"answers/hccn_tool/-i_3_{question}_-g").write_text(answer)
-    (found,) = _answers(outside, "npu_network")
+    system = lay(HEALTHY)
+    (system.root / f"answers/hccn_tool/-i_3_{question}_-g").write_text(answer)
+    (found,) = _answers(system, "npu_network")
     assert found.status == status and said in found.measured
 
 
 def test_hccn_tool_that_is_busy_is_asked_again(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npu_network, "_BUSY_PAUSES", (0.0, 0.0, 0.0))
-    outside, asked = lay(HEALTHY), Counter[str]()
-    run = outside.run
+    system, asked = lay(HEALTHY), Counter[str]()
+    run = system.run
 
     def sometimes_busy(argv: Sequence[str], timeout_seconds: float | None = None) -> Finished:
         asked[" ".join(argv[1:])] += 1
@@ -625,24 +623,24 @@ def test_hccn_tool_that_is_busy_is_asked_again(lay: Lay, monkeypatch: pytest.Mon
             return Finished(tuple(argv), 1, "hccn_tool is busy, please try again.\n", "")
         return run(argv, timeout_seconds)
 
-    monkeypatch.setattr(outside, "run", sometimes_busy)
-    (found,) = _answers(outside, "npu_network")
+    monkeypatch.setattr(system, "run", sometimes_busy)
+    (found,) = _answers(system, "npu_network")
     assert found.status == "ok" and "TLS the same" in found.measured
 
 
 def test_hccn_tool_that_this_user_may_not_ask_is_named(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    for answer in (outside.root / "answers/hccn_tool").iterdir():
+    system = lay(HEALTHY)
+    for answer in (system.root / "answers/hccn_tool").iterdir():
         answer.write_text("permission denied: pls check this cmd run permission.\n")
-    (found,) = _answers(outside, "npu_network")
+    (found,) = _answers(system, "npu_network")
     assert found.status == "unknown" and "permission denied" in found.measured and "as root" in (found.remedy or "")
 
 
 def test_tls_that_no_port_reports_is_not_called_the_same(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    for answer in (outside.root / "answers/hccn_tool").glob("*_-tls_-g"):
+    system = lay(HEALTHY)
+    for answer in (system.root / "answers/hccn_tool").glob("*_-tls_-g"):
         answer.write_text("permission denied\n")
-    (found,) = _answers(outside, "npu_network")
+    (found,) = _answers(system, "npu_network")
     assert found.status == "ok" and "TLS unknown" in found.measured
 
 
@@ -655,11 +653,11 @@ def test_remedy_in_a_container_does_not_kill_by_the_numbers_of_the_host(lay: Lay
 
 @pytest.mark.parametrize("sign", ["KUBERNETES_SERVICE_HOST", "pid namespace", ".singularity.d", None])
 def test_container_without_a_file_of_docker_is_one(lay: Lay, sign: str | None) -> None:
-    outside = lay(HEALTHY, **({sign: "10.0.0.1"} if sign and sign.isupper() else {}))
+    system = lay(HEALTHY, **({sign: "10.0.0.1"} if sign and sign.isupper() else {}))
     if sign == ".singularity.d":
-        (outside.root / sign).mkdir()
-    outside.is_first_pid_namespace = lambda: sign != "pid namespace"
-    assert outside.in_container == (sign is not None)
+        (system.root / sign).mkdir()
+    system.is_first_pid_namespace = lambda: sign != "pid namespace"
+    assert system.in_container == (sign is not None)
 
 
 @pytest.mark.parametrize(
@@ -671,25 +669,23 @@ def test_container_without_a_file_of_docker_is_one(lay: Lay, sign: str | None) -
     ids=["cut before the processes", "memory not reported"],
 )
 def test_memory_is_not_called_free_without_a_report(lay: Lay, change: Callable[[str], str]) -> None:
-    outside = lay(HEALTHY)
-    table = outside.root / "answers/npu-smi/info"
+    system = lay(HEALTHY)
+    table = system.root / "answers/npu-smi/info"
     table.write_text(change(table.read_text()))
-    (found,) = _answers(outside, "device_memory")
+    (found,) = _answers(system, "device_memory")
     assert found.status == "unknown" and "NPU 0, NPU 1" in found.measured
 
 
 def test_cards_that_a_cut_table_lacks_are_not_trained_on(lay: Lay) -> None:
-    outside = lay(HEALTHY)
-    table = outside.root / "answers/npu-smi/info"
+    system = lay(HEALTHY)
+    table = system.root / "answers/npu-smi/info"
     table.write_text(table.read_text().partition("| 5 ")[0])
-    assert verdict(examine(outside), outside).startswith(
-        "this machine trains on 5 of 8 NPU (910B4), 3 of unknown health"
-    )
+    assert verdict(examine(system), system).startswith("this machine trains on 5 of 8 NPU (910B4), 3 of unknown health")
 
 
 def test_verdict_claims_nothing_where_npu_smi_lists_no_card(lay: Lay) -> None:
-    outside = lay("npu-smi-absent")
-    assert verdict(examine(outside), outside).startswith("it is unknown whether this machine trains: 8 NPU of unknown")
+    system = lay("npu-smi-absent")
+    assert verdict(examine(system), system).startswith("it is unknown whether this machine trains: 8 NPU of unknown")
 
 
 def test_findings_that_follow_from_another_are_one_line(lay: Lay) -> None:
@@ -703,24 +699,24 @@ def test_findings_that_follow_from_another_are_one_line(lay: Lay) -> None:
 def test_health_of_chips_that_a_cut_table_lacks_is_unknown(
     lay: Lay, tmp_path: Path, device_nodes: int | None, listed: int
 ) -> None:
-    outside = lay(replace(HEALTHY, device_nodes=device_nodes))
+    system = lay(replace(HEALTHY, device_nodes=device_nodes))
     table = tmp_path / "machine/answers/npu-smi/info"
     lines = table.read_text().splitlines(keepends=True)
     first_lines = [number for number, line in enumerate(lines) if " 910B4 " in line]
     table.write_text("".join(lines[: first_lines[listed]]))
 
-    (found,) = _answers(outside, "health")
+    (found,) = _answers(system, "health")
 
     assert (found.status, found.because) == ("unknown", "npu_smi")
     assert f"OK for {listed} chip" in found.measured
 
 
 def test_health_is_known_where_only_the_list_of_processes_is_cut(lay: Lay, tmp_path: Path) -> None:
-    outside = lay(HEALTHY)
+    system = lay(HEALTHY)
     table = tmp_path / "machine/answers/npu-smi/info"
     text = table.read_text()
     table.write_text(text[: text.rindex("No running processes found in NPU 6")])
 
-    (found,) = _answers(outside, "health")
+    (found,) = _answers(system, "health")
 
     assert (found.status, found.measured) == ("ok", "8 chips report OK")

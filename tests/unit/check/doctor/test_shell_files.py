@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 
 
 def _ask(lay: Lay, home: Path, text: str) -> list[Finding]:

@@ -9,42 +9,42 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.outside import Outside, package_version
+from ascendtune.check.doctor.system import System, package_version
 from ascendtune.check.finding import Finding
 from ascendtune.machine.visible import VisibleDevices
 
 pytestmark = pytest.mark.long
 
-Lay = Callable[..., Outside]
+Lay = Callable[..., System]
 RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
 
 
 @pytest.mark.long
 def test_all_reduce_sums_over_two_ranks_of_this_machine() -> None:
-    outside = Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
-    (found,) = examine(outside, ["all_reduce"]).findings
+    system = System(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
+    (found,) = examine(system, ["all_reduce"]).findings
     assert found.status == "ok" and "gloo sums over 2 ranks on the CPU" in found.measured
 
 
 @pytest.fixture
-def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
+def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> System:
     """A machine whose torch is a shell script (see `_speaking`)."""
     monkeypatch.setattr(
-        "ascendtune.check.doctor.outside.visible_devices", lambda env, dev: VisibleDevices("npu", ("3", "5"))
+        "ascendtune.check.doctor.system.visible_devices", lambda env, dev: VisibleDevices("npu", ("3", "5"))
     )
     return lay("healthy-910b4")
 
 
-def _speaking(outside: Outside, body: str) -> Outside:
-    program = Path(outside.root) / "bin" / "python"
+def _speaking(system: System, body: str) -> System:
+    program = Path(system.root) / "bin" / "python"
     program.write_text(f"#!/bin/sh\n# -P -m module all_reduce kind rank ranks store\nrank=$6\n{body}\n")
     program.chmod(0o755)
-    outside.program = str(program)
-    return outside
+    system.program = str(program)
+    return system
 
 
-def _only(outside: Outside, code: str) -> Finding:
-    (found,) = examine(outside, [code]).findings
+def _only(system: System, code: str) -> Finding:
+    (found,) = examine(system, [code]).findings
     return found
 
 
@@ -71,14 +71,14 @@ def _say(told: dict[str, object]) -> str:
     ],
     ids=["right", "wrong", "guilty", "crash"],
 )
-def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str) -> None:
+def test_what_two_ranks_say(two_npus: System, body: str, status: str, said: str) -> None:
     found = _only(_speaking(two_npus, body), "all_reduce")
     assert found.status == status and said in found.measured
 
 
-def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_device_is_said_to_have_no_partner(two_npus: System, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = VisibleDevices("npu", ("3",))
-    monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: alone)
+    monkeypatch.setattr("ascendtune.check.doctor.system.visible_devices", lambda env, dev: alone)
     found = _only(_speaking(two_npus, f'[ "$5" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
     assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured
 
@@ -97,13 +97,13 @@ def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: p
     ],
     ids=["right", "wrong", "elsewhere", "refused"],
 )
-def test_what_a_script_for_cuda_says(two_npus: Outside, body: str, status: str, said: str) -> None:
+def test_what_a_script_for_cuda_says(two_npus: System, body: str, status: str, said: str) -> None:
     found = _only(_speaking(two_npus, body), "transfer_to_npu")
     assert found.status == status and said in found.measured
 
 
 @pytest.mark.parametrize("code", ["all_reduce", "transfer_to_npu"])
 def test_checks_of_two_ranks_without_torch_are_unknown(lay: Lay, code: str) -> None:
-    outside = lay("healthy-910b4")
-    outside.package = lambda name: None
-    assert _only(outside, code).status == "unknown"
+    system = lay("healthy-910b4")
+    system.package = lambda name: None
+    assert _only(system, code).status == "unknown"

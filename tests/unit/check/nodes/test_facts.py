@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ascend_node.node import Cann, Node
-from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY, SCENARIOS
+from ascend_node.system import system_of
 from ascendtune.check.doctor.check import examine, trains_on, verdict
 from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.facts import facts, mtu_towards
@@ -16,10 +16,10 @@ from ascendtune.check.nodes.node_report import Clock, NodeReport
 
 def _look(node: Node, root: Path, **env: str) -> NodeReport:
     """As the agent answers."""
-    outside = outside_of(node, root, **env)
-    examination = examine(outside, ["versions", "health", "driver_firmware"])
-    said = verdict(examination, outside), trains_on(outside)
-    told = {name: value for name, value in facts(outside) if name != "working directory"}
+    system = system_of(node, root, **env)
+    examination = examine(system, ["versions", "health", "driver_firmware"])
+    said = verdict(examination, system), trains_on(system)
+    told = {name: value for name, value in facts(system) if name != "working directory"}
     return NodeReport(*said, examination.findings, examination.not_applicable, told, Clock(0, 0.001))
 
 
@@ -70,9 +70,9 @@ def test_the_node_that_was_installed_on_another_day(tmp_path: Path) -> None:
 
 
 def test_mtu_is_that_of_the_interface_towards_the_peer(tmp_path: Path) -> None:
-    outside = outside_of(HEALTHY, tmp_path)
-    assert mtu_towards(outside, "127.0.0.1") is None, "nothing is known of an interface without a file"
+    system = system_of(HEALTHY, tmp_path)
+    assert mtu_towards(system, "127.0.0.1") is None, "nothing is known of an interface without a file"
     (tmp_path / "sys/class/net/lo").mkdir(parents=True)
     (tmp_path / "sys/class/net/lo/mtu").write_text("65536\n")
-    assert mtu_towards(outside, "127.0.0.1") == "65536"
-    assert mtu_towards(outside, "no.such.host.invalid") is None
+    assert mtu_towards(system, "127.0.0.1") == "65536"
+    assert mtu_towards(system, "no.such.host.invalid") is None

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from ascend_node.node import Node
-from ascendtune.check.doctor.outside import Interface, Outside
+from ascendtune.check.doctor.system import Interface, System
 
 GIB = 1 << 30
 
 
-def outside_of(node: Node, root: Path, **env: str) -> Outside:
+def system_of(node: Node, root: Path, **env: str) -> System:
     """Lay `node` out below `root`, and look at it. `env` is added to the environment of a shell there."""
     shell = node.lay_out(root)
     work = root / "home"
     work.mkdir(exist_ok=True)
     site = root / "site"
-    return Outside(
+    return System(
         root=root,
         env={**shell, **env},
         cwd=work,

@@ -174,7 +174,7 @@ def host_interfaces() -> dict[str, Interface]:
 
 
 @dataclass
-class Outside:
+class System:
     """The machine, with its files below `root`. Answers that several checks need are queried once."""
 
     root: Path = Path("/")
