@@ -212,7 +212,10 @@ def test_headline_leaves_out_what_rays_logger_puts_before_a_message(explained: E
             "unknown (magic, version) combination: 46554747, 00000003; is this really a GGML file?",
             "llama-older-than-gguf",
         ),
-        ("unknown (magic, version) combination: 67676a74, 00000003; is this really a GGML file?", "llama-ggml-file"),
+        (
+            "unknown (magic, version) combination: 67676a74, 00000003; is this really a GGML file?",
+            "llama-ggml-newer-than-program",
+        ),
         ("the tide has no moon", "llama-load-reason"),
     ],
 )

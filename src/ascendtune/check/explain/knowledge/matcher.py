@@ -19,6 +19,7 @@ _WORD = re.compile(rb"[a-z0-9]+")
 _DIGITS = re.compile(rb"\d+")
 _NAME = re.compile(r"\{(\w+)\}")
 _BRACKETS = re.compile(r" ?[(（][^()（）]*\{\w+\}[^()（）]*[)）]")
+_NEED_A_NOUN = "a|an|and|at|by|for|from|has|in|installed|needs|no|of|on|than|this|to|with"
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
@@ -222,13 +223,15 @@ def names_in(sentence: str) -> list[str]:
 
 def filled(text: str, names: dict[str, str]) -> str:
     """Replace {name} in `text` by its capture; names without one are removed, with the brackets around them or the
-    colon before them. Chinese sentences have full-width ones, and no blank after a name.
+    colon before them, and are "…" after an article or a preposition. Chinese sentences have full-width ones, and no
+    blank after a name.
     """
     missing = set(names_in(text)) - names.keys()
     # Brackets with several names are removed as a whole if none is known.
     text = _BRACKETS.sub(lambda part: part[0] if set(names_in(part[0])) - missing else "", text)
     for name in sorted(missing):
         text = re.sub(rf"^\{{{name}\}}", say("something"), text)
+        text = re.sub(rf"\b({_NEED_A_NOUN}) \{{{name}\}}", r"\1 …", text)
         text = re.sub(rf" ?[(（][^(){{}}（）]*\{{{name}\}}[^(){{}}（）]*[)）]", "", text)
         text = re.sub(rf"[:：]? ?\(?\{{{name}\}}[^ ,;.:)，；。：、）一-鿿]*\)?", "", text)
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
