@@ -46,6 +46,8 @@ from ascendtune.core.imports import uncollected_imports
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """CANN's own logs, one file for each process."""
+_EXCERPT = 100
+"""Lines up to which the headline of a log without a failure has a notice: a longer one has many."""
 _PLOGS = "/debug/plog/"
 
 _COMPARE = (
@@ -205,7 +207,12 @@ class Explanation:
             return self._no_verdict
         if self.stall is not None:
             return self.stall.headline()
-        return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
+        if self.is_empty:
+            return say("there is nothing to explain: the log is empty")
+        notices = self.verdict.notices
+        if notices and all(scan.lines_read <= _EXCERPT for scan in self.scans):
+            return say("no failure was found; one line tells: {what}", what=notices[0].meaning)
+        return say("no failure was found")
 
     def findings(self) -> list[Finding]:
         """The first cause in the common form of all checks."""

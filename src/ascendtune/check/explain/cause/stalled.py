@@ -1,4 +1,4 @@
-"""Logs without a failure that end before the first step, directly after the ranks set up NCCL.
+"""Logs without a failure that end before the first step, within or directly after the set-up of NCCL.
 
 The run may have just begun, or its ranks may wait for each other: the log does not show which. It is not a failure;
 the answer names what to check if no more lines follow.
@@ -19,6 +19,9 @@ _RANKS = re.compile(r"\bnranks (?P<count>\d+)\b")
 _BEGUN = re.compile(r"NCCL INFO .*(?:\bInit COMPLETE\b|\bvia (?:P2P|SHM|NET)/)")
 _NEAR = 40
 """Most lines between NCCL's and the end of the log."""
+_LINE_OF_NCCL = re.compile(r"\bNCCL (?:INFO|CALL) (?!.*(?:[Dd]estroy|[Aa]bort|[Ff]inali[sz]e|COMPLETE))")
+"""A line of NCCL about its set-up."""
+_IN_SET_UP = "no failure was found; but the log ends while NCCL is being set up"
 _WHAT = "no failure was found; but the log ends at {done}, right after {ranks} ranks had set up NCCL"
 _REMEDIES = (
     "more lines have come since: nothing is wrong; none for minutes: the ranks wait for each other: `nvidia-smi` "
@@ -33,10 +36,11 @@ _REMEDIES = (
 @dataclass(frozen=True)
 class Stall:
     done: str
+    """Steps of the bar, "0/100"; empty if the log ends within the set-up."""
     ranks: int
 
     def headline(self) -> str:
-        return say(_WHAT, done=self.done, ranks=self.ranks)
+        return say(_WHAT, done=self.done, ranks=self.ranks) if self.done else say(_IN_SET_UP)
 
     @property
     def remedies(self) -> tuple[str, ...]:
@@ -53,6 +57,8 @@ def _stall_of(scan: Scan) -> Stall | None:
     bar = _BAR.search(lines[-1]) if lines else None
     begun = [line for line in lines if _BEGUN.search(line)]
     counts = [int(match["count"]) for match in map(_RANKS.search, begun) if match is not None]
+    if lines and _LINE_OF_NCCL.search(lines[-1]):
+        return Stall("", 0)
     if bar is None or max(counts, default=0) < 2:
         return None
     return Stall(bar["done"], max(counts))
