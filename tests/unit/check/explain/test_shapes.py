@@ -83,6 +83,7 @@ def test_text_without_a_mismatch_has_none() -> None:
         ("classifier.bias", "7", "3", True),
         ("classifier.weight", "7, 64", "3, 32", False),
         ("model.embed_tokens.weight", "7, 64", "3, 64", False),
+        ("base_model.model.lm_head.modules_to_save.default.weight", "7, 64", "3, 64", False),
     ],
 )
 def test_a_layer_with_another_number_of_outputs_is_made_anew(key: str, saved: str, model: str, is_anew: bool) -> None:
@@ -91,3 +92,23 @@ def test_a_layer_with_another_number_of_outputs_is_made_anew(key: str, saved: st
     assert mismatch is not None
     remedy = mismatch.remedy() or ""
     assert ("another number of outputs" in remedy and "with 7" in remedy) == is_anew
+
+
+@pytest.mark.parametrize(
+    ("key", "saved", "model", "is_cut"),
+    [
+        ("base_model.model.lm_head.modules_to_save.default.weight", "151936, 64", "151665, 64", True),
+        ("model.embed_tokens.weight", "128256, 64", "128011, 64", True),
+        # Tokens were added to the file's model, or the model is another one.
+        ("model.embed_tokens.weight", "151665, 64", "151936, 64", False),
+        ("model.embed_tokens.weight", "151936, 64", "32000, 64", False),
+        ("classifier.weight", "128, 64", "127, 64", False),
+    ],
+)
+def test_a_vocabulary_that_was_cut_to_the_tokenizer_names_the_call(
+    key: str, saved: str, model: str, is_cut: bool
+) -> None:
+    mismatch = mismatch_in(_SAID.replace("tide.layers.2.mlp.down.weight", key).format(saved=saved, model=model))
+
+    assert mismatch is not None
+    assert ("resize_token_embeddings(len(tokenizer))" in (mismatch.remedy() or "")) == is_cut

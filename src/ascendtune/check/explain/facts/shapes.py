@@ -22,8 +22,15 @@ _SPLIT = re.compile(
 """Matrices of a numbered layer that tensor parallelism splits. Others differ in size for other reasons: a head by its
 labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by its
 rank."""
-
-
+_VOCABULARY = re.compile(r"\blm_head\b|embed|\bwte\b|output_layer")
+"""Weights with a row for each token."""
+_PADDED_TO, _MOST_PADDING = 64, 1024
+"""Vocabularies are padded to a multiple of 64, and rarely by more than 1024 rows."""
+_CUT_ROWS = (
+    "the model has {model} rows, most likely the tokenizer's length, and the file the padded vocabulary of "
+    "config.json, {saved}: the program calls resize_token_embeddings(len(tokenizer)) before it loads this file: leave "
+    "that call out, or make it after the weights are loaded"
+)
 _OTHER_ROWS = (
     "the layer of {key} has another number of outputs (classes, labels, characters): make the model with {saved}, as "
     "in the file; or leave the layer out of the file and train it anew (transformers: ignore_mismatched_sizes=True)"
@@ -53,8 +60,15 @@ class Mismatch:
     @property
     def _has_other_rows(self) -> bool:
         """Whether the tensor differs only in its number of outputs, and its layer is not numbered."""
-        is_one_layer = re.search(r"\.\d+\.|embed|wte|lora_", self.key) is None
+        is_one_layer = re.search(r"\.\d+\.|lora_", self.key) is None and not _VOCABULARY.search(self.key)
         return is_one_layer and self.saved[:1] != self.model[:1] and self.saved[1:] == self.model[1:]
+
+    @property
+    def _is_cut_to_tokenizer(self) -> bool:
+        """Whether the file has the rows of a padded vocabulary, and the model a few less."""
+        saved, model = self.saved[0], self.model[0]
+        is_padded = saved % _PADDED_TO == 0 and model % _PADDED_TO != 0 and 0 < saved - model <= _MOST_PADDING
+        return is_padded and self.saved[1:] == self.model[1:] and _VOCABULARY.search(self.key) is not None
 
     @property
     def is_file_split(self) -> bool:
@@ -73,7 +87,9 @@ class Mismatch:
         return say(template, parts=self.parts, **names)
 
     def remedy(self) -> str | None:
-        """First remedy if a tensor was split, or has another number of outputs; None otherwise."""
+        """First remedy if a tensor was split, or has another number of rows; None otherwise."""
+        if self._is_cut_to_tokenizer:
+            return say(_CUT_ROWS, saved=self.saved[0], model=self.model[0])
         if self.parts is None:
             return say(_OTHER_ROWS, key=self.key, saved=self.saved[0]) if self._has_other_rows else None
         if self.is_file_split:
