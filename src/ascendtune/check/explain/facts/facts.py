@@ -25,7 +25,7 @@ _NAME = (
     r"(?:ASCEND|HCCL|NCCL|GLOO|TP_SOCKET|CUDA|TORCH|PYTORCH|HF|TRANSFORMERS|MASTER|WORLD|LOCAL|NODE|NPROC|NNODES|RAY|"
     r"VLLM|OMP|LD|ATB|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|DS|SLURM|RANK_TABLE|FLASH|USE|FORCE)[A-Z0-9_]*"
 )
-_VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
+_VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)`]+)")
 _HAS_VARIABLE = re.compile(r"=(?<=[A-Z0-9]=)")
 """Begins with a literal character: `re` finds it many times faster than names of variables."""
 _EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
