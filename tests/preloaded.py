@@ -502,6 +502,7 @@ def _become(argv: list[str], env: Mapping[str, str], ready: int | None = None) -
 def _exit_code(run: Callable[[], object]) -> int:
     """As the interpreter gives it."""
     try:
+        _set_signals_of_interpreter()
         run()
     except SystemExit as left:
         if left.code is None or isinstance(left.code, int):
@@ -556,14 +557,17 @@ def _fork(*given: Any) -> None:
 
 
 def _reset_signals() -> None:
-    """As exec and the start of an interpreter do: those that are ignored stay ignored."""
+    """As exec does: those that are ignored stay ignored. Ctrl-C ends the process, until the program runs."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
+                is_blocked = number == signal.SIGINT and number in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+                signal.signal(number, _interrupt_when_unblocked if is_blocked else signal.SIG_DFL)
+
+
+def _set_signals_of_interpreter() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        signal.signal(signal.SIGINT, _interrupt_when_unblocked if is_blocked else signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 

@@ -60,6 +60,16 @@ def test_forked_child_is_a_child_that_can_be_signalled(_libraries: Preloaded) ->
     assert not psutil.pid_exists(child.pid)
 
 
+def test_interrupt_before_the_program_runs_ends_the_child_as_after_exec(_libraries: Preloaded) -> None:
+    argv = [sys.executable, "-m", "ascendtune", "--help"]
+    with _libraries.children():
+        for _ in range(10):
+            child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            child.send_signal(signal.SIGINT)
+            assert "_forget_program" not in child.communicate()[1]
+            assert child.returncode in (-signal.SIGINT, 130)
+
+
 def test_interrupt_waits_as_after_exec_until_it_is_unblocked(_libraries: Preloaded) -> None:
     with _libraries.children():
         done = subprocess.run([sys.executable, PROBE, "become, blocked"], capture_output=True, text=True)

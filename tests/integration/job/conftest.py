@@ -66,6 +66,7 @@ def start_nodes(cluster: Cluster) -> Start:
             "min_nodes": None,
             "on_hang": "warn",
             "return_seconds": 0,
+            "holds_interrupts": worker == "pretend_worker.py",
             **asked,
         }
         return subprocess.Popen(

@@ -14,7 +14,8 @@ def stop(number, frame):
 
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN if how == "deaf" else stop)
-
+# As the training process: a job of which it is a part may hold SIGINT back until here.
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 from ascendtune.core.rundir import RunDir  # noqa: E402  # it takes a moment, in which a signal may come
 

@@ -20,6 +20,7 @@ spec = JobSpec(
     kind="cpu",
     max_restarts=asked["max_restarts"],
     on_hang=asked["on_hang"],
+    holds_interrupts=asked["holds_interrupts"],
 )
 # Ten seconds in earnest; three are enough for programs without a process group.
 ssh._LEFT_ALONE_SECONDS = 3
