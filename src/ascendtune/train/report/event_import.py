@@ -7,7 +7,6 @@ of the Event. An incomplete last record is not damage: it is still being written
 from __future__ import annotations
 
 import json
-import os
 import struct
 import time
 from collections.abc import Iterator
@@ -190,8 +189,7 @@ def _read_file(run: ImportedRun, name: str, stream: BinaryIO) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
 
     parse, add = Event.FromString, run.add
-    size = os.fstat(stream.fileno()).st_size
-    for offset, data in _records(stream, size):
+    for offset, data in _records(stream):
         if data is None and offset < 0:
             run.unfinished.append(name)
             return
@@ -219,7 +217,7 @@ def _read_file(run: ImportedRun, name: str, stream: BinaryIO) -> None:
             )
 
 
-def _records(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes | None]]:
+def _records(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Offset and content of each record. If reading stops early, the last content is None, with the offset of damage,
     or with offset -1 if the file ends within a record."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
@@ -232,9 +230,6 @@ def _records(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes | None]]:
         (length, check) = struct.unpack("<QI", header)
         if not _is_length(header[:8], check) or length > _MOST_RECORD_BYTES:
             yield offset, None
-            return
-        if offset + 16 + length > size:
-            yield -1, None
             return
         body = stream.read(length + 4)
         data = body[:length]
