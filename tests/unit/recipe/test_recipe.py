@@ -173,9 +173,10 @@ def test_constrained_oft_needs_whole_weights(path):
 
 def test_system_message_has_no_effect_for_plain_texts(path):
     datasets = "data.train=[{path: a.txt}, {path: b.txt, system: Be kind.}]"
-    recipe, origins = Recipe.load_with_origins(path, [datasets, "method.stage=pretrain"])
+    recipe, origins = Recipe.load_with_origins(path, [datasets, "method.stage=pretrain", "method.oft.eps=1"])
     assert recipe.without_effect(origins) == [
-        f"data.train[1].system has no effect: texts of stage pretrain have no turns (command line '{datasets}')"
+        "method.oft.eps has no effect: tuner is full (command line 'method.oft.eps=1')",
+        f"data.train[1].system has no effect: texts of stage pretrain have no turns (command line '{datasets}')",
     ]
     recipe, origins = Recipe.load_with_origins(path, [datasets])
     assert recipe.without_effect(origins) == []

@@ -106,7 +106,11 @@ def test_depth_of_a_recorded_training_is_that_of_its_weights(
 
 
 @pytest.mark.parametrize(
-    "content", [{"num_hidden_layers": 6}, {"n_layer": 6}, {"text_config": {"num_hidden_layers": 6}, "n_layer": True}]
+    "content",
+    [
+        *({name: 6} for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
+        {"text_config": {"num_hidden_layers": 6}, "n_layer": True},
+    ],
 )
 def test_depth_of_a_run_without_names_of_weights_is_that_of_its_config(tmp_path: Path, content: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(content))

@@ -71,7 +71,8 @@ def test_the_slowest_link_is_named() -> None:
 
 
 def test_wrong_elements_are_a_failure() -> None:
-    assert sweep.values([row(8, 1e9)]).status == "ok"
+    found = sweep.values([row(8, 1e9)])
+    assert found.status == "ok" and found.measured == "every element is right at 1 size"
     assert sweep.values([row(8, 1e9, wrong=None)]).status == "unknown"
     found = sweep.values([row(8, 1e9), row(2048, 1e9, wrong=3)])
     assert found.status == "failure" and found.measured == "3 elements wrong, first at 2,048 bytes"

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ascendtune.core.procfs import stat_of
 from ascendtune.core.rundir import RunDir
+from ascendtune.job.hang import watcher, watcher_process
 
 # As the launcher does: a child is started, then this process becomes another program.
 _BECOME = """
@@ -91,3 +93,33 @@ def test_watcher_ends_with_the_run_when_the_worker_process_lives_on(
             assert watcher.wait(15) == 0
         finally:
             watcher.kill()
+
+
+def test_paused_worker_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signals = {"paused": signal.SIGSTOP, "continued": signal.SIGCONT}
+    stages, looked_at = ["begun", *signals], list[str]()
+
+    class Recording:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def look(self) -> None:
+            looked_at.append(stage)
+
+    def still_runs(worker: int, seconds: float) -> bool:
+        nonlocal stage
+        stage = stages.pop(0) if stages else ""
+        if stage in signals:
+            os.kill(worker, signals[stage])
+            _until(lambda: (stat := stat_of(worker)) and (stat.state == "T") == (stage == "paused"))
+        return bool(stage)
+
+    stage = ""
+    RunDir(tmp_path).create("name: a\n", {}, {})
+    monkeypatch.setattr(watcher, "Watcher", Recording)
+    monkeypatch.setattr(watcher_process, "_still_runs_after", still_runs)
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        try:
+            watcher_process._watch(worker.pid, tmp_path)
+        finally:
+            worker.kill()
+    assert looked_at == ["begun", "continued"]

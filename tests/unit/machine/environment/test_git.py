@@ -227,6 +227,7 @@ def test_clone_falls_back_through_proxies_and_origin_is_the_repository(world: Pa
     with pytest.raises(AscendtuneError) as caught:
         clone(url, world / "none", proxies=["http://127.0.0.1:9"])
     assert caught.value.remedy == "check the address, or try another proxy: --via URL"
+    assert "no proxy was tried" not in caught.value.what
 
 
 def test_progress_of_git_is_passed_on_while_it_runs(tmp_path: Path) -> None:
