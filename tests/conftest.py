@@ -13,6 +13,7 @@ import pytest
 
 import unsynced
 from preloaded import Preloaded
+from python_path import python_path
 from tiny_model import write_tiny_model
 
 # Small tensors gain nothing from threads, and two test workers share the cores.
@@ -59,13 +60,14 @@ def _own_cache_and_registry(tmp_path_factory: pytest.TempPathFactory, monkeypatc
 
 
 @pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real clients of ModelScope and wandb can be imported, here and in processes that the test starts."""
+def clients(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the real clients of ModelScope and wandb, which this process and its children can import."""
     path = _ROOT / ".venv-clients/packages"
     if not path.is_dir():
         pytest.skip("the clients of hubs and trackers are not installed: run make clients-env")
     monkeypatch.setattr(sys, "path", [*sys.path, str(path)])
-    monkeypatch.setenv("PYTHONPATH", str(path))
+    monkeypatch.setenv("PYTHONPATH", python_path(path))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from cluster import until
+from python_path import python_path
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
@@ -323,7 +324,7 @@ def answers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         [sys.executable, str(Path(__file__).with_name("refuse.py")), str(home / "cases.json")],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(stub.parents[1]), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": python_path(stub.parents[1]),
             "XDG_CACHE_HOME": str(home / "c"),
             "XDG_STATE_HOME": str(home / "s"),
         },

@@ -14,13 +14,14 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.estimator import cached_dataset, run_estimator
 from ascendtune.train.plan.request import Target
 from ascendtune.train.prepare import prepare_data
+from python_path import python_path
 
 ROOT = Path(__file__).parents[2]
 PIECES = ("test-operators", "speed-tiny-full-256-ascendtune")
 
 
 def test_small_form_runs_on_the_cpu_and_says_so(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "benchmarks"), "CUDA_VISIBLE_DEVICES": ""}
 
     argv = [sys.executable, "-m", "hardware.run", "--results", str(tmp_path), "--only", *PIECES]
     ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=900)

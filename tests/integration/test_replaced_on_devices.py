@@ -125,13 +125,13 @@ def test_topology_is_printed(place: Place) -> None:
     assert "UB: unified bus" in place.run(topology)
 
 
-@pytest.mark.usefixtures("clients")
-def test_log_in_asks_on_the_terminal(place: Place) -> None:
-    packages = os.environ["PYTHONPATH"]
+def test_log_in_asks_on_the_terminal(place: Place, clients: Path) -> None:
     (login,) = commands("track login", "a terminal")
     with serving_wandb(WandbServer()) as server:
-        path = f"{packages}/bin:{os.environ['PATH']}"
-        terminal = Terminal(place, login, PATH=path, PYTHONPATH=packages, WANDB_BASE_URL=server.endpoint)
+        path = f"{clients}/bin:{os.environ['PATH']}"
+        terminal = Terminal(
+            place, login, PATH=path, PYTHONPATH=os.environ["PYTHONPATH"], WANDB_BASE_URL=server.endpoint
+        )
         terminal.until(lambda shown: "API key" in shown and shown.rstrip().endswith(":"))
         terminal.type(f"{KEY}\n")
         assert terminal.end() == 0, terminal.shown

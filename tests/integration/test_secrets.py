@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub_server import Hub, serving
+from python_path import python_path
 from wandb_server import KEY, WandbServer, serving_wandb
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def test_training_that_is_sent_shows_and_keeps_no_key(workshop: Workshop, tiny_m
         (clients / f"{name}.py").write_text(_CLIENT.format(variable=variable))
     (clients / "mlflow.py").write_text((clients / "mlflow.py").read_text().replace("def init(**options)", "if True"))
     workshop.write_small_run(tiny_model, optim={"max_steps": 2}, track={"send_to": ["wandb", "mlflow"]})
-    env = {**_SECRETS, **_ADDRESSES, "HOME": str(workshop.directory / "home"), "PYTHONPATH": str(clients)}
+    env = {**_SECRETS, **_ADDRESSES, "HOME": str(workshop.directory / "home"), "PYTHONPATH": python_path(clients)}
     trained = workshop.run("train", "recipe.yaml", "--devices", "2", **env)
     assert trained.code == 0 and "track send runs/run --to wandb" in " ".join(trained.err.split()), trained.err
     assert "401" in (workshop.directory / "runs/run/log/track_wandb.log").read_text(), "the client was asked"
@@ -139,18 +140,18 @@ def test_fetch_gives_its_token_to_the_hub_alone(workshop: Workshop) -> None:
     assert not _shown(fetched, script, refused) and not _holding(workshop.directory)
 
 
-@pytest.mark.usefixtures("clients")
-def test_key_that_is_typed_at_log_in_is_neither_shown_nor_kept_but_by_the_client(workshop: Workshop) -> None:
+def test_key_that_is_typed_at_log_in_is_neither_shown_nor_kept_but_by_the_client(
+    workshop: Workshop, clients: Path
+) -> None:
     home = workshop.directory / "home"
     home.mkdir()
-    packages = os.environ["PYTHONPATH"]
-    path = f"{packages}/bin:{os.environ['PATH']}"
+    path = f"{clients}/bin:{os.environ['PATH']}"
     controller, terminal = pty.openpty()
     with serving_wandb(WandbServer()) as server:
         process = subprocess.Popen(
             [sys.executable, "-m", "ascendtune", "track", "login", "--host", server.endpoint],
             stdin=terminal, stdout=terminal, stderr=terminal, cwd=workshop.directory, start_new_session=True,
-            env={**workshop.env, "HOME": str(home), "PATH": path, "PYTHONPATH": packages},
+            env={**workshop.env, "HOME": str(home), "PATH": path, "PYTHONPATH": python_path()},
         )  # fmt: skip
         os.close(terminal)
         shown, deadline, is_typed = "", time.monotonic() + 120, False

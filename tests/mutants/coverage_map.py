@@ -92,7 +92,7 @@ def _run(tests: list[str], place: Path) -> None:
     with (place / "output").open("w") as output:
         subprocess.run(
             [*command, f"--junitxml={place / 'junit.xml'}", *tests],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{ROOT / 'src'}"},
             stdout=output, stderr=output, timeout=_PATIENCE_SECONDS, check=False,
         )  # fmt: skip
     shutil.rmtree(place / "tests", ignore_errors=True)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from cluster import until
+from python_path import python_path
 
 NAME = f"atk{os.getpid() % 100000}"
 TESTS = f"""
@@ -28,7 +29,7 @@ with removed_at_the_end("{NAME}br", ["{NAME}a"]):
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2")
 def test_machines_are_removed_when_the_tests_are_killed() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": python_path(Path(__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, "-c", TESTS], stdout=subprocess.PIPE, env=environment, start_new_session=True
     ) as tests:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from python_path import python_path
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -73,7 +75,7 @@ run.run_piece(run.Piece("piece", ("-c", sys.argv[2], "{out}")), run.environment_
 def test_piece_ends_with_the_run_that_is_terminated(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     code = f"import os, pathlib, time; pathlib.Path({str(begun)!r}).write_text(str(os.getpid())); time.sleep(60)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "benchmarks")}
     child = subprocess.Popen([sys.executable, "-c", _ALONE, str(tmp_path / "work"), code], env=environment)
     ends = time.monotonic() + 60
     while not (begun.exists() and begun.read_text()) and time.monotonic() < ends:

@@ -15,6 +15,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang.heartbeat import newest_beats
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
+from python_path import python_path
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
@@ -86,7 +87,7 @@ def test_torchrun_that_hangs_before_its_workers_is_reported(
 ) -> None:
     hangs = "import sys, time\nif 'ascendtune.job.torchrun' in sys.orig_argv: time.sleep(60)\n"
     (tmp_path / "sitecustomize.py").write_text(hangs)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     job = _start(run, "", "stop", before_seconds=4)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 1, err

@@ -19,6 +19,7 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang.heartbeat import newest_beats
+from python_path import python_path
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
@@ -221,7 +222,7 @@ def test_a_rank_that_is_stopped_on_another_host_is_to_blame(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, impatient: Path
 ) -> None:
     # All ranks are in the same place: only its own host sees that one of them is stopped.
-    given = {"PYTHONPATH": str(impatient)}
+    given = {"PYTHONPATH": python_path(impatient)}
     job = start_nodes(run, "together", worker="silent_worker.py", on_hang="stop", max_restarts=1, variables=given)
 
     def places() -> list[tuple[int, str]]:

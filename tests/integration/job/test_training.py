@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from python_path import python_path
 from workplace import Workplace, furnish
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -100,7 +101,7 @@ def test_a_rank_that_hangs_on_another_host_is_named_with_it(
     name = f"hung-{on_hang}"
     words = ("--nodes", "nodea,nodeb", "--max-restarts", "1", f"on_hang={on_hang}", "checkpoint.every_steps=40")
     job = place.start(
-        name, *words, "optim.max_steps=200", PATH=cluster.environment()["PATH"], PYTHONPATH=str(impatient)
+        name, *words, "optim.max_steps=200", PATH=cluster.environment()["PATH"], PYTHONPATH=python_path(impatient)
     )
     run = place.run(name)
     wait_until(lambda: run.run_json.is_file() and run.checkpoint_steps(), 60)

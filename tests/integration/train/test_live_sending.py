@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascendtune.core.rundir import RunDir
+from python_path import python_path
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
@@ -34,7 +35,11 @@ def test_run_arrives_while_it_trains_and_a_tracker_that_is_down_stops_nothing(
     (clients / "mlflow.py").write_text("raise ConnectionError('no route to host')")
     workshop.write_small_run(tiny_model, optim={"max_steps": 3}, track={"send_to": ["trackio", "mlflow"]})
     ended = workshop.run(
-        "train", "recipe.yaml", PYTHONPATH=str(clients), RECEIVED=str(received), TRACKIO_WRITE_TOKEN="topsecret1234"
+        "train",
+        "recipe.yaml",
+        PYTHONPATH=python_path(clients),
+        RECEIVED=str(received),
+        TRACKIO_WRITE_TOKEN="topsecret1234",
     )
     run = RunDir(workshop.directory / "runs/run")
     assert ended.code == 0 and run.read()["state"] == "finished", ended.err

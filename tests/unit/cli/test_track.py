@@ -14,6 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from ascendtune.cli import main as command_line
+from python_path import python_path
 from wandb_server import MARKING, write_client
 
 _OFFLINE = Path(__file__).parents[1] / "train/report/offline_run.wandb"
@@ -82,7 +83,7 @@ def test_offline_runs_are_listed_and_uploaded_by_wandbs_client(
     assert main("track", "sync", "--dry-run") == 0
     assert "new" in capsys.readouterr().out
     write_client(place / "client", MARKING)
-    monkeypatch.setenv("PYTHONPATH", str(place / "client"))
+    monkeypatch.setenv("PYTHONPATH", python_path(place / "client"))
     assert main("track", "sync", "--json") == 0
     assert [each["outcome"] for each in json.loads(capsys.readouterr().out)] == ["uploaded"]
     assert main("track", "sync", "--json") == 0

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from python_path import python_path
+
 _BEFORE = """
 import os, signal, sys
 from ascendtune.core.same_interpreter import become_module
@@ -38,10 +40,9 @@ sys.exit(7)
 
 def _start(tmp_path: Path, *variables: str) -> tuple[subprocess.Popen[str], str]:
     (tmp_path / "told.py").write_text(_TOLD)
-    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     process = subprocess.Popen(
         [sys.executable, "-c", _BEFORE, *variables],
-        env=os.environ | {"GONE": "1", "PYTHONPATH": path},
+        env=os.environ | {"GONE": "1", "PYTHONPATH": python_path(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
     )

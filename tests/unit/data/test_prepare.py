@@ -27,8 +27,6 @@ from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
 from time_limit import time_limit
 
-SOURCE = Path(__file__).parents[3] / "src"
-
 
 @pytest.fixture
 def model(make_model: Callable[..., Path]) -> Path:
@@ -464,7 +462,7 @@ def test_a_cached_run_loads_no_library(data: Path, model: Path, tmp_path: Path) 
     prepare(section(data), model, seed=1, cache=tmp_path / "cache")
     program = PROGRAM + "print({'tokenizers', 'jinja2', 'pyarrow', 'numpy'} & sys.modules.keys())"
     arguments = [sys.executable, "-c", program, str(data), str(model), str(tmp_path / "cache"), "1"]
-    done = subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True)
+    done = subprocess.run(arguments, capture_output=True, text=True)
     assert done.stdout == "True\nset()\n", done.stderr
 
 
@@ -482,7 +480,6 @@ print(prepare(section, Path(model), seed=1, cache=Path(cache)).cached)
 def start(data: Path, model: Path, cache: Path, processes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(data), str(model), str(cache), str(processes)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
         stdout=subprocess.PIPE,
         text=True,
     )

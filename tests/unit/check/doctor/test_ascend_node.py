@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from python_path import python_path
+
 pytestmark = pytest.mark.long
 
 TESTS = Path(__file__).parents[3]
@@ -17,7 +19,7 @@ TESTS = Path(__file__).parents[3]
 def _on(scenario: str, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ascend_node", scenario, *command],
-        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "COLUMNS": "60"},
+        env={**os.environ, "PYTHONPATH": python_path(TESTS), "COLUMNS": "60"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -15,6 +15,7 @@ from ascendtune.check.nodes.node_report import NodeReports, report_of_json
 from ascendtune.check.nodes.query import AGENT, query_nodes
 from ascendtune.check.nodes.summary import as_json, as_text
 from ascendtune.job.nodes.cluster_spec import TargetHost
+from python_path import python_path
 
 HERE, ALSO_HERE = TargetHost("localhost"), TargetHost(socket.gethostname())
 LOOK = {
@@ -36,7 +37,7 @@ for line in sys.stdin:
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a module `bad_agent`."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     return tmp_path / "bad_agent.py"
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.train.report.offline_wandb import find_offline_runs, upload
+from python_path import python_path
 from wandb_server import MARKING, write_client
 
 pytestmark = pytest.mark.long
@@ -108,7 +109,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for wandb's command line: marks a run as synced, or fails where the file `down` is there."""
     down = f"if pathlib.Path({str(tmp_path / 'down')!r}).exists(): sys.exit('error: api_key=secret123 refused')\n"
     write_client(tmp_path / "client", f"import pathlib, sys\n{down}{MARKING}")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "client"))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "client"))
     return tmp_path / "down"
 
 
