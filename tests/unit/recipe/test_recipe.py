@@ -214,6 +214,15 @@ def test_keys_of_another_loss_have_no_effect(path, loss, inert):
     assert all(f"has no effect: loss is {loss}" in line for line in found)
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "dft", "eaft", "asft"])
+def test_keys_of_another_sft_loss_have_no_effect(path, loss):
+    keys = ("eaft_alpha", "asft_alpha", "neftune_alpha")
+    words = [f"method.sft.loss={loss}", *(f"method.sft.{key}=0.5" for key in keys)]
+    recipe, origins = Recipe.load_with_origins(path, words)
+    found = [line.partition(" (")[0] for line in recipe.without_effect(origins)]
+    assert found == [f"method.sft.{key} has no effect: loss is {loss}" for key in keys[:2] if key != f"{loss}_alpha"]
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [

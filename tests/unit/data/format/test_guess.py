@@ -134,9 +134,9 @@ def test_instruction_and_input_are_alpaca_whatever_the_answer_is_called() -> Non
     assert whole is not None and whole.columns == {"prompt": "prompt", "completion": "response"}
 
 
-def test_two_numbered_answers_are_not_certain() -> None:
+def test_longer_of_two_numbered_answers_is_proposed_and_not_certain() -> None:
     made = guess(_rows(instruction="Say {} words", output_1="One and {}", output_2="Two and {}, which is longer"))
-    assert made is not None and not made.certain
+    assert made is not None and not made.certain and made.columns["completion"] == "output_2"
 
 
 def test_earlier_turns_in_a_column_history_are_kept() -> None:
