@@ -83,7 +83,7 @@ def test_equals_peft_bit_for_bit(
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
 
 
-def test_several_weighted_adapters_merge_as_peft_merges_them(
+def test_weighted_adapters_merge_as_peft_merges_them(
     make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
 ) -> None:
     base = make_base()
@@ -93,6 +93,9 @@ def test_several_weighted_adapters_merge_as_peft_merges_them(
     assert [weight for _, weight in merged.adapters] == [0.7, -0.3]
     assert merged.verification is not None and merged.verification.difference < 1e-5
     _require_equal(tmp_path / "merged", peft_merged(base, (one, 0.7), (two, -0.3)))
+    half = merge([f"{one}=0.5"], tmp_path / "half")
+    assert half.verification is not None and half.verification.difference < 1e-5
+    _require_equal(tmp_path / "half", peft_merged(base, (one, 0.5)))
     # A path that holds "=" and exists is a path.
     merge([str(two)], tmp_path / "alone", verify=False)
     _require_equal(tmp_path / "alone", peft_merged(base, (two, 1.0)))
