@@ -226,13 +226,13 @@ def _require_loaded(tuned: Any, name: str, adapter: Adapter) -> None:
 def _can_share_a_batch(plan: MergePlan) -> bool:
     """Whether PEFT computes base and adapter for two rows of one batch, so that weights are converted once for both.
 
-    It does for one LoRA that only adds to linear modules and embeddings, and is not scaled as a whole; not in experts,
-    which receive some of the batch's tokens without their rows; nor for MPT, where it drops the rows' adapters.
+    It does for one LoRA that only adds to linear modules and embeddings; not in experts, which receive some of the
+    batch's tokens without their rows; nor for MPT, where it drops the rows' adapters.
     """
     first, *others = plan.adapters
     adds_only = not (first.expert_loras or first.rotations or first.whole or first.uses_dora)
     is_mpt = plan.base.config.get("model_type") == "mpt"
-    return adds_only and not others and first.weight == 1 and not _has_experts(plan.base) and not is_mpt
+    return adds_only and not others and not _has_experts(plan.base) and not is_mpt
 
 
 def _logits_of_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

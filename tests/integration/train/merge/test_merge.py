@@ -93,12 +93,21 @@ def test_weighted_adapters_merge_as_peft_merges_them(
     assert [weight for _, weight in merged.adapters] == [0.7, -0.3]
     assert merged.verification is not None and merged.verification.difference < 1e-5
     _require_equal(tmp_path / "merged", peft_merged(base, (one, 0.7), (two, -0.3)))
-    half = merge([f"{one}=0.5"], tmp_path / "half")
-    assert half.verification is not None and half.verification.difference < 1e-5
-    _require_equal(tmp_path / "half", peft_merged(base, (one, 0.5)))
     # A path that holds "=" and exists is a path.
     merge([str(two)], tmp_path / "alone", verify=False)
     _require_equal(tmp_path / "alone", peft_merged(base, (two, 1.0)))
+
+
+@pytest.mark.parametrize("form", ["lora", "rslora", "patterns", "embeddings"])
+def test_one_weighted_adapter_merges_as_peft_merges_it(
+    form: str, make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
+) -> None:
+    base = make_base()
+    adapter = make_adapter(base, **FORMS[form])
+    merged = merge([f"{adapter}=-0.5"], tmp_path / "merged")
+    assert merged.verification is not None
+    assert merged.verification.difference < 1e-5 < merged.verification.effect
+    _require_equal(tmp_path / "merged", peft_merged(base, (adapter, -0.5)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
