@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import ascendtune
+from ascendtune.cli.commands import COMMANDS
 from ascendtune.core import errors
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.connection import module_on
@@ -265,6 +266,66 @@ def test_only_a_vendors_own_files_branch_on_its_kind(modules: dict[Path, ast.Mod
 )
 def test_a_branch_on_a_vendor_is_found(code: str) -> None:
     assert _vendor_branches(ast.parse(code)) == [1]
+
+
+_COMMAND = re.compile(
+    rf"(?:^|[\s`'\"(])(?:ascendtune (?:{'|'.join(COMMANDS)})|chown -R|chown \$USER|chmod [-+\w]+|rm(?: -rf?)?|mkdir -p"
+    rf"|git switch|git -C|tensorboard --logdir|python|cd|export [A-Z_]+)"
+    rf"(?: -[\w-]+| \S*X)*[ =]$"
+)
+"""A command, up to the place of an argument; X stands for earlier arguments."""
+_NOT_PATHS = frozenset(
+    ("job.id", "spec.id", "self._destination.tracker", "repository", "host", "command", "encoding", "root", "program",
+     "os.geteuid()")
+)  # fmt: skip
+"""Names that have no special characters, and what the user types as a whole."""
+
+
+def _unquoted(module: ast.Module) -> list[str]:
+    """Arguments in the commands of messages that are not quoted for the shell, as "line: expression"."""
+    quoted = {
+        ast.unparse(name)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Assign) and re.search(r"quote\b|shlex\.join", ast.unparse(node.value))
+        for target in node.targets
+        for name in (target.elts if isinstance(target, ast.Tuple) else [target])
+    }
+    found = []
+    for node in ast.walk(module):
+        text = ""
+        for part in node.values if isinstance(node, ast.JoinedStr) else ():
+            if isinstance(part, ast.Constant):
+                text += str(part.value)
+                continue
+            assert isinstance(part, ast.FormattedValue)
+            expression = ast.unparse(part.value)
+            is_safe = "quote" in expression or expression in quoted or expression in _NOT_PATHS
+            if _COMMAND.search(text) and not is_safe:
+                found.append(f"{part.lineno}: {expression}")
+            text += "X"
+    return found
+
+
+def test_arguments_of_suggested_commands_are_quoted(modules: dict[Path, ast.Module]) -> None:
+    """A directory of a stranger may be called `$(reboot)`, and people paste what a remedy says."""
+    unquoted = [f"{path.relative_to(SOURCE)}:{each}" for path, module in modules.items() for each in _unquoted(module)]
+    assert unquoted == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("f'see `ascendtune runs show {run}`'", True),
+        ("f'`ascendtune merge {a} --to {run}`'", True),
+        ("f'`ascendtune merge {shlex.quote(a)} --to {run}`'", True),
+        ("f'rm -r {run}'", True),
+        ("f'`ascendtune runs show {shlex.quote(str(run))}`'", False),
+        ("run = shlex.quote(x)\nf'`ascendtune runs show {run}`'", False),
+        ("f'this version of ascendtune reads {run}'", False),
+    ],
+)
+def test_unquoted_argument_of_a_suggested_command_is_found(code: str, is_found: bool) -> None:
+    assert bool(_unquoted(ast.parse(code))) == is_found
 
 
 def test_our_modules_are_started_without_the_working_directory_in_their_path() -> None:

@@ -259,7 +259,7 @@ def _require_free(output: Path, yes: bool) -> None:
         raise InputError(
             "no such directory",
             code="path-missing",
-            remedy=f"mkdir -p {output.parent}",
+            remedy=f"mkdir -p {shlex.quote(str(output.parent))}",
             where=output.parent,
         )
     if not output.exists() or yes:

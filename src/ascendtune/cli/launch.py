@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,7 +101,7 @@ def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
     # The launcher's own lines contain no more than its observation.
     if first is None or rank is None or first.entry.family == "launcher":
         return None
-    remedy = f"{'; '.join(explanation.remedies())}; `ascendtune explain {spec.logs}` shows more"
+    remedy = f"{'; '.join(explanation.remedies())}; `ascendtune explain {shlex.quote(str(spec.logs))}` shows more"
     return CheckFailed(f"rank {rank}: {first.meaning}", code="rank-failed", remedy=remedy, where=first.where)
 
 

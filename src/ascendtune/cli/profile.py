@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -101,7 +102,7 @@ def profile(
         advice = advice_for(found)
         trials = try_changes(advice, found[0], record) if tries else []
     except KeyboardInterrupt:
-        log.say(f"stopped; `ascendtune profile {safe(str(place))}` shows this profile")
+        log.say(f"stopped; `ascendtune profile {shlex.quote(str(place))}` shows this profile")
         raise
 
     def content() -> dict[str, Any]:
@@ -170,7 +171,7 @@ def _record(recipe: Path, overrides: list[str], ending: str, *, devices: int | N
         if not ending:
             traces = list((stop.run / "profile").glob("rank_*.trace.json.gz")) if stop.run else []
             log.say(
-                f"stopped: `ascendtune profile {safe(str(stop.run))}` shows the steps that were profiled"
+                f"stopped: `ascendtune profile {shlex.quote(str(stop.run))}` shows the steps that were profiled"
                 if traces
                 else "stopped: no step was profiled; the same command begins anew"
             )

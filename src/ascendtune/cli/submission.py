@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -100,7 +101,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], options: SubmitO
         raise RecipeError(
             "a LLaMA-Factory recipe needs dataset_info.json, which the container does not have",
             code="recipe-needs-conversion",
-            remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
+            remedy=f"`ascendtune recipe convert {shlex.quote(str(recipe_file))} -o recipe.yaml`, then submit that",
             where=recipe_file,
         )
     accelerator = options.accelerator or _local_kind()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -174,7 +175,7 @@ def import_events(
             code="record-damaged",
             remedy="copy these files again from their source, and import again",
         )
-    suggest_next(f"ascendtune runs list {to}")
+    suggest_next(f"ascendtune runs list {shlex.quote(str(to))}")
 
 
 def _run_names(directories: list[Path], log_directory: Path) -> list[str]:
@@ -258,7 +259,8 @@ def send(
     if faults:
         sys.exit(max(each.exit_code for each in faults))
     if offline:
-        suggest_next(f"ascendtune track sync {runs[0]}" if to == "wandb" else "swanlab sync DIRECTORY")
+        run = shlex.quote(str(runs[0]))
+        suggest_next(f"ascendtune track sync {run}" if to == "wandb" else "swanlab sync DIRECTORY")
 
 
 def _require_no_host(run: RunDir) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -55,14 +56,14 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
                 raise MachineError(
                     f"this belongs to another user (uid {facts.st_uid})",
                     code="owned-by-another-user",
-                    remedy=f"if you trust its content: `chown -R {os.geteuid()} {directory}`{remedy}",
+                    remedy=f"if you trust its content: `chown -R {os.geteuid()} {shlex.quote(str(directory))}`{remedy}",
                     where=path,
                 )
             if keeps_modes and facts.st_mode & _OTHERS_WRITE:
                 raise MachineError(
                     f"other users may write this (mode {stat.S_IMODE(facts.st_mode):o})",
                     code="writable-by-others",
-                    remedy=f"if you trust its content: `chmod -R go-w {directory}`{remedy}",
+                    remedy=f"if you trust its content: `chmod -R go-w {shlex.quote(str(directory))}`{remedy}",
                     where=path,
                 )
 

@@ -6,6 +6,7 @@ writes its own BOS), and with special tokens in the text recognised.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -205,15 +206,17 @@ class Tokenizer:
 
 def _conversion(directory: Path) -> str:
     """The command that writes tokenizer.json for a tokenizer of another format."""
-    convert, condition = f"from transformers import AutoTokenizer as T; T.from_pretrained('{directory}')", ""
+    place, condition = repr(str(directory)), ""
+    convert = f"from transformers import AutoTokenizer as T; T.from_pretrained({place})"
     if (directory / "tekken.json").is_file():
         condition = ", after `pip install mistral-common`"
         convert = "from transformers.integrations.mistral import convert_tekken_tokenizer as convert; "
-        convert += f"convert('{directory / 'tekken.json'}')"
+        convert += f"convert({str(directory / 'tekken.json')!r})"
     elif (directory / "tokenizer.model").is_file():
         # transformers 5 merges runs of spaces before everything else: other tokens than SentencePiece's.
         condition = ", in an environment of its own with `pip install 'transformers<5' sentencepiece protobuf`"
-    return f"convert its tokenizer once{condition}: python -c \"{convert}.save_pretrained('{directory}')\""
+    command = shlex.join(["python", "-c", f"{convert}.save_pretrained({place})"])
+    return f"convert its tokenizer once{condition}: {command}"
 
 
 @contextmanager

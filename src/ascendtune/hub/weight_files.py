@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -104,13 +105,13 @@ def _single_file(directory: Path) -> str:
             where=directory,
         )
     if any(found for pattern in _PICKLES for found in directory.glob(pattern)):
+        convert = "from transformers import AutoModelForCausalLM as M; "
+        convert += f"M.from_pretrained({str(directory)!r}).save_pretrained('safetensors')"
         raise RecipeError(
             "the weights are pickles (.bin, .pt), which can run code when they are loaded",
             code="pickled-weights",
-            remedy="take a model with *.safetensors; or, if you trust these, convert them once: python -c "
-            '"from transformers import AutoModelForCausalLM as M; '
-            f"M.from_pretrained('{directory}').save_pretrained('safetensors')\" and copy the tokenizer's files beside "
-            "them",
+            remedy="take a model with *.safetensors; or, if you trust these, convert them once: "
+            f"python -c {shlex.quote(convert)} and copy the tokenizer's files beside them",
             where=directory,
         )
     raise RecipeError(

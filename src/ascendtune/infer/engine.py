@@ -9,6 +9,7 @@ This module does not import torch, so that wrong paths are reported at once.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -328,9 +329,9 @@ def find_weights(path_or_id: str | Path) -> Weights:
 def _require_text(directory: Path) -> None:
     if not is_reward_model(directory):
         return
-    place, first = f"'{directory}'", ""
+    place, first = repr(str(directory)), ""
     if (directory / "adapter_config.json").is_file():
-        place, first = "'scorer'", f"`ascendtune merge {directory} --to scorer`, then "
+        place, first = "'scorer'", f"`ascendtune merge {shlex.quote(str(directory))} --to scorer`, then "
     raise InputError(
         "this is a reward model: it scores answers and cannot generate text",
         code="reward-model-cannot-generate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -125,10 +126,14 @@ def program(word: str) -> str:
         remedy = path_suggestion(path, otherwise) if "/" in word or path.suffix else otherwise
         raise InputError(f"no such program: '{word}'", code="program-missing", remedy=remedy)
     if not os.access(path, os.X_OK):
-        remedy = f"start it as `python {word}`" if path.suffix == ".py" else f"chmod +x {word}, or name its interpreter"
+        given = shlex.quote(word)
+        remedy = (
+            f"start it as `python {given}`" if path.suffix == ".py" else f"chmod +x {given}, or name its interpreter"
+        )
         raise InputError(f"'{word}' is not executable", code="program-not-executable", remedy=remedy, where=path)
     if not _can_start(path):
-        remedy = f"start it as `python {word}`" if path.suffix == ".py" else "name its interpreter, as `bash script`"
+        start = f"python {shlex.quote(word)}" if path.suffix == ".py" else ""
+        remedy = f"start it as `{start}`" if start else "name its interpreter, as `bash script`"
         raise InputError(
             f"'{word}' is neither a program nor a script with #! in its first line", code="not-a-program", remedy=remedy
         )

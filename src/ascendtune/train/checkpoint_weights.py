@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
         raise InputError(
             f"the checkpoint has DeepSpeed's format ('{form}'), which only a training can read",
             code="checkpoint-form-differs",
-            remedy=f"continue the run from it: checkpoint.resume={checkpoint}",
+            remedy=f"continue the run from it: {shlex.quote(f'checkpoint.resume={checkpoint}')}",
             where=checkpoint,
         )
     record, recipe = run.read(), Recipe.load(run.recipe)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ascendtune.core.errors import CheckFailed
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
@@ -20,6 +22,7 @@ def loss_not_finite(step: int, metrics: StepMetrics, recipe: Recipe, precision: 
         f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
         code="loss-not-finite",
         remedy=f"{', or '.join(changes)}; no checkpoint contains weights of this step. "
-        f"`ascendtune align nan {run}` names the module that produced it. on_nan: skip skips such steps",
+        f"`ascendtune align nan {shlex.quote(str(run))}` names the module that produced it. "
+        "on_nan: skip skips such steps",
         where=run.metrics,
     )

@@ -173,7 +173,7 @@ def _checkpoint_remedy(missing: Path) -> str:
         return "give a directory like runs/NAME/checkpoints/step_100, or NAME@100"
     number = re.search(r"\d+$", missing.name)
     if number and int(number[0]) in steps:
-        return f"{_RESUME}={run.checkpoint(int(number[0]))}"
+        return shlex.quote(f"{_RESUME}={run.checkpoint(int(number[0]))}")
     return f"this run has: {', '.join(f'{run.path.name}@{step}' for step in steps)}"
 
 
@@ -204,9 +204,9 @@ def _require_same_loss(owner: RunDir, other: Recipe, recipe: Recipe, checkpoint:
     """
     before, after = (kind_of_loss(leaves_of(each.model_dump(mode="json"))) for each in (other, recipe))
     if before != after:
-        weights = f"model.path={owner}/model"
+        weights = shlex.quote(f"model.path={owner}/model")
         if other.method.adapter is not None:
-            weights = f"method.{other.method.tuner}.start_from=[{owner}]"
+            weights = shlex.quote(f"method.{other.method.tuner}.start_from=[{owner}]")
         raise RecipeError(
             f"{_RESUME}: the checkpoint is of a run with another loss ({before} -> {after})",
             code="recipe-changed",

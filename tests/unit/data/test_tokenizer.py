@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,6 +195,17 @@ def test_damaged_tokenizer_file_is_named(damage: str, make_model: Callable[..., 
     assert str(directory) in str(caught.value)
     if damage == "missing":
         assert "save_pretrained" in caught.value.remedy
+
+
+@pytest.mark.parametrize("file", ["tekken.json", "vocab.json"])
+def test_conversion_of_a_vocabulary_is_one_command_for_a_directory_of_any_name(file: str, tmp_path: Path) -> None:
+    (hostile := tmp_path / 'it\'s "$(reboot)"').mkdir()
+    (hostile / file).write_text("{}")
+    with pytest.raises(RecipeError) as caught:
+        Tokenizer.load(hostile)
+    python, option, code = shlex.split(caught.value.remedy[caught.value.remedy.index("python -c ") :])
+    assert (python, option) == ("python", "-c")
+    assert str(hostile) in {each.value for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Constant)}
 
 
 @pytest.mark.parametrize(

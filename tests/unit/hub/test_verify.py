@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,16 @@ _DAMAGES: dict[str, tuple[Any, ...]] = {
     ),
     "missing shard": (_shards, "weights-missing", "model-00002-of-00002.safetensors"),
 }
+
+
+def test_conversion_of_pickles_is_one_command_for_a_directory_of_any_name(model: Path) -> None:
+    hostile = model.rename(model.with_name('it\'s "$(reboot)"'))
+    (hostile / "model.safetensors").rename(hostile / "pytorch_model.bin")
+    with pytest.raises(RecipeError) as caught:
+        check_model_directory(hostile, weights_needed=True)
+    python, option, code, *_ = shlex.split(caught.value.remedy.partition("once: ")[2].partition(" and copy")[0])
+    assert (python, option) == ("python", "-c")
+    assert str(hostile) in {each.value for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Constant)}
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)

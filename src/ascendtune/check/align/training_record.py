@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,7 @@ def _read_run(run: RunDir) -> TrainingRecord:
         raise DataError(
             "the run has recorded no step",
             code="no-training-records",
-            remedy=f"see how it ended: ascendtune runs show {run.path}",
+            remedy=f"see how it ended: ascendtune runs show {shlex.quote(str(run.path))}",
             where=run.path,
         )
     curve = _metrics(run.metrics) if run.metrics.is_file() else Curve.empty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -241,7 +242,7 @@ def _rank_failure(ran: RankResults, faulty: Sequence[RankNotes], event: str) -> 
     if log is None:
         look = "see the messages above, which are those of rank 0"
     else:
-        look = f"ascendtune explain {log}" if _last_line(log) else f"its log is empty ({log})"
+        look = f"ascendtune explain {shlex.quote(str(log))}" if _last_line(log) else f"its log is empty ({log})"
     return failure(
         RANKS,
         f"{ran.ranks.labels([each.rank for each in faulty])} {event}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def _path_remedy(missing: list[str], system: System) -> str:
             return say("source {script}", script=set_env_script(kit, kits) or f"{kit.path}/set_env.sh")
     for directory in sorted(system.path("/usr/local/Ascend").glob("driver/lib64/*"), reverse=True):
         if (directory / missing[0]).exists():
-            return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
+            return f"export LD_LIBRARY_PATH={shlex.quote(str(directory))}:$LD_LIBRARY_PATH"
     return say("source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64")
 
 

@@ -86,7 +86,7 @@ def _environment(system: System) -> Iterator[Finding]:
                 owner=system.owner(site / foreign[0]),
             ),
             expected=say("one owner: a pip with sudo left files of root, and the next pip fails half-way"),
-            remedy=f"sudo chown -R $USER {site}",
+            remedy=f"sudo chown -R $USER {shlex.quote(str(site))}",
             repair=_as_user(system, "sudo", "chown", "-R", "{user}", "--", str(site)),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,7 +231,7 @@ class GitCheckout:
                 code="git-failed",
                 remedy=_LOCKED
                 if "index.lock" in merged.error
-                else f"you are on {work}; `git switch {previous_checkout}` goes back",
+                else f"you are on {work}; `git switch {shlex.quote(previous_checkout)}` goes back",
                 where=self.directory,
             )
         return MergeResult(work, previous_checkout, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -134,7 +135,8 @@ class StepProfile:
         profiler.stop()
         self._steps = range(0)
         if self._strategy.is_main:
-            say(f"the profile is in {self._directory}; `ascendtune profile {self._directory.parent}` shows it")
+            run = shlex.quote(str(self._directory.parent))
+            say(f"the profile is in {self._directory}; `ascendtune profile {run}` shows it")
 
     def _start(self) -> None:
         self._directory.mkdir(exist_ok=True)

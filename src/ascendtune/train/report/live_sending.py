@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -80,8 +81,8 @@ class LiveSending(Callback):
             warn(f"{self._destination.tracker} does not have the whole run ({arrived}); {self._command()}")
 
     def _command(self) -> str:
-        host = f" --host {self._destination.host}" if self._destination.host else ""
-        return f"ascendtune track send {self._run} --to {self._destination.tracker}{host}"
+        host = f" --host {shlex.quote(self._destination.host)}" if self._destination.host else ""
+        return f"ascendtune track send {shlex.quote(str(self._run))} --to {self._destination.tracker}{host}"
 
 
 class _Follower:
