@@ -8,17 +8,25 @@ time is limited as well, in case an operation costs more than is counted.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from ascendtune.data.metered_code import MeteringCodeGenerator
+from ascendtune.data.operation_costs import (
+    GROWING_FILTERS,
+    GROWING_METHODS,
+    WIDE_FORMAT,
+    WIDEST,
+    length,
+    texts_in,
+)
 
 _STEPS, _STEPS_PER_MESSAGE = 200_000, 1000
 _CHARACTERS, _CHARACTERS_PER_GIVEN = 32_000_000, 64
@@ -26,27 +34,23 @@ _CPU_SECONDS, _CPU_SECONDS_PER_MEGABYTE = 5.0, 1.0
 _STEPS_BETWEEN_LOOKS = 256
 # Cost of a list or an object, in characters: about the time to visit it.
 _NODE = 64
-# A sum of more parts is measured after it is computed.
-_PARTS_OF_A_SUM = 8
 _MOST_BITS = 100_000
-_WIDEST = 100_000
 _LONGEST_SOURCE = 250_000
 
-# Filters whose result is not larger than their input.
-_FREE_FILTERS = frozenset(
-    ("abs", "attr", "capitalize", "count", "d", "default", "filesizeformat", "first", "float", "int", "items", "last",
-     "length", "lower", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "safe", "select",
-     "selectattr", "title", "trim", "upper", "wordcount")
+# Filters that look at no more than the first or last element.
+_FREE_FILTERS = frozenset(("attr", "count", "d", "default", "first", "items", "last", "length", "random"))
+# Their arguments are numbers, not widths.
+_NUMBER_FILTERS = ("float", "int")
+# These return generators, which apply another filter or a test to each element.
+_GENERATING_FILTERS = ("map", "reject", "rejectattr", "select", "selectattr")
+# Useless in a chat template, and expensive: regular expressions over any text, random text, words of any length.
+_REFUSED_FILTERS = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
+# Tests that compare, or look at each character.
+_COMPARING_TESTS = (
+    "==", "!=", ">", ">=", "<", "<=", "eq", "equalto", "ne", "gt", "greaterthan", "ge", "lt", "lessthan", "le", "in",
+    "lower", "upper",
 )  # fmt: skip
-# Useless in a chat template, and expensive: regular expressions over any text, random text.
-_REFUSED_FILTERS = ("pprint", "striptags", "urlize", "xmlattr")
 _REFUSED_GLOBALS = ("lipsum",)
-_WIDE_FORMAT = re.compile(r"\d{6}|\*|\{[^{}]*\{")
-
-
-def _length(value: Any) -> int:
-    """Calls `str.__len__`: a placeholder of `skeleton` records calls of its own `__len__`."""
-    return str.__len__(value) if isinstance(value, str) else len(value)
 
 
 class LimitExceeded(Exception):
@@ -82,7 +86,7 @@ class Meter:
         while waiting:
             each = waiting.pop()
             if isinstance(each, str):
-                self.spend(_length(each) + 2)
+                self.spend(length(each) + 2)
             elif isinstance(each, dict):
                 self.spend(8 * len(each) + _NODE)
                 waiting += [*each.keys(), *each.values()]
@@ -114,13 +118,17 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         self.meter = Meter()
         super().__init__(finalize=_finalizer(self.meter), **options)
-        self.code_generator_class = _MeteringCodeGenerator
+        self.code_generator_class = MeteringCodeGenerator
         for name in _REFUSED_GLOBALS:
             del self.globals[name]
         for name in _REFUSED_FILTERS:
             del self.filters[name]
-        for name in set(self.filters) - _FREE_FILTERS:
+        for name in set(self.filters) - _FREE_FILTERS - set(_GENERATING_FILTERS):
             self.limit_filter(name)
+        for name in _GENERATING_FILTERS:
+            self._count_elements(name)
+        for name in _COMPARING_TESTS:
+            self._limit_test(name)
         self.filters["list"] = self._listed
         self.filters[_COUNTED] = self._counted
 
@@ -138,17 +146,60 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
                 value = list(value) if isinstance(value, Iterator) else value
                 arguments = (*arguments[:value_at], value, *arguments[value_at + 1 :])
             meter.weigh(value)
-            _require_narrow(rest)
+            if name not in _NUMBER_FILTERS:
+                _require_narrow(rest)
             for each in rest:
                 meter.weigh(each)
-            if grows := _GROWING_FILTERS.get(name):
+            if grows := GROWING_FILTERS.get(name):
                 meter.spend(grows(value, rest))
             result = plain(*arguments, **options)
             if isinstance(result, str | list):
-                meter.spend(_length(result))
+                meter.spend(length(result))
             return result
 
         self.filters[name] = metered
+
+    def _count_elements(self, name: str) -> None:
+        """Meter each element that the filter `name` takes and returns: a filter on it may do anything but loop."""
+        plain = self.filters[name]
+
+        @wraps(plain)
+        def metered(context: Context, value: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+            return self._each(plain(context, self._each(value) if value else (), *arguments, **options))
+
+        self.filters[name] = metered
+
+    def _each(self, values: Iterable[Any]) -> Iterator[Any]:
+        for each in values:
+            self.meter.step()
+            if isinstance(each, str):
+                self.meter.spend(length(each))
+            yield each
+
+    def _limit_test(self, name: str) -> None:
+        tests = cast(dict[str, Any], self.tests)
+        plain = tests[name]
+
+        @wraps(plain)
+        def metered(*values: Any) -> bool:
+            self.meter.step()
+            return bool(plain(*map(self.compared, values)))
+
+        tests[name] = metered
+
+    def compared(self, value: Any) -> Any:
+        """Meter an operand of `==`, `in` and others: a list may contain the same long text many times."""
+        if isinstance(value, str):
+            self.meter.spend(length(value))
+        elif isinstance(value, list | tuple):
+            self.meter.weigh(value)
+        return value
+
+    def sliced(self, value: Any) -> Any:
+        """Meter the result of `value[begin:end]`."""
+        if isinstance(value, str | list | tuple):
+            self.meter.spend(length(value))
+        return value
 
     def concat(self, parts: Iterable[str]) -> str:
         """Join the output of a template or of a block in it."""
@@ -165,7 +216,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         if result.__class__ is str:
             self.meter.spend(len(result))
         elif isinstance(result, str | list | tuple):
-            self.meter.spend(_length(result))
+            self.meter.spend(length(result))
         return result
 
     def made(self, collection: Any) -> Any:
@@ -193,7 +244,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _require_bits(left.bit_length() * abs(right))
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, str):
-            self.meter.spend(_length(result))
+            self.meter.spend(length(result))
         return result
 
     def call(self, context: Context, obj: Any, *arguments: Any, **options: Any) -> Any:
@@ -201,7 +252,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str | bytes | int):
             name = getattr(obj, "__name__", "")
-            if grows := _GROWING_METHODS.get(name):
+            if grows := GROWING_METHODS.get(name):
                 if name == "join" and arguments:
                     arguments = (list(arguments[0]), *arguments[1:])
                     self.meter.weigh(arguments[0])
@@ -212,13 +263,13 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             self._spend_for_format(str(wrapped.__self__), [*arguments, *options.values()])
         result = super().call(context, obj, *arguments, **options)
         if isinstance(result, str):
-            self.meter.spend(_length(result))
+            self.meter.spend(length(result))
         return self.made(result) if type(result) is dict else result
 
     def _listed(self, value: Any) -> list[Any]:
         """The filter `list`, which templates also use internally: it does not enlarge the elements."""
         if isinstance(value, str):
-            self.meter.spend(64 * _length(value))
+            self.meter.spend(64 * length(value))
         result = list(value)
         self.meter.spend(8 * len(result))
         return result
@@ -227,12 +278,12 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return _Counted(iterable, self.meter)
 
     def _spend_for_format(self, pattern: str, values: list[Any]) -> None:
-        if _WIDE_FORMAT.search(pattern):
+        if WIDE_FORMAT.search(pattern):
             raise LimitExceeded("it formats text to a width that no conversation needs")
         self.meter.weigh(values)
         # Each placeholder may repeat the largest value.
         places = pattern.count("%") + pattern.count("{")
-        self.meter.spend(places * max((len(each) for each in _texts_in(values)), default=0))
+        self.meter.spend(places * max((len(each) for each in texts_in(values)), default=0))
 
     def _require_small_product(self, left: Any, right: Any) -> None:
         if isinstance(left, int) and isinstance(right, int):
@@ -280,46 +331,6 @@ class _Counted:
             yield each
 
 
-class _MeteringCodeGenerator(CodeGenerator):
-    """Compiles `+`, the most frequent operator in templates, without Jinja's table of operators."""
-
-    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
-        parts: list[nodes.Expr] = [node.right]
-        left: nodes.Expr = node.left
-        while isinstance(left, nodes.Add) and len(parts) < _PARTS_OF_A_SUM:
-            parts.append(left.right)
-            left = left.left
-        self.write("environment.plus((")
-        for each in (left, *reversed(parts)):
-            self.visit(each, frame)
-            self.write(", ")
-        self.write("))")
-
-    def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        self._visit_made(super().visit_List, node, frame)
-
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self._visit_made(super().visit_Dict, node, frame)
-
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
-        if node.ctx == "load":
-            self._visit_made(super().visit_Tuple, node, frame)
-        else:
-            super().visit_Tuple(node, frame)
-
-    def _visit_made(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame) -> None:
-        self.write("environment.made(")
-        visit(node, frame)
-        self.write(")")
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.joined((")
-        for each in node.nodes:
-            self.visit(each, frame)
-            self.write(", ")
-        self.write("))")
-
-
 def require_short(source: str) -> None:
     """Raises:
     LimitExceeded: longer than any template.
@@ -334,54 +345,5 @@ def _require_bits(bits: int) -> None:
 
 
 def _require_narrow(values: Iterable[Any]) -> None:
-    if any(isinstance(each, int) and abs(each) > _WIDEST for each in values):
+    if any(isinstance(each, int) and abs(each) > WIDEST for each in values):
         raise LimitExceeded("it uses a width that no conversation needs")
-
-
-def _texts_in(values: list[Any]) -> Iterator[str]:
-    for each in values:
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, tuple | list | dict):
-            yield from _texts_in(list(each.values()) if isinstance(each, dict) else list(each))
-
-
-def _of_replacing(text: Any, given: Any) -> int:
-    old, new = given[0], given[1]
-    return (str(text).count(str(old)) + 1) * len(str(new)) if not isinstance(text, bytes) else len(text) * len(new)
-
-
-# Additional characters of the result, beyond those of the input.
-_GROWING_METHODS: dict[str, Callable[[Any, Any], int]] = {
-    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), lambda text, given: int(given[0])),
-    **dict.fromkeys(("split", "rsplit", "splitlines"), lambda text, given: 8 * _length(text)),
-    "expandtabs": lambda text, given: len(text) * int(given[0] if given else 8),
-    "join": lambda text, given: len(text) * len(given[0]),
-    "replace": _of_replacing,
-    "translate": lambda text, given: len(text) * max((len(each) for each in _texts_in([given[0]])), default=1),
-    "to_bytes": lambda number, given: int(given[0]),
-}
-_GROWING_FILTERS: dict[str, Callable[[Any, Any], int]] = {
-    "batch": lambda value, given: 8 * sum(each for each in given if isinstance(each, int)),
-    "format": lambda pattern, given: (
-        pattern.count("%") * max((len(each) for each in _texts_in(given)), default=1)
-        + (_WIDEST * 10_000 if _WIDE_FORMAT.search(pattern) else 0)
-    ),
-    "indent": lambda text, given: (str(text).count("\n") + 1) * _width(given, 4),
-    "join": lambda values, given: len(values) * _width(given, 0),
-    "replace": _of_replacing,
-    "sum": lambda values, given: _CHARACTERS * 1000 if any(isinstance(each, list | tuple) for each in given) else 0,
-    "tojson": lambda value, given: _nodes_in(value) * _width(given, 0),
-    "wordwrap": lambda text, given: len(str(text)) * (1 + sum(len(each) for each in given if isinstance(each, str))),
-}
-
-
-def _width(given: Iterable[Any], default: int) -> int:
-    widths = [len(each) if isinstance(each, str) else each for each in given if isinstance(each, str | int)]
-    return max([default, *widths])
-
-
-def _nodes_in(value: Any) -> int:
-    """Number of values in a value; called after it was weighed, so the recursion is bounded."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return 1 + sum(map(_nodes_in, inner))

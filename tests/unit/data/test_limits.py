@@ -56,6 +56,24 @@ HOSTILE = {
     "parentheses": "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
     "blocks": "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
     "long source": "x" * 3_000_000,
+    "one long word wrapped": "{{ ['a'*1000000]|join('b'*1000000)|wordwrap(1) }}",
+    "strip": "{{ ('a' * 1000000).strip('b' * 1000000 + 'a') }}",
+    "trim": "{{ ('a' * 1000000)|trim('b' * 1000000 + 'a') }}",
+    "map to large results": "{{ (['a' * 10000000] * 1000)|map('upper')|list|length }}",
+    "map to large results, joined": "{{ (['a' * 10000000] * 1000)|map('upper')|join|length }}",
+    "map to numbers": "{{ (['a ' * 1000000] * 1000)|map('wordcount')|list|length }}",
+    "map without an end": "{{ range(100000)|map('string')|map('list')|map('list')|map('list')|list }}" * 3,
+    "select by a long text": "{{ (['b' * 1000] * 100000)|select('in', 'a' * 10000000)|list }}",
+    "tests of each character": "{{ (['a' * 10000000] * 1000)|select('lower')|list|length }}",
+    "equal lists": "{{ ([['a' * 9999999 ~ 'b']|batch(99999, 'a' * 10000000)|first] * 2)|unique|list }}",
+    "lists compared": (
+        "{% set x = ['a' * 9999999 ~ 'c']|batch(99999, 'a' * 9999999 ~ 'b')|first %}"
+        "{{ ('a' * 9999999 ~ 'd') in x }}{{ x == x|map('string')|list }}"
+    ),
+    "largest of equal texts": "{{ ['a' * 9999999 ~ 'c']|batch(99999, 'a' * 9999999 ~ 'b')|first|max }}",
+    "long text changed often": "{% set x = 'a' * 30000000 %}" + "{% set y = x|upper %}" * 9000,
+    "long text cut often": "{% set x = 'a' * 30000000 %}" + "{% set y = x[1:] %}" * 9000,
+    "long texts compared often": "{% set x = 'a' * 15000000 %}{% set z = x ~ 'b' %}" + "{{ x in z }}" * 9000,
     "name space in itself": "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
 }
 QUESTION: list[Message] = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
@@ -94,6 +112,10 @@ def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
         "{% macro m(x, y=2) %}{{ x }}{{ y }}{{ caller() }}{% endmacro %}{% call m(1) %}inner{% endcall %}",
         "{% set a %}block{% endset %}{{ a|replace('o', '0')|indent(2)|capitalize }}{{ {'b': 1, 'a': [2]}|dictsort }}",
         "{% for k, v in messages[0].items() %}{{ k }}={{ v }}{% endfor %}{{ range(3)|list }}{{ (1, 2) }}{{ other }}",
+        "{{ messages|map('length')|list }}{{ ['a', 'B']|map('upper')|join }}{{ other|map('upper')|list }}",
+        "{{ ['a', 'B']|select('lower')|list }}{{ 2 is in [2] }}{{ 3 is gt 2 }}{{ 'abc'[1:] }}{{ 'a,'|trim(',') }}",
+        "{{ messages[:1] == messages }}{{ messages[0] in messages }}{{ 1 < 2 < 3 }}{{ ' 7 '|int(1000000) }}",
+        "{{ 'x'|float(2000000) }}{{ [2, 1]|max }}{{ messages|rejectattr('role', 'in', ['user'])|list }}",
         "{{ [3, 1, 2]|sort|reverse|list }}{{ [1, 2, 3]|sum }}{{ 'a b'.split()|batch(2)|list }}{{ messages|string }}",
     ],
 )  # fmt: skip
@@ -109,12 +131,22 @@ def test_an_ordinary_template_writes_what_the_plain_sandbox_writes(source: str) 
 
 def test_every_filter_of_jinja_is_free_or_metered() -> None:
     """A filter that a new Jinja brings is metered; this list is looked at again then."""
-    known = {*limits._FREE_FILTERS, *limits._REFUSED_FILTERS}
+    known = {*limits._FREE_FILTERS, *limits._GENERATING_FILTERS, *limits._REFUSED_FILTERS}
     metered = set(jinja2.filters.FILTERS) - known
     assert known <= set(jinja2.filters.FILTERS)
     assert metered == {
-        "batch", "center", "dictsort", "e", "escape", "forceescape", "format", "groupby", "indent", "join", "list",
-        "replace", "round", "slice", "sort", "string", "sum", "tojson", "truncate", "unique", "urlencode", "wordwrap",
+        "abs", "batch", "capitalize", "center", "dictsort", "e", "escape", "filesizeformat", "float", "forceescape",
+        "format", "groupby", "indent", "int", "join", "list", "lower", "max", "min", "replace", "reverse", "round",
+        "safe", "slice", "sort", "string", "sum", "title", "tojson", "trim", "truncate", "unique", "upper", "urlencode",
+        "wordcount",
+    }  # fmt: skip
+
+
+def test_every_test_of_jinja_compares_or_needs_no_limit() -> None:
+    """A test that a new Jinja brings is looked at, as above."""
+    assert set(jinja2.tests.TESTS) - set(limits._COMPARING_TESTS) == {
+        "boolean", "callable", "defined", "divisibleby", "escaped", "even", "false", "filter", "float", "integer",
+        "iterable", "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined",
     }  # fmt: skip
 
 
