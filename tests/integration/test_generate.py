@@ -137,6 +137,13 @@ def test_a_turn_that_the_template_refuses(taught: Path) -> None:
     assert caught.value.code == "conversation-rejected"
 
 
+def test_template_that_writes_nothing_is_refused(taught: Path, tmp_path: Path) -> None:
+    (tmp_path / "silent.jinja").write_text("{{ messages[0].missing }}")
+    with pytest.raises(InputError) as caught:
+        load(taught, template=str(tmp_path / "silent.jinja")).generate([asked("who are you?")])
+    assert caught.value.code == "prompt-empty"
+
+
 def test_an_adapter_goes_onto_its_base(taught: Path, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM

@@ -206,13 +206,20 @@ class Engine:
         options: dict[str, Any] | None = None,
     ) -> list[int]:
         try:
-            return self.tokenizer.encode(self.template.with_options(options).render_prompt(_checked(messages), tools))
+            prompt = self.template.with_options(options).render_prompt(_checked(messages), tools)
         except TemplateRefusedRow as error:
             raise InputError(
                 f"the chat template rejects this conversation: {error.reason}",
                 code="conversation-rejected",
                 remedy="start with at most one system turn, if the template has any, then alternate user and assistant",
             ) from error
+        if ids := self.tokenizer.encode(prompt):
+            return ids
+        raise InputError(
+            "the chat template writes nothing for this conversation, so there is nothing to continue",
+            code="prompt-empty",
+            remedy="give a template that writes the messages: --template FILE.jinja",
+        )
 
     def _is_ended(self, ids: list[int]) -> bool:
         assert self._stop_text is not None
