@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ascendtune.cli.device_choice import Devices, choose
 from ascendtune.core.errors import DataError, InputError
+from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.spec import ALONE, NodePlace
 from ascendtune.machine.visible import cpu_count, visible_devices
@@ -98,7 +99,7 @@ class ChosenNodes:
             data_hash: hash of the tokens on this node.
 
         Raises:
-            MachineError: the other nodes do not answer.
+            MachineError: the other nodes do not answer, or other users may write the run.
             DataError: this node has other data.
         """
         from ascendtune.job.nodes.shared_run import publish_run, receive_run
@@ -108,6 +109,8 @@ class ChosenNodes:
                 publish_run(runs, self.place, run.path)
             return run
         joined = RunDir.open(receive_run(runs, self.place))
+        # Before anything is written: a link in a directory of another user could lead to any file of this one.
+        require_own(joined.path, joined.recipe, joined.run_json)
         if (node_0_hash := joined.read()["data_hash"]) != data_hash:
             raise DataError(
                 f"this node has other data than node 0 (hashes: {data_hash[:12]} here, {node_0_hash[:12]} on node 0)",

@@ -24,6 +24,7 @@ from typing import Any
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import read_record, write_json
 from ascendtune.core.log import say
+from ascendtune.core.ownership import require_own
 from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
@@ -66,7 +67,8 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
     """As node 0: publish `run`, and wait until every other node has confirmed it.
 
     Raises:
-        MachineError: for an hour, a node neither asks nor prepares its data.
+        MachineError: for an hour, a node neither asks nor prepares its data; or other users may write the files that
+            the nodes exchange.
     """
     directory = _directory(runs, place)
     answered: dict[str, str] = {}
@@ -83,7 +85,7 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
     with translated_disk_errors(directory, "telling the other nodes which run it is"):
         # A node that has already asked asks again.
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True, exist_ok=True)
+        _make(directory)
         _wait(all_confirmed, lambda: f"for {_missing(place, directory)}", directory)
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -92,7 +94,8 @@ def receive_run(runs: Path, place: NodePlace) -> Path:
     """As another node: receive the run from node 0.
 
     Raises:
-        MachineError: for an hour, node 0 neither answers nor prepares its data.
+        MachineError: for an hour, node 0 neither answers nor prepares its data; or other users may write the files that
+            the nodes exchange.
     """
     directory, nonce = _directory(runs, place), secrets.token_hex(8)
     answer: dict[str, Any] = {}
@@ -103,7 +106,9 @@ def receive_run(runs: Path, place: NodePlace) -> Path:
         if _read(question).get("nonce") != nonce:
             _write(question, nonce=nonce)
         answer = _read(directory / "answer.json")
-        return bool(answer.get("nonces", {}).get(str(place.node_rank)) == nonce)
+        nonces = answer.get("nonces")
+        is_ours = isinstance(nonces, dict) and nonces.get(str(place.node_rank)) == nonce
+        return is_ours and isinstance(answer.get("run"), str)
 
     with translated_disk_errors(directory, "asking node 0 which run it is"):
         _wait(is_answered, lambda: f"for node 0 at {place.master_addr}", directory)
@@ -111,10 +116,21 @@ def receive_run(runs: Path, place: NodePlace) -> Path:
     return Path(answer["run"])
 
 
+def _make(directory: Path) -> None:
+    """Make the directory, and check that no other user can have written the files in it.
+
+    Raises:
+        MachineError: another user has made it, or may write to it.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(0o755, exist_ok=True)
+    require_own(directory, remedy="use another MASTER_PORT or run_dir")
+
+
 def _write(path: Path, **content: str) -> None:
     """Write a file, unless node 0 removes the directory: then the question is repeated, or every node has confirmed."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         write_json(path, content)
     except (FileNotFoundError, FileExistsError):
         return

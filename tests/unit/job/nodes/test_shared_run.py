@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,38 @@ def test_answers_of_an_earlier_start_are_ignored(tmp_path: Path) -> None:
         write_json(left / f"node_{rank}.json", {"nonce": f"old{rank}", "knows": f"old{rank}"})
     write_json(left / "answer.json", {"run": "/yesterday", "nonces": {"1": "old1", "2": "old2"}})
     assert _agree(tmp_path, tmp_path / "a") == [tmp_path / "a"] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_files_that_other_users_may_write_are_not_read(rank: int, tmp_path: Path) -> None:
+    (left := tmp_path / ".nodes_10.0.0.1_29500").mkdir()
+    if rank == 0:
+        # Of a directory of another user nothing can be removed.
+        left.rmdir()
+        (tmp_path / "elsewhere").mkdir()
+        left.symlink_to(tmp_path / "elsewhere")
+    left.chmod(0o777)
+    with pytest.raises(MachineError) as caught:
+        if rank == 0:
+            publish_run(tmp_path, NODE_0, tmp_path / "a")
+        else:
+            receive_run(tmp_path, replace(NODE_0, node_rank=rank))
+    assert caught.value.code == "writable-by-others"
+
+
+@pytest.mark.parametrize(
+    "answer", [{"nonces": ["1"]}, {"nonces": {"1": 5}}, {"run": 5}, {"run": None}, {"nonces": None}, {}]
+)
+def test_answer_of_another_form_is_no_answer(
+    answer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_run, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "drawn")
+    (left := tmp_path / ".nodes_10.0.0.1_29500").mkdir()
+    write_json(left / "answer.json", {"run": "/a", "nonces": {"1": "drawn"}} | answer if answer else answer)
+    with pytest.raises(MachineError) as caught:
+        receive_run(tmp_path, replace(NODE_0, node_rank=1))
+    assert caught.value.code == "nodes-not-started"
 
 
 def test_a_node_that_never_comes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
