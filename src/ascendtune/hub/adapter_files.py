@@ -13,6 +13,7 @@ from ascendtune.core.foreign_json import (
     TEXT,
     TEXT_LIST,
     FieldRule,
+    bad_field,
     check_fields,
     is_number,
     is_text_list,
@@ -20,6 +21,7 @@ from ascendtune.core.foreign_json import (
     shown_names,
 )
 from ascendtune.core.units import count_of
+from ascendtune.hub.module_patterns import may_be_endless
 from ascendtune.hub.oft_adapter import rotation_of
 from ascendtune.hub.safetensors_header import SafetensorsHeader, read_safetensors_header
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
@@ -55,6 +57,9 @@ _RULES = {
         "coft", "block_share", "use_cayley_neumann",
     ),
 }  # fmt: skip
+_PATTERN_KEYS = (
+    "target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save",
+)  # fmt: skip
 _WEIGHT = re.compile(r"(?:^|\.)(?:lora|oft)_")
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
@@ -87,7 +92,20 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
     # OFT has a number of blocks or a size of blocks, and 0 for the other one.
     rank = _whole_number(0 if config["peft_type"] == "OFT" else 1, 65_536)
     check_fields(path, config, _RULES | {rank: ("r", "oft_block_size")}, never_null="r")
+    _check_patterns(path, config)
     return config
+
+
+def _check_patterns(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise for a regular expression whose matching may not end: PEFT matches it with every module of the model."""
+    for key in _PATTERN_KEYS:
+        value = config.get(key)
+        patterns = [value] if isinstance(value, str) else value if isinstance(value, list | dict) else ()
+        for pattern in patterns:
+            if isinstance(pattern, str) and may_be_endless(pattern):
+                raise bad_field(
+                    path, key, pattern, "a pattern without repeats in repeats, such as (a+)+, and at most 5"
+                )
 
 
 def check_adapter(directory: Path, base: Path | None = None) -> None:
