@@ -18,6 +18,7 @@ import tokenizers
 from ascendtune.core.errors import AscendtuneError, RecipeError, translated_disk_errors
 from ascendtune.core.files import write_atomically, write_json
 from ascendtune.core.foreign_json import bad_field, first_line, read_json_object, read_regular_file, remedy_for_damaged
+from ascendtune.data.text_growth import require_bounded_growth
 
 _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json")
 _MOST_VOCABULARY_BYTES = 256 << 20
@@ -81,6 +82,7 @@ class Tokenizer:
         content = read_regular_file(path, _MOST_VOCABULARY_BYTES)
         with _translated_faults(path):
             backend = tokenizers.Tokenizer.from_buffer(content)
+        require_bounded_growth(backend, path)
         config = _read_json(directory / "tokenizer_config.json")
         with _translated_faults(path):
             tokenizer = cls(directory, backend, config)
