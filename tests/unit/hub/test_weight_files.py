@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import read_json_object
+from ascendtune.hub import safetensors_header
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.hub.weight_files import INDEX, all_tensors, read_weight_headers, sample_of_weights
 
@@ -30,6 +31,17 @@ def sharded(tmp_path: Path) -> Path:
     save_file(_tensor("c"), tmp_path / TWO)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": ONE, "b": ONE, "c": TWO}}))
     return tmp_path
+
+
+def test_file_with_too_many_tensors_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a few MB can hold a million empty tensors, with which libraries are busy for minutes."""
+    save_file(_tensor("a", "b", "c"), path := tmp_path / "model.safetensors")
+    monkeypatch.setattr(safetensors_header, "_MOST_TENSORS", 3)
+    assert len(read_safetensors_header(path).tensors) == 3
+    monkeypatch.setattr(safetensors_header, "_MOST_TENSORS", 2)
+    with pytest.raises(RecipeError, match="it has 3 tensors, more than 2") as caught:
+        read_safetensors_header(path)
+    assert caught.value.code == "weight-file-damaged"
 
 
 def test_shards_are_read_as_one_model(sharded: Path) -> None:
