@@ -15,7 +15,7 @@ from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
-from ascendtune.job.nodes.connection import Received, RemoteNode, connected
+from ascendtune.job.nodes.connection import Inbox, RemoteNode, connected
 from ascendtune.job.nodes.gather import ReadyNodes, gather
 from ascendtune.job.nodes.handshake import wait_for_reconnect
 from ascendtune.job.nodes.message import error_on
@@ -59,7 +59,7 @@ def _attempt(
     spec: JobSpec, job: Job, cluster: ClusterSpec, stop_signals: StopSignals, screen: Screen, *, is_restart: bool
 ) -> JobResult:
     before = record_of(spec.run_dir)
-    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    inbox = Inbox()
     try:
         if is_restart:
             wait_for_reconnect(cluster, lambda: stop_signals.first)
@@ -105,7 +105,7 @@ class _Run:
         self,
         spec: JobSpec,
         gathered: ReadyNodes,
-        inbox: queue.SimpleQueue[Received],
+        inbox: Inbox,
         stop_signals: StopSignals,
         screen: Screen,
         silence_seconds: float,

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ _CONNECT_SECONDS = 10
 _ERROR_LINES_KEPT = 20
 _END_SECONDS = 3.0
 _EXIT_CODE_OF_SSH = 255
+_MOST_WAITING = 256
+"""Messages of all nodes that wait to be handled."""
 _WAIT_SECONDS = 1.0
 """Time for a process that has closed its output to end."""
 
@@ -100,27 +102,39 @@ class Received:
     message: dict[str, Any] | None
 
 
+class Inbox(queue.Queue[Received]):
+    """The messages of all nodes. Bounded: a node that sends faster than they are handled waits, and drops lines."""
+
+    def __init__(self) -> None:
+        super().__init__(_MOST_WAITING)
+
+
 class RemoteNode(HostConnection):
     """A node of a job on another host. A thread receives its messages and puts them into `inbox`."""
 
-    def __init__(self, host: TargetHost, inbox: queue.SimpleQueue[Received], python: str = sys.executable) -> None:
+    def __init__(self, host: TargetHost, inbox: Inbox, python: str = sys.executable) -> None:
         self.last_received = time.monotonic()
         self.exit_code: int | None = None
         """Exit code of the launcher, once it has ended."""
         self.is_gone = False
         self._invalid_answer: MachineError | None = None
         self._inbox = inbox
+        self._is_ended = False
         super().__init__(
             host,
             "ascendtune.job.nodes.agent",
             python=python,
-            on_error_line=lambda line: inbox.put(Received(self, {"complaint": line})),
+            on_error_line=lambda line: self._put({"complaint": line}),
         )
         threading.Thread(target=self._receive, daemon=True).start()
 
     def why_ended(self) -> MachineError:
         """The reason why the connection ended; nothing is read after an invalid answer."""
         return self._invalid_answer or super().why_ended()
+
+    def end(self, within_seconds: float = _END_SECONDS) -> None:
+        self._is_ended = True
+        super().end(within_seconds)
 
     def is_over(self) -> bool:
         """Whether the node has ended or cannot be reached any more."""
@@ -139,12 +153,19 @@ class RemoteNode(HostConnection):
                 self._invalid_answer = error
                 break
             if answer is not None:
-                self._inbox.put(Received(self, answer))
-        self._inbox.put(Received(self, None))
+                self._put(answer)
+        self._put(None)
+
+    def _put(self, message: dict[str, Any] | None) -> None:
+        """Wait until the inbox has room; after `end` messages are dropped, since they are not read any more."""
+        while not self._is_ended:
+            with suppress(queue.Full):
+                self._inbox.put(Received(self, message), timeout=_WAIT_SECONDS)
+                return
 
 
 @contextmanager
-def connected(hosts: Sequence[TargetHost], inbox: queue.SimpleQueue[Received]) -> Iterator[Sequence[RemoteNode]]:
+def connected(hosts: Sequence[TargetHost], inbox: Inbox) -> Iterator[Sequence[RemoteNode]]:
     """Context with connections to hosts, to which a sign of life is sent every two seconds."""
     nodes = [RemoteNode(host, inbox) for host in hosts]
     over = threading.Event()

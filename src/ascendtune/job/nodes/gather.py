@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, MachineError, combined_error, translated_disk_errors
 from ascendtune.core.log import warn
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
-from ascendtune.job.nodes.connection import Received, RemoteNode, connected
+from ascendtune.job.nodes.connection import Inbox, RemoteNode, connected
 from ascendtune.job.nodes.handshake import ANSWER_SECONDS, StopRequested, handshake, next_message, raise_if_stopped
 from ascendtune.job.nodes.host_comparison import require_compatible_hosts, warn_of_clocks
 from ascendtune.job.nodes.message import error_on
@@ -51,7 +50,7 @@ def query_hosts(cluster: ClusterSpec) -> ClusterResources:
     Raises:
         MachineError: as for `gather`, except for the run directory, which need not exist yet.
     """
-    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    inbox = Inbox()
     with connected(cluster.hosts, inbox) as nodes:
         hellos, errors = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds)
         ready = _allowed(cluster, nodes, hellos, errors)
@@ -64,7 +63,7 @@ def gather(
     spec: JobSpec,
     cluster: ClusterSpec,
     nodes: Sequence[RemoteNode],
-    inbox: queue.SimpleQueue[Received],
+    inbox: Inbox,
     stop_requested: StopRequested,
 ) -> ReadyNodes:
     """Exchange handshakes with every node, leave out nodes that do not answer if that is permitted, and choose an
@@ -158,7 +157,7 @@ def _nproc(node: RemoteNode, answer: dict[str, Any], cluster: ClusterSpec) -> in
 def _endpoint(
     nodes: Sequence[RemoteNode],
     answers: Sequence[dict[str, Any]],
-    inbox: queue.SimpleQueue[Received],
+    inbox: Inbox,
     stop_requested: StopRequested,
 ) -> tuple[str, int]:
     """Address and port at which node 0 will wait for the others."""

@@ -15,7 +15,7 @@ from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.core.log import say
 from ascendtune.core.units import format_duration
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
-from ascendtune.job.nodes.connection import Received, RemoteNode, connected, portable_environment
+from ascendtune.job.nodes.connection import Inbox, Received, RemoteNode, connected, portable_environment
 from ascendtune.job.nodes.host_comparison import in_a_row
 from ascendtune.job.nodes.message import error_on
 
@@ -29,7 +29,7 @@ StopRequested = Callable[[], signal.Signals | None]
 
 def handshake(
     nodes: Sequence[RemoteNode],
-    inbox: queue.SimpleQueue[Received],
+    inbox: Inbox,
     *,
     silence_seconds: float,
     token: Path | None = None,
@@ -81,7 +81,7 @@ def _no_answer(node: RemoteNode) -> MachineError:
     )
 
 
-def next_message(inbox: queue.SimpleQueue[Received], deadline: float, stop_requested: StopRequested) -> Received | None:
+def next_message(inbox: Inbox, deadline: float, stop_requested: StopRequested) -> Received | None:
     """The next message; None if none arrives until `deadline`.
 
     Raises:
@@ -120,13 +120,13 @@ def wait_for_reconnect(cluster: ClusterSpec, stop_requested: StopRequested) -> N
             why = next(iter(errors.values())).what
             say(f"waiting for {names} to return, for at most {cluster.patience_seconds:.0f} s: {why}")
             was_told = True
-        next_message(queue.SimpleQueue(), time.monotonic() + _TRY_EVERY_SECONDS, stop_requested)
+        next_message(Inbox(), time.monotonic() + _TRY_EVERY_SECONDS, stop_requested)
 
 
 def _errors(
     hosts: Sequence[TargetHost], cluster: ClusterSpec, stop_requested: StopRequested
 ) -> Mapping[TargetHost, AscendtuneError]:
-    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    inbox = Inbox()
     with connected(hosts, inbox) as nodes:
         _, errors = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, stop_requested=stop_requested)
     return {node.host: error for node, error in errors.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.backend import ssh
-from ascendtune.job.nodes.connection import Received
+from ascendtune.job.nodes.connection import Inbox, Received
 from ascendtune.job.result import LauncherExit
 
 
@@ -30,7 +29,7 @@ def ending_of(run: RunDir, messages: list[dict[str, Any]], told: set[str] | None
     Args:
         told: what the hosts have been told before.
     """
-    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    inbox = Inbox()
     nodes: list[Any] = []
     for number, message in enumerate(messages):
         node = Node(host=SimpleNamespace(name=f"node{number}"), exit_code=None, is_gone=False)
@@ -91,6 +90,6 @@ def test_host_that_is_told_to_kill_and_does_not_end_is_left_behind(
     spec: Any = SimpleNamespace(run_dir=tmp_path, launcher_log=lambda place: tmp_path / "log")
     asked: Any = SimpleNamespace(first=signal.SIGINT, again=True)
     gathered: Any = SimpleNamespace(nodes=[node])
-    ending = ssh._Run(spec, gathered, queue.SimpleQueue(), asked, SimpleNamespace(), 60.0).wait_for_exit()  # type: ignore[arg-type]
+    ending = ssh._Run(spec, gathered, Inbox(), asked, SimpleNamespace(), 60.0).wait_for_exit()  # type: ignore[arg-type]
     assert told == [{"kill": True}]
     assert ending.exit_code and ending.lost and ending.lost.code == "processes-left"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import random
 import sys
 import time
@@ -18,7 +17,7 @@ from ascendtune.core.exit_cause import exit_cause
 from ascendtune.job.nodes import connection
 from ascendtune.job.nodes.answers import checked
 from ascendtune.job.nodes.cluster_spec import TargetHost
-from ascendtune.job.nodes.connection import Received, RemoteNode
+from ascendtune.job.nodes.connection import Inbox, RemoteNode
 from ascendtune.job.nodes.handshake_reply import describe_host
 from ascendtune.job.nodes.log_streams import LogSource, message_of
 from ascendtune.job.nodes.screen import Screen
@@ -95,7 +94,7 @@ def _ended(monkeypatch: pytest.MonkeyPatch, *lines: str) -> tuple[list[Any], Mac
     """The messages that arrive from a program with this output, and why it ended."""
     program = f"import time\nfor line in {lines!r}: print(line, flush=True)\ntime.sleep(60)"
     monkeypatch.setattr(connection, "module_on", lambda *_: [sys.executable, "-S", "-c", program])
-    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    inbox = Inbox()
     node = RemoteNode(TargetHost("node1"), inbox)
     try:
         received = []
@@ -104,6 +103,33 @@ def _ended(monkeypatch: pytest.MonkeyPatch, *lines: str) -> tuple[list[Any], Mac
         return received, node.why_ended()
     finally:
         node.end(0)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_host_that_sends_faster_than_is_read_waits(
+    stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages would fill the memory of the starting host; the agent there drops lines."""
+    sent = tmp_path / "sent"
+    program = (
+        "import sys\n"
+        "for number in range(10**6):\n"
+        f"    print('{{\"out\": \"' + 'x' * 60_000 + '\"}}', file=sys.{stream}, flush=True)\n"
+        f"    open({str(sent)!r}, 'a').write('x')"
+    )
+    monkeypatch.setattr(connection, "module_on", lambda *_: [sys.executable, "-S", "-c", program])
+    inbox = Inbox()
+    node = RemoteNode(TargetHost("node1"), inbox)
+    try:
+        while not inbox.full():
+            time.sleep(0.05)
+        time.sleep(1)
+        # Those in the inbox, and a few in the pipe and in the thread that waits.
+        assert sent.stat().st_size < inbox.maxsize + 10
+    finally:
+        began = time.monotonic()
+        node.end(0)
+    assert time.monotonic() - began < 30
 
 
 def test_nothing_is_read_after_an_invalid_message(monkeypatch: pytest.MonkeyPatch) -> None:

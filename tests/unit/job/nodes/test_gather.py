@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped, error_to_json
 from ascendtune.job.nodes import gather
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
-from ascendtune.job.nodes.connection import Received
+from ascendtune.job.nodes.connection import Inbox, Received
 from ascendtune.job.spec import JobSpec
 
 
@@ -43,7 +42,7 @@ def test_hosts_without_the_run_directory_are_waited_for_together_and_until_a_sto
     monkeypatch.setattr(gather, "handshake", lambda nodes, *_, **__: ({node: {} for node in nodes}, {}))
     monkeypatch.setattr(gather, "_APPEARS_WITHIN_SECONDS", 0.2)
     spec = JobSpec(("x",), tmp_path / "run", 1, "cpu")
-    inbox, cluster = queue.SimpleQueue[Received](), ClusterSpec(tuple(node.host for node in nodes))
+    inbox, cluster = Inbox(), ClusterSpec(tuple(node.host for node in nodes))
 
     began = time.monotonic()
     with pytest.raises(MachineError) as refused:
@@ -56,7 +55,7 @@ def test_hosts_without_the_run_directory_are_waited_for_together_and_until_a_sto
 
 
 def test_refusal_to_name_a_meeting_place_is_the_error_of_that_host() -> None:
-    node, inbox = node_of("node2"), queue.SimpleQueue[Received]()
+    node, inbox = node_of("node2"), Inbox()
     error = InputError("MASTER_PORT is not a port", code="test", remedy="unset it")
     inbox.put(Received(node, {"refused": error_to_json(error)}))
     answer = {"address": "10.0.0.2", "client": None}
