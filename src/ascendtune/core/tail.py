@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +14,9 @@ from ascendtune.core.files import open_regular
 from ascendtune.core.terminal_text import decoded
 
 _BLOCK_BYTES = 64 * 1024
+_READ_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 20
+"""Bytes. A longer line is split, since a program may write without end and without a newline."""
 
 
 class Tail:
@@ -24,24 +29,37 @@ class Tail:
     def __init__(self, path: Path, begin: int | None = None) -> None:
         self._path = path
         self._file: BinaryIO | None = None
+        self._lines: deque[bytes] = deque()
         self._rest = b""
         self._is_bar = False
         self._position = size_of(path) if begin is None else begin
 
-    def lines(self) -> list[str]:
-        """Complete lines since the last call, without their newlines."""
+    def lines(self) -> Iterator[str]:
+        """Complete lines since the last call, without their newlines; a very long one in pieces.
+
+        Lines that the caller does not take are kept for the next call: the file is read as fast as they are taken.
+        """
+        while self._lines or self._read_lines():
+            while self._lines:
+                yield _text(self._lines.popleft())
+
+    def _read_lines(self) -> bool:
+        """Read one block; False if the file has no more."""
         if self._file is None and not self._open():
-            return []
-        read = self._read()
-        if self._was_replaced() and self._open():
-            # The rest of the old file has just been read.
+            return False
+        block = self._read()
+        if not block and self._was_replaced() and self._open():
             self._position = 0
-            read += self._read()
-        *complete, rest = (self._rest + read).split(b"\n")
+            block = self._read()
+        *complete, rest = (self._rest + block).split(b"\n")
         # A progress bar may write for hours without a newline.
         self._rest = rest[_last_state(rest) :]
         self._is_bar = len(self._rest) < len(rest) or (self._is_bar and not complete)
-        return [_text(line) for line in complete]
+        if len(self._rest) > _LONGEST_LINE:
+            complete.append(self._rest)
+            self._rest = b""
+        self._lines.extend(complete)
+        return bool(block)
 
     def bar(self) -> str:
         """The state of a progress bar, if the incomplete last line is one; otherwise empty."""
@@ -70,9 +88,9 @@ class Tail:
         if os.fstat(self._file.fileno()).st_size < self._position:
             self._position, self._rest = 0, b""
         self._file.seek(self._position)
-        read = self._file.read()
-        self._position += len(read)
-        return read
+        block = self._file.read(_READ_BYTES)
+        self._position += len(block)
+        return block
 
     def _was_replaced(self) -> bool:
         assert self._file is not None

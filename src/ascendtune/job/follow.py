@@ -37,18 +37,19 @@ class _Log:
     bar: str = ""
     """The last state of a progress bar that was shown."""
 
-    def news(self, is_over: bool) -> list[str]:
+    def news(self, is_over: bool) -> Iterator[str]:
         """Lines since the last call, and sometimes the state of a progress bar; at the end everything that is left."""
-        lines, now = self.tail.lines(), time.monotonic()
-        if is_over:
-            lines += [text for text in self.tail.rest() if text != self.bar]
-            self.tail.close()
-        elif not lines and now - self.shown_at >= _BAR_EVERY_SECONDS and self.tail.bar() not in ("", self.bar):
-            self.bar = self.tail.bar()
-            lines = [self.bar]
-        if lines:
+        now = time.monotonic()
+        for line in self.tail.lines():
             self.shown_at = now
-        return lines
+            yield line
+        bar = self.tail.bar()
+        if is_over:
+            yield from (text for text in self.tail.rest() if text != self.bar)
+            self.tail.close()
+        elif now - self.shown_at >= _BAR_EVERY_SECONDS and bar not in ("", self.bar):
+            self.bar, self.shown_at = bar, now
+            yield bar
 
 
 def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:

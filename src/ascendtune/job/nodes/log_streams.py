@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,11 +35,10 @@ def message_of(source: LogSource, what: str | int) -> dict[str, Any]:
 
 @dataclass
 class _Log:
-    """The log of a rank, and its lines that are not yet sent."""
+    """The log of a rank."""
 
     rank: int
     tail: Tail
-    pending_lines: deque[str] = field(default_factory=deque)
 
 
 class LogStreams:
@@ -73,22 +71,25 @@ class LogStreams:
             self._forwarders.append(threading.Thread(target=self._forward, args=(stream, descriptor), daemon=True))
             self._forwarders[-1].start()
 
-    def look(self) -> None:
-        """Send the lines that the logs got since the last call."""
+    def look(self) -> bool:
+        """Send the lines that the logs got since the last call, as far as the queue has room; whether none is left."""
+        is_done = True
         for log in self._logs:
-            if not log.pending_lines:
-                log.pending_lines.extend(log.tail.lines())
-            while log.pending_lines and self._outbox.has_room():
-                self._outbox.put(LogSource(log.rank, "line"), log.pending_lines.popleft())
+            lines = log.tail.lines()
+            while has_room := self._outbox.has_room():
+                if (line := next(lines, None)) is None:
+                    break
+                self._outbox.put(LogSource(log.rank, "line"), line)
+            is_done &= has_room
+        return is_done
 
     def finish(self, is_impatient: Callable[[], bool]) -> None:
         """Send the rest: the ranks have ended, so the pipes are closed."""
-        for log in self._logs:
-            log.pending_lines.extend([*log.tail.lines(), *log.tail.rest()])
-        self.look()
-        while any(log.pending_lines for log in self._logs) and not is_impatient():
+        while not self.look() and not is_impatient():
             time.sleep(LOOK_EVERY_SECONDS)
-            self.look()
+        for log in self._logs:
+            for line in log.tail.rest():
+                self._outbox.put(LogSource(log.rank, "line"), line)
         for each in self._forwarders:
             while each.is_alive() and not is_impatient():
                 each.join(LOOK_EVERY_SECONDS)
