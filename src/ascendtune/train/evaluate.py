@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -12,11 +13,16 @@ from ascendtune.train.objective.double_float import DoubleFloat, to_double_float
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 
+_LARGEST_EXPONENT = 709.0
+"""math.exp of larger numbers fails."""
+
 
 def evaluate(
     batches: Batches, objective: Objective, root: RootModule, precision: Precision, progress: Callable[[int, int], None]
 ) -> tuple[float, dict[str, float]]:
     """Means over a whole data set, computed by all ranks together: the loss, and the objective's other values.
+
+    Where the loss is a mean over tokens, exp(loss), the perplexity, is one of these.
 
     Args:
         root: the module that gathers the weights of the model in `objective`.
@@ -43,4 +49,9 @@ def evaluate(
     units = len(dataset) // dataset.group_size if objective.unit == "group" else int(dataset.label_counts.sum())
     parts = strategy.sum([part for total in sums.values() for part in total])
     means = {name: (parts[2 * at] + parts[2 * at + 1]) / units for at, name in enumerate(sums)}
-    return means.pop("loss"), objective.to_metrics(means)
+    loss = means.pop("loss")
+    extras = objective.to_metrics(means)
+    if objective.unit == "token":
+        # Of the plain cross-entropy, which is the loss of an evaluation whatever that of training is.
+        extras["perplexity"] = math.inf if loss > _LARGEST_EXPONENT else math.exp(loss)
+    return loss, extras

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -35,6 +36,24 @@ LABELLED = sum(LENGTHS) - len(LENGTHS)
 def test_the_loss_is_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> None:
     loop, _ = make_loop()
     assert loss_of(loop) == pytest.approx(expected(loop, range(len(LENGTHS))) / LABELLED, rel=1e-6)
+
+
+def test_the_perplexity_is_that_of_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> None:
+    loop, _ = make_loop()
+    assert loop.held_out is not None
+    extras = evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)[1]
+    mean = expected(loop, range(len(LENGTHS))) / LABELLED
+    assert extras == {"perplexity": pytest.approx(math.exp(mean), rel=1e-5)}
+
+
+def test_a_perplexity_beyond_the_largest_number_is_infinite(make_loop: MakeLoop) -> None:
+    loop, _ = make_loop()
+    assert loop.held_out is not None
+    with torch.no_grad():
+        loop.objective.model.weight.fill_(0)
+        loop.objective.model.weight[:, 0] = 1e6
+    loss, extras = evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)
+    assert loss > 710 and extras["perplexity"] == math.inf
 
 
 def test_a_rank_without_work_adds_nothing(make_loop: MakeLoop) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.units import format_duration
-from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress
+from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress, shown_extras, shown_loss
 
 
 def in_notebook() -> bool:
@@ -36,9 +36,8 @@ class NotebookScreen(RedrawnScreen):
     def _rendered(self) -> Any:
         progress = self._progress
         pieces = [f"step {progress.step}/{progress.total}", *progress.pieces()]
-        evaluation = (progress.evaluation or {}).get("loss")
-        if evaluation is not None:
-            pieces.append(f"evaluation loss {evaluation:.4g}")
+        if (evaluation := progress.evaluation) is not None:
+            pieces += [f"evaluation loss {shown_loss(evaluation)}", *shown_extras(evaluation)]
         if (waiting := progress.silence or progress.evaluating) is not None:
             pieces.append(waiting)
         elif progress.step == progress.total:

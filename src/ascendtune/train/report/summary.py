@@ -11,8 +11,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
 from ascendtune.hub.model_directories import is_reward_model
 
-SHOWN_EXTRAS = ("accuracy", "margin", "kl")
-"""The most informative metrics of preference learning, beside the loss."""
+SHOWN_EXTRAS = ("perplexity", "accuracy", "margin", "kl")
+"""The most informative metrics beside the loss: of evaluations of language models, and of preference learning."""
 
 
 def summary_lines(run: RunDir) -> list[tuple[str, str]]:
