@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJs
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
-from ascendtune.core.errors import RecipeError, with_other_names
+from ascendtune.core.errors import AscendtuneError, RecipeError, all_errors, with_other_names
 from ascendtune.core.files import expanded
+from ascendtune.core.mask import without_secrets
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
 from ascendtune.hub.modelscope import RepoType
@@ -38,7 +39,7 @@ from ascendtune.recipe.sections import (
     ProfileSection,
     TrackSection,
 )
-from ascendtune.recipe.todo import require_decided
+from ascendtune.recipe.todo import TODO, require_decided
 from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, refusals
 
 _LONGEST_NAME = 200
@@ -159,10 +160,21 @@ class Recipe(Section):
     @classmethod
     def load_with_origins(cls, path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[str, str]]:
         """`load`, and the origin of every key's value: `file:line`, the command line, or `default`."""
-        document = cls.read(path, overrides)
-        require_decided(document)
-        with with_other_names(document.other_names):
-            recipe = validate(cls, document)
+        document, native = cls._read(path, overrides)
+        try:
+            with all_errors() as check:
+                with check():
+                    apply_overrides(document, native)
+                # At once: further messages might repeat a secret.
+                require_no_secrets(document, _SECRETS)
+                _let_overrides_win(document, native)
+                with check(), with_other_names(document.other_names):
+                    require_decided(document)
+                    recipe = validate(cls, document)
+        except AscendtuneError as error:
+            # Otherwise they would be reported only when everything else is right.
+            error.further = (*error.further, *_missing_paths(document.values))
+            raise
         recipe._notes, recipe._ignored = tuple(document.notes), tuple(document.ignored)
         recipe._other_names = document.other_names
         return recipe, origins_of(recipe, document)
@@ -176,6 +188,15 @@ class Recipe(Section):
         Raises:
             RecipeError: unreadable, not a recipe, or a LLaMA-Factory recipe that cannot be translated.
         """
+        document, native = cls._read(path, overrides)
+        apply_overrides(document, native)
+        require_no_secrets(document, _SECRETS)
+        _let_overrides_win(document, native)
+        return document
+
+    @classmethod
+    def _read(cls, path: str | Path, overrides: Sequence[str]) -> tuple[Document, list[str]]:
+        """The native document without the overrides that have native keys, and these overrides."""
         if isinstance(overrides, str):
             raise RecipeError(
                 "the overrides are one text, not a list of texts",
@@ -192,10 +213,7 @@ class Recipe(Section):
         elif is_llamafactory_recipe(document, cls.model_fields):
             native = _apply_foreign(document, overrides, is_llamafactory_key)
             document = translate(document, os.environ)
-        apply_overrides(document, native)
-        require_no_secrets(document, _SECRETS)
-        _let_overrides_win(document, native)
-        return document
+        return document, native
 
     @classmethod
     def check(cls, values: dict[str, Any], source: str = "recipe") -> Recipe:
@@ -279,6 +297,36 @@ class Recipe(Section):
     def without_effect(self, origins: dict[str, str]) -> list[str]:
         """Sentences on keys that are set but change nothing in this recipe."""
         return ignored_keys(self, origins)
+
+
+_MODELS = ("model.path", "method.preference.reference", "method.lora.start_from", "method.oft.start_from")
+"""Keys of paths of models and adapters."""
+
+
+def _missing_paths(values: Mapping[str, Any]) -> list[AscendtuneError]:
+    """Errors for the paths that do not exist, in values that are not valid."""
+    from ascendtune.hub.download import require_local_paths
+
+    def below(dotted: str) -> list[Any]:
+        found: Any = values
+        for key in dotted.split("."):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found if isinstance(found, list) else [found]
+
+    models = [each for key in _MODELS for each in below(key)]
+    sets = [
+        each.get("path") if isinstance(each, dict) else each
+        for key in ("data.train", "data.eval")
+        for each in below(key)
+    ]
+    kinds: tuple[tuple[list[Any], RepoType], ...] = ((models, "model"), (sets, "dataset"))
+    named = [(each, kind) for found, kind in kinds for each in found if isinstance(each, str) and each != TODO]
+    try:
+        # A message on a path repeats it.
+        require_local_paths((text, kind) for text, kind in named if without_secrets(text) == text)
+    except AscendtuneError as error:
+        return [error]
+    return []
 
 
 def _apply_foreign(document: Document, overrides: Sequence[str], is_foreign: Callable[[str], bool]) -> list[str]:

@@ -1,3 +1,4 @@
+import re
 import time
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from ascendtune.core.document import read_document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 
-TEXT = "model: {path: m}\ndata: {train: d.json}\noptim: {epochs: 3, warmup_ratio: 0.1}\n"
+TEXT = "model: {path: m}\ndata: {train: o/d}\noptim: {epochs: 3, warmup_ratio: 0.1}\n"
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_the_command_line_decides_how_long_this_start_trains(path):
 
 
 def test_the_command_line_decides_how_many_rows_this_start_holds_out(path):
-    path.write_text("model: {path: m}\ndata: {train: d.json, eval_fraction: 0.02}\n")
+    path.write_text("model: {path: m}\ndata: {train: o/d, eval_fraction: 0.02}\n")
     data = Recipe.load(path, ["data.eval_rows=4"]).data
     assert (data.eval_rows, data.eval_fraction) == (4, 0.0)
     assert Recipe.load(path, ["data.eval_rows=null"]).data.eval_fraction == 0.02
@@ -437,10 +438,15 @@ def test_padding_of_packed_rows_has_no_effect() -> None:
         (["a", "b=", "model.path.y=1", "seed=["], ["invalid-override"] * 2 + ["override-path-missing", "invalid-yaml"]),
         (["optim.api_key=a", "batch.token=b"], ["secret-in-recipe"] * 2),
         (
+            ["optim.rate=1", "seed=x", "b=", "model.path=./m", "data.eval=[{path: e.json}, f.csv, o/d]"],
+            ["unknown-recipe-key", "invalid-value", "invalid-override"] + ["path-missing"] * 3,
+        ),
+        (["seed=x", "method.lora.start_from=./a", "data=3"], ["invalid-value"] * 3 + ["path-missing"]),
+        (
             ["optim.epochs=1", "optim.max_steps=2", "optim.warmup_ratio=0.1", "optim.warmup_steps=2"],
             ["conflicting-keys"] * 2,
         ),
-        (["data.eval=e.json", "data.eval_rows=2", "data.eval_fraction=0.1"], ["conflicting-keys"] * 2),
+        (["data.eval=o/e", "data.eval_rows=2", "data.eval_fraction=0.1"], ["conflicting-keys"] * 2),
         (
             [
                 "eval.every_steps=2",
@@ -452,9 +458,9 @@ def test_padding_of_packed_rows_has_no_effect() -> None:
             ["evaluation-data-missing"] * 2 + ["refused-combination"] * 2,
         ),
     ],
-    ids=["overrides", "secrets", "one-section", "three-keys", "whole-recipe"],
+    ids=["overrides", "secrets", "paths", "paths-of-wrong-types", "one-section", "three-keys", "whole-recipe"],
 )
 def test_errors_of_one_check_are_reported_at_once(path, words, codes):
     with pytest.raises(RecipeError) as caught:
         Recipe.load(path, words)
-    assert sorted(each.code for each in (caught.value, *caught.value.further)) == sorted(codes)
+    assert sorted(re.findall("code: (.*)", str(caught.value))) == sorted(codes)
