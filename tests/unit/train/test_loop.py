@@ -52,7 +52,9 @@ def test_records_have_the_keys_that_readers_know(make_loop: MakeLoop) -> None:
     }  # fmt: skip
     assert told.steps[0]["seconds"].keys() >= {"step", "data", "forward", "backward", "optimizer", "collective"}
     assert told.steps[0]["memory_peak_bytes"] > 1 << 20 and told.steps[0]["tokens_per_second"] > 0
-    assert told.evaluations[0].keys() == {"attempt", "step", "loss", "labelled_tokens", "data_hash", "seconds"}
+    assert told.evaluations[0].keys() == {
+        "attempt", "step", "loss", "perplexity", "labelled_tokens", "data_hash", "seconds",
+    }  # fmt: skip
     assert told.evaluations[0]["labelled_tokens"] == sum(LENGTHS) - len(LENGTHS)
 
 
