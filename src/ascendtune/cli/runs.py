@@ -116,7 +116,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines[0] = f"{facts['path']}: {facts['state']}"
         lines += _section("imported", {"from": imported.get("from"), "points": imported.get("points")})
     lines += _section("last step", _without_names(facts["last_metrics"], "batch_hash", "seconds", "time"))
-    lines += _section("last evaluation", _without_names(facts["last_evaluation"], "time"))
+    lines += _section("last evaluation", _evaluation(facts["last_evaluation"]))
     lines += _data(Path(facts["path"]), facts["data_report"])
     lines += _section("chosen", facts.get("resolved"))
     lines += _section("versions", facts.get("versions"))
@@ -150,6 +150,13 @@ def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
 def _section(title: str, values: dict[str, Any] | None) -> list[str]:
     shown = in_words(values or {}, width(sys.stdout))
     return ["", title, *shown] if shown else []
+
+
+def _evaluation(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    of_datasets = (record or {}).get("datasets")
+    each = {f"on {name}": values for name, values in of_datasets.items()} if isinstance(of_datasets, dict) else {}
+    known = _without_names(record, "time", "datasets")
+    return {**known, **each} if known else None
 
 
 def _without_names(values: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:

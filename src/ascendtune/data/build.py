@@ -16,8 +16,8 @@ from ascendtune.core.foreign_json import read_json_object, value_at
 from ascendtune.core.units import count_of
 from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.load import LoadedRows, load_rows
-from ascendtune.data.report import EXAMPLES_KEPT, DataReport
-from ascendtune.data.row_file import RowPlaces, Rows
+from ascendtune.data.report import EXAMPLES_KEPT, DataReport, DatasetReport
+from ascendtune.data.row_file import Numbers, RowPlaces, Rows
 from ascendtune.data.shards import (
     INDIVISIBLE,
     NO_ANSWER_LEFT,
@@ -65,7 +65,7 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
                 report.drop(_EQUALS_HELD_OUT, place)
             # Copies of a held-out row are held out with it.
             report.rows_by_weight = len(loaded.rows) + len(duplicates) + report.rows_held_out - distinct
-            eval_report = DataReport(rows_read=report.rows_held_out)
+            eval_report = DataReport.of(held_out.datasets)
         warnings = _warning_of_shared_rows(loaded.rows, held_out.rows) if held_out is not None else []
         write = partial(_write, inputs=inputs, tokenizer=tokenizer, template=template, progress=progress)
         try:
@@ -165,8 +165,20 @@ def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[Load
     kept = np.flatnonzero(~equals_held[numbers]).astype(np.int32)
     left_out = first_of[(equals_held & ~is_held)[numbers[first_of]]].tolist()
     places = [loaded.places[index] if at < EXAMPLES_KEPT else "" for at, index in enumerate(left_out)]
-    train, evaluation = (LoadedRows(loaded.rows.taken(each), loaded.datasets) for each in (kept, in_eval))
-    return train, evaluation, places
+    sizes_kept, sizes_held = (_sizes(loaded, each) for each in (kept, in_eval))
+    held_reports = [
+        DatasetReport(path=each.path, format=each.format, rows_read=size, rows_kept=size, rows_used=size)
+        for each, size in zip(loaded.datasets, sizes_held, strict=True)
+    ]
+    train = LoadedRows(loaded.rows.taken(kept), loaded.datasets, sizes_kept)
+    return train, LoadedRows(loaded.rows.taken(in_eval), held_reports, sizes_held), places
+
+
+def _sizes(loaded: LoadedRows, indices: Numbers) -> list[int]:
+    """Of the rows at `indices`, (rows,) integers, how many are of each data set."""
+    of_row = np.searchsorted(np.cumsum(loaded.sizes), indices, side="right")
+    counts: list[int] = np.bincount(of_row, minlength=len(loaded.sizes)).tolist()
+    return counts
 
 
 def _write(
@@ -185,6 +197,7 @@ def _write(
     options: dict[str, Any] = {
         "max_length": section.max_length,
         "on_long_row": section.on_long_row,
+        "sizes": loaded.sizes,
         "processes": section.processes,
         "progress": partial(progress, f"tokenising {what} data") if progress else None,
     }
@@ -205,6 +218,9 @@ def _write(
         report.drop(reason, loaded.places[number] if shown else "", detail)
     report.rows_kept = outcome.rows
     report.add_counts(outcome)
+    for each, counts in zip(report.datasets, outcome.by_dataset, strict=True):
+        each.add_counts(counts)
+        each.rows_trained = counts.rows
     report.unlabelled_rows = sum(
         reason in (NO_ANSWER_LEFT, NO_ANSWER_SPAN, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped
     )

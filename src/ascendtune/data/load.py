@@ -32,6 +32,8 @@ class LoadedRows:
     rows: Rows
     """All of one kind: conversations, texts, pairs or singles (`Row`)."""
     datasets: list[DatasetReport]
+    sizes: list[int]
+    """Number of rows of each data set; `rows` has them in the order of the data sets."""
 
     @property
     def places(self) -> RowPlaces:
@@ -69,7 +71,8 @@ def load_rows(
             reports.append(_convert_all(spec, resolve(spec), task, rows, first_bad))
         rows.complete()
         _refuse_bad_rows(reports, first_bad, on_bad_row)
-        return LoadedRows(Rows(rows, _weighted(reports, seed)), reports)
+        weighted = Rows(rows, _weighted(reports, seed))
+        return LoadedRows(weighted, reports, [each.rows_used for each in reports])
     except BaseException:
         rows.close()
         raise

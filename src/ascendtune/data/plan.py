@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +30,21 @@ class Bins:
     """
 
     def __init__(self, groups: NDArray[np.int32], starts: NDArray[np.int64]) -> None:
-        self._groups, self._starts = groups, starts
+        self.groups, self.starts = groups, starts
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     def __getitem__(self, number: int) -> PackedSequence:
         if not 0 <= number < len(self):
             raise IndexError(f"bin {number} of {len(self)}")
-        return tuple(self._groups[self._starts[number] : self._starts[number + 1]].tolist())
+        return tuple(self.groups[self.starts[number] : self.starts[number + 1]].tolist())
 
     def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
         """(bins,) int64: per bin the sum of its groups' values in `of_group`, (groups,) int32."""
         if not len(self):
             return np.empty(0, np.int64)
-        summed: NDArray[np.int64] = np.add.reduceat(of_group[self._groups], self._starts[:-1], dtype=np.int64)
+        summed: NDArray[np.int64] = np.add.reduceat(of_group[self.groups], self.starts[:-1], dtype=np.int64)
         return summed
 
 
@@ -86,6 +88,8 @@ class BatchPlan:
         global_batch: sequences per step, over all devices and accumulation.
         seed: decides the order of every epoch; None keeps the order of the file (evaluation).
         group_size: rows of a group, from the data set.
+        datasets: name -> groups of each data set of a mixture, in order; empty if there is only one.
+        apart: whether no step has groups of two data sets; only without a seed.
     """
 
     def __init__(
@@ -97,6 +101,8 @@ class BatchPlan:
         global_batch: int,
         seed: int | None,
         group_size: int = 1,
+        datasets: Mapping[str, int] | None = None,
+        apart: bool = False,
     ) -> None:
         self._row_lengths = lengths
         self._group_size = group_size
@@ -105,9 +111,14 @@ class BatchPlan:
         self._capacity = capacity if group_size == 1 else None
         self._seed = seed
         self.global_batch = global_batch
+        self.datasets = tuple(datasets or ())
+        """Names of the data sets of a mixture."""
+        self._ends = np.cumsum([*(datasets or {}).values()], dtype=np.int64)
+        self._apart = apart and len(self._ends) > 1
         self._epoch = lru_cache(maxsize=2)(self._make_epoch)
         self.sequences_per_epoch = len(self._epoch(0))
-        self.steps_per_epoch = math.ceil(self.sequences_per_epoch / global_batch)
+        self._starts = self._starts_of_steps()
+        self.steps_per_epoch = len(self._starts) - 1
 
     def _make_epoch(self, epoch: int) -> Epoch:
         groups = len(self._lengths)
@@ -115,15 +126,40 @@ class BatchPlan:
         order = (np.arange(groups) if random is None else random.permutation(groups)).astype(np.int32)
         if self._capacity is None:
             return Epoch(order)
+        if self._apart:
+            return self._packed_apart(self._capacity)
         bins = pack_best_fit(self._lengths, self._capacity, order)
         shuffled = np.arange(len(bins)) if random is None else random.permutation(len(bins))
         return Epoch(shuffled.astype(np.int32), bins)
 
+    def _packed_apart(self, capacity: int) -> Epoch:
+        groups, starts = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
+        for first, end in pairwise([0, *self._ends.tolist()]):
+            bins = pack_best_fit(self._lengths[first:end], capacity, np.arange(end - first, dtype=np.int32))
+            groups.append(bins.groups + np.int32(first))
+            starts.append(bins.starts[1:] + first)
+        joined = Bins(np.concatenate(groups), np.concatenate(starts))
+        return Epoch(np.arange(len(joined), dtype=np.int32), joined)
+
+    def _starts_of_steps(self) -> NDArray[np.int64]:
+        """(steps + 1,) int64: the first sequence of each step of an epoch, and the number of all."""
+        ends = [self.sequences_per_epoch]
+        if self._apart:
+            # The first groups of the sequences are ascending from data set to data set.
+            firsts = [each[0] for each in self._epoch(0).sequences(0, self.sequences_per_epoch)]
+            of_set = np.searchsorted(self._ends, firsts, side="right")
+            ends = np.searchsorted(of_set, np.arange(len(self._ends)), side="right").tolist()
+        starts = [np.arange(first, end, self.global_batch) for first, end in pairwise([0, *ends])]
+        return np.concatenate([*starts, [self.sequences_per_epoch]]).astype(np.int64)
+
     def batch(self, step: int) -> list[PackedSequence]:
-        """The sequences of `step` (from 0). The last step of an epoch may have fewer."""
+        """The sequences of `step` (from 0). The last step of an epoch, or of a data set, may have fewer."""
         epoch, within = divmod(step, self.steps_per_epoch)
-        start = within * self.global_batch
-        return self._epoch(epoch).sequences(start, start + self.global_batch)
+        return self._epoch(epoch).sequences(int(self._starts[within]), int(self._starts[within + 1]))
+
+    def dataset_of(self, sequence: PackedSequence) -> int:
+        """The index in `datasets` of the data set of the first group; 0 if there is only one data set."""
+        return int(np.searchsorted(self._ends, sequence[0], side="right")) if self.datasets else 0
 
     @property
     def first_epoch(self) -> Epoch:
@@ -150,6 +186,17 @@ class BatchPlan:
     def tokens(self, sequences: list[PackedSequence]) -> int:
         """Real tokens in `sequences`, padding not counted."""
         return int(self._lengths[_groups(sequences)].sum())
+
+    def tokens_by_dataset(self, sequences: list[PackedSequence]) -> list[int]:
+        """Real tokens in `sequences` of each of `datasets`."""
+        groups = _groups(sequences)
+        of_set = np.searchsorted(self._ends, groups, side="right")
+        counts: list[int] = np.bincount(of_set, self._lengths[groups], len(self._ends)).astype(np.int64).tolist()
+        return counts
+
+    def groups_of_datasets(self) -> list[slice]:
+        """The groups of each of `datasets`; all groups if there is only one data set."""
+        return [slice(first, end) for first, end in pairwise([0, *(self._ends.tolist() or [len(self._lengths)])])]
 
     def padding_ratio(self, per_device: int) -> float:
         """Share of the computed positions that are padding in the first epoch, if rows of a batch are padded."""

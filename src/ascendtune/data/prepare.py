@@ -28,7 +28,7 @@ from ascendtune.data.fingerprint import TokenInputs, fingerprint
 from ascendtune.data.report import DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 _RECORD = "prepared.json"
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,6 @@ class DroppedRows:
     def merge(self, other: DroppedRows) -> None:
         self.count += other.count
         self.examples = (self.examples + other.examples)[:EXAMPLES_KEPT]
-
-
-@dataclass
-class DatasetReport:
-    """Counts of one data set, up to the conversion of its rows."""
-
-    path: str
-    format: str
-    weight: float = 1.0
-    rows_read: int = 0
-    rows_kept: int = 0
-    """Rows that can be trained on."""
-    rows_used: int = 0
-    """Rows of one epoch: the kept ones, reduced or repeated by the weight."""
-    dropped: dict[str, DroppedRows] = field(default_factory=dict)
-    """Reason -> rows."""
-
-    def drop(self, reason: str, place: str, detail: str = "") -> None:
-        self.dropped.setdefault(reason, DroppedRows()).add(place, detail)
 
 
 @dataclass
@@ -79,6 +61,32 @@ class TokenCounts:
         self.split_rows += other.split_rows
         self.pieces += other.pieces
         self.longest = max(self.longest, other.longest)
+
+
+@dataclass(kw_only=True)
+class DatasetReport(TokenCounts):
+    """Counts of one data set."""
+
+    path: str
+    format: str
+    weight: float = 1.0
+    rows_read: int = 0
+    rows_kept: int = 0
+    """Rows that can be trained on."""
+    rows_used: int = 0
+    """Rows of one epoch: the kept ones, reduced or repeated by the weight."""
+    rows_trained: int = 0
+    """The used ones without those that are held out, or dropped by tokenisation; 0 before it."""
+    dropped: dict[str, DroppedRows] = field(default_factory=dict)
+    """Reason -> rows that were dropped before tokenisation."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows of tokens: a pair is one, a split text several."""
+        return self.rows_trained - self.split_rows + self.pieces
+
+    def drop(self, reason: str, place: str, detail: str = "") -> None:
+        self.dropped.setdefault(reason, DroppedRows()).add(place, detail)
 
 
 @dataclass
@@ -122,6 +130,11 @@ class DataReport(TokenCounts):
         self.dropped.setdefault(reason, DroppedRows()).add(place, detail)
 
     @property
+    def dataset_groups(self) -> dict[str, int]:
+        """Name -> groups of rows of tokens, of each data set in order."""
+        return {name: each.groups for name, each in zip(names_of(self.datasets), self.datasets, strict=True)}
+
+    @property
     def rows_dropped(self) -> int:
         return sum(each.count for each in self.dropped.values())
 
@@ -140,6 +153,16 @@ class DataReport(TokenCounts):
 
 def _dropped_from_json(values: dict[str, Any]) -> dict[str, DroppedRows]:
     return {reason: DroppedRows(**rows) for reason, rows in values.items()}
+
+
+def names_of(datasets: Sequence[DatasetReport]) -> list[str]:
+    """A name for each data set, which no other has: of its file if possible."""
+    names = [Path(each.path).name for each in datasets]
+    if len(set(names)) < len(names):
+        names = [each.path for each in datasets]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return names
 
 
 def lines(report: DataReport, width: int = 60) -> list[str]:
@@ -181,13 +204,15 @@ def _dataset_lines(report: DataReport) -> list[str]:
     if len(report.datasets) < 2:
         return []
     shown = report.datasets if len(report.datasets) <= _MOST_DATASETS else report.datasets[: _MOST_DATASETS - 1]
+    names = names_of(report.datasets)
     printed = [
-        f"  {Path(each.path).name}: {each.rows_used:,} of {each.rows_read:,}"
+        f"  {name}: {each.rows_trained:,} of {each.rows_read:,}"
         + (f" (weight {each.weight:g})" if each.weight != 1 else "")
-        for each in shown
+        + (f", {format_count(each.tokens)} tokens ({each.tokens / report.tokens:.0%})" if report.tokens else "")
+        for name, each in zip(names, shown, strict=False)
     ]
     if rest := report.datasets[len(shown) :]:
-        printed.append(f"  and {count_of(len(rest), 'data set')} more: {sum(each.rows_used for each in rest):,}")
+        printed.append(f"  and {count_of(len(rest), 'data set')} more: {sum(each.rows_trained for each in rest):,}")
     return printed
 
 

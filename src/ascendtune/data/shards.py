@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 
 from ascendtune.data.report import TokenCounts
@@ -35,6 +36,8 @@ class TokenizeResult(TokenCounts):
     """(row, reason, detail): rows that were not written."""
     disagrees: bool = False
     """Whether the fast path of rendering disagreed with Jinja: then the result is invalid."""
+    by_dataset: list[TokenizeResult] = field(default_factory=list)
+    """The results of the data sets, in their order; empty for a part of one."""
 
     def add(self, other: TokenizeResult) -> None:
         self.add_counts(other)
@@ -59,7 +62,7 @@ Progress = Callable[[int, int], None]
 
 def write_shards(
     directory: Path,
-    shards: Sequence[range],
+    shards: Sequence[Sequence[range]],
     write: Callable[[range, ShardWriter], TokenizeResult],
     *,
     processes: int,
@@ -70,28 +73,41 @@ def write_shards(
 
     The first shard that disagrees ends the call.
 
+    Args:
+        shards: of each data set, in their order.
+
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
     """
 
     def work(number: int) -> TokenizeResult:
         with ShardWriter(directory / f"{number:05d}.arrow", group_size=group_size) as writer:
-            return write(shards[number], writer)
+            return write(in_order[number], writer)
 
+    in_order = [*chain.from_iterable(shards)]
     outcomes: dict[int, TokenizeResult] = {}
-    count, done = sum(map(len, shards)), 0
-    with _one_thread_a_process(), closing(run_in_workers(work, len(shards), processes)) as results:
+    count, done = sum(map(len, in_order)), 0
+    with _one_thread_a_process(), closing(run_in_workers(work, len(in_order), processes)) as results:
         for number, outcome in results:
             outcomes[number] = outcome
-            done += len(shards[number])
+            done += len(in_order[number])
             if progress:
                 progress(done // group_size, count // group_size)
             if outcome.disagrees:
                 return outcome
-    total = TokenizeResult()
-    for number in range(len(shards)):
-        total.add(outcomes[number])
+    total, numbers = TokenizeResult(), iter(range(len(in_order)))
+    for of_dataset in shards:
+        part = TokenizeResult()
+        for number in islice(numbers, len(of_dataset)):
+            part.add(outcomes[number])
+        total.add(part)
+        total.by_dataset.append(part)
     return total
+
+
+def ranges_of(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first row, end) of each data set, from the numbers of their rows."""
+    return pairwise(accumulate(sizes, initial=0))
 
 
 def processes_for(requested: int | None, worth: int) -> int:

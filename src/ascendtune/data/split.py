@@ -22,6 +22,7 @@ from ascendtune.data.shards import (
     Progress,
     TokenizeResult,
     processes_for,
+    ranges_of,
     write_shards,
 )
 from ascendtune.data.store import Int32, ShardWriter, count_labels
@@ -40,6 +41,7 @@ def tokenize_texts(
     *,
     max_length: int,
     on_long_row: Literal["truncate", "drop", "fail"],
+    sizes: Sequence[int] | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> TokenizeResult:
@@ -50,34 +52,38 @@ def tokenize_texts(
     skip it and list it in the result. With `max_length` 2 a last single token cannot join another row: it is cut off
     and counted.
 
+    Args:
+        sizes: number of texts of each data set, in their order; default: all are of one.
+
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
     """
     job = _Job(texts, tokenizer, max_length, split=on_long_row == "truncate")
     characters = np.fromiter((len(each.text) for each in texts), np.uint32, len(texts))
     in_all = int(characters.sum(dtype=np.int64))
+    size = max(_CHARACTERS_PER_SHARD, in_all // MOST_SHARDS)
     return write_shards(
         directory,
-        _cut(characters, max(_CHARACTERS_PER_SHARD, in_all // MOST_SHARDS)),
+        [_cut(characters, size, first, end) for first, end in ranges_of(sizes or [len(texts)])],
         job.write,
         processes=processes_for(processes, in_all // _CHARACTERS_PER_EXTRA_PROCESS),
         progress=progress,
     )
 
 
-def _cut(characters: npt.NDArray[np.uint32], size: int) -> list[range]:
-    """Ranges of rows of about `size` characters, at least one row each.
+def _cut(characters: npt.NDArray[np.uint32], size: int, begin: int, end: int) -> list[range]:
+    """Ranges of the rows from `begin` to `end`, of about `size` characters, at least one row each.
 
     Args:
         characters: (rows,) uint32 characters of each row.
     """
-    begins, before, last = [0], 0, 0
-    for first in range(0, len(characters), _ROWS_CUT_AT_A_TIME):
-        part = characters[first : first + _ROWS_CUT_AT_A_TIME].astype(np.int64)
+    begins, before, last = [begin], 0, 0
+    for first in range(begin, end, _ROWS_CUT_AT_A_TIME):
+        part = characters[first : min(first + _ROWS_CUT_AT_A_TIME, end)].astype(np.int64)
         number_of = (before + np.cumsum(part) - part) // size
         begins += (first + np.flatnonzero(np.diff(number_of, prepend=last))).tolist()
         before, last = before + int(part.sum()), int(number_of[-1])
-    return [range(begin, end) for begin, end in pairwise([*begins, len(characters)])]
+    return [range(first, last) for first, last in pairwise([*begins, end]) if first < last]
 
 
 @dataclass

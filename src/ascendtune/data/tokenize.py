@@ -25,6 +25,7 @@ from ascendtune.data.shards import (
     Progress,
     TokenizeResult,
     processes_for,
+    ranges_of,
     write_shards,
 )
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
@@ -125,6 +126,7 @@ def tokenize(
     *,
     max_length: int,
     on_long_row: Literal["truncate", "drop", "fail"],
+    sizes: Sequence[int] | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> TokenizeResult:
@@ -132,6 +134,9 @@ def tokenize(
 
     Truncation cuts the end of a conversation, with its EOS. A group is written completely or not at all. Dropped groups
     are listed in the result; the caller, which knows the places of rows, applies `fail`.
+
+    Args:
+        sizes: number of rows of each data set, in their order; default: all are of one.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -141,7 +146,8 @@ def tokenize(
     count = len(groups.conversations)
     # A shard contains whole groups.
     size = max(_SMALLEST_SHARD, -(-count // MOST_SHARDS)) * groups.size
-    shards = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+    of_sets = [(first * groups.size, end * groups.size) for first, end in ranges_of(sizes or [count // groups.size])]
+    shards = [[range(at, min(at + size, end)) for at in range(first, end, size)] for first, end in of_sets]
     run = partial(
         write_shards, directory, shards, job.write,
         processes=processes_for(processes, count // _ROWS_PER_EXTRA_PROCESS), group_size=groups.size, progress=progress,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ascendtune.data.plan import PackedSequence
+from ascendtune.data.plan import BatchPlan, PackedSequence
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import agreed_signal, stop_flags
 
@@ -21,6 +21,8 @@ class Counters:
     step: int = 0
     """Optimizer steps made so far."""
     tokens_seen: int = 0
+    tokens_of_datasets: list[int] = field(default_factory=list)
+    """The same of each data set of a mixture, in order; empty if there is only one."""
     skipped_steps: int = 0
     """Steps skipped because the loss or the gradient was not finite."""
     best_step: int | None = None
@@ -73,6 +75,8 @@ class StepMetrics:
     counts: list[tuple[int, int]] = field(default_factory=list)
     """(units that the loss is averaged over, labelled tokens) of each step, of all ranks."""
     tokens: int = 0
+    tokens_of_datasets: list[int] = field(default_factory=list)
+    """The same of each data set of a mixture."""
     last_batch: list[PackedSequence] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
     in_range: list[torch.Tensor] = field(default_factory=list)
@@ -110,12 +114,14 @@ class StepMetrics:
         return sum(labelled for _, labelled in self.counts)
 
     def add(
-        self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[PackedSequence]
+        self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, plan: BatchPlan, batch: list[PackedSequence]
     ) -> None:
         """Add a step: this rank's sums, () fp32 each; the counts are of all ranks."""
         self.sums.append(sums)
         self.counts.append((units, labelled))
-        self.tokens += tokens
+        self.tokens += plan.tokens(batch)
+        if plan.datasets:
+            self.tokens_of_datasets = added(self.tokens_of_datasets, plan.tokens_by_dataset(batch))
         self.last_batch = batch
         self._forget()
 
@@ -153,6 +159,11 @@ class StepMetrics:
 
     def _forget(self) -> None:
         self.is_read, self._sent = False, None
+
+
+def added(counts: list[int], more: list[int]) -> list[int]:
+    """The sums of both; `more` if `counts` are not of as many data sets."""
+    return [one + other for one, other in zip(counts, more, strict=True)] if len(counts) == len(more) else more
 
 
 def _total(sums: list[torch.Tensor]) -> torch.Tensor:

@@ -149,9 +149,7 @@ class Loop:
             self._random_states = torch.get_rng_state(), self.strategy.device.random_state()
         sequences, sums, units, labelled = self._forward_backward(source)
         with self.phases.phase("optimizer"):
-            self.recorder.metrics.add(
-                sums, units=units, labelled=labelled, tokens=self.batches.plan.tokens(sequences), batch=sequences
-            )
+            self.recorder.metrics.add(sums, units=units, labelled=labelled, plan=self.batches.plan, batch=sequences)
             self._update()
 
     def _forward_backward(
@@ -326,11 +324,10 @@ class Loop:
         assert self.held_out is not None
         start = time.perf_counter()
         with self.phases.phase("evaluation"):
-            loss, extras = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
+            found = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
         early = self.recipe.eval.early_stop
-        is_best = counters.note_evaluation(loss, min_improvement=early.min_improvement if early else 0.0)
-        labelled = int(self.held_out.dataset.label_counts.sum())
-        self.recorder.write_evaluation(loss, extras, labelled=labelled, seconds=time.perf_counter() - start)
+        is_best = counters.note_evaluation(found.loss, min_improvement=early.min_improvement if early else 0.0)
+        self.recorder.write_evaluation(found, seconds=time.perf_counter() - start)
         if is_best and self.recipe.checkpoint.best:
             self._save()
 

@@ -13,7 +13,8 @@ from ascendtune.core.files import finite_or_none
 from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import PackedSequence
 from ascendtune.train.batch import Batches
-from ascendtune.train.counters import Counters, StepMetrics
+from ascendtune.train.counters import Counters, StepMetrics, added
+from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.report.callback import Callback
@@ -97,6 +98,7 @@ class Recorder:
         """Pass the record of a step, whose numbers have been read, to the callbacks."""
         counters = self.counters
         counters.tokens_seen += metrics.tokens
+        counters.tokens_of_datasets = added(counters.tokens_of_datasets, metrics.tokens_of_datasets)
         read_at = time.perf_counter()
         elapsed = read_at - self._window_start
         device = self.strategy.device
@@ -114,6 +116,7 @@ class Recorder:
             # Pairs or answers, if the loss is averaged over these instead of labelled tokens.
             **({"groups": metrics.units} if self.objective.unit == "group" else {}),
             "tokens_seen": counters.tokens_seen,
+            **self._of_datasets(),
             "tokens_per_second": metrics.tokens / elapsed,
             "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,
             "memory_peak_bytes": device.memory_peak_bytes(),
@@ -126,21 +129,23 @@ class Recorder:
         # An accelerator computes meanwhile; on a CPU the callbacks' time is not part of a step.
         self._window_start = read_at if device.runs_asynchronously else time.perf_counter()
 
-    def write_evaluation(self, loss: float, extras: dict[str, float], *, labelled: int, seconds: float) -> None:
+    def _of_datasets(self) -> dict[str, dict[str, int]]:
+        """The tokens of each data set of a mixture so far."""
+        names = self.batches.plan.datasets
+        return {"tokens_of_datasets": dict(zip(names, self.counters.tokens_of_datasets, strict=True))} if names else {}
+
+    def write_evaluation(self, evaluation: Evaluation, *, seconds: float) -> None:
         """Pass the record of an evaluation to the callbacks.
 
         Args:
-            loss: mean over the held-out rows' units.
-            extras: the objective's other values.
-            labelled: number of tokens that count in the loss.
             seconds: duration of the evaluation, which is not training time.
         """
+        of_datasets = {name: _of_evaluation(each) for name, each in evaluation.of_datasets.items()}
         record = {
             "attempt": self.phases.attempt,
             "step": self.counters.step,
-            "loss": finite_or_none(loss),
-            **_all_finite(extras),
-            "labelled_tokens": labelled,
+            **_of_evaluation(evaluation),
+            **({"datasets": of_datasets} if of_datasets else {}),
             "data_hash": self.counters.evaluated_on,
             "seconds": seconds,
         }
@@ -161,6 +166,11 @@ class Recorder:
     def _hash(self, sequences: list[PackedSequence]) -> str | None:
         is_required = self.hashes_batches and self.strategy.is_main
         return hash_of_batch(self.batches.dataset, sequences) if is_required else None
+
+
+def _of_evaluation(evaluation: Evaluation) -> dict[str, float | None]:
+    values = _all_finite({"loss": evaluation.loss, **evaluation.extras})
+    return {**values, "labelled_tokens": evaluation.labelled_tokens}
 
 
 def _all_finite(values: dict[str, float]) -> dict[str, float | None]:

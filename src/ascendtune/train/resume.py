@@ -120,6 +120,7 @@ def resume(
     if is_foreign:
         # They describe evaluations, and a checkpoint, of the other run.
         counters.best_step = counters.best_loss = None
+        counters.tokens_of_datasets = []
     best = counters.best_step if recipe.checkpoint.best else None
     # The best checkpoint may be missing: this may be a start from an older one.
     exists = best is not None and strategy.from_main(str(run.checkpoint(best).exists())) == "True"

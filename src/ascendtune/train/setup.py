@@ -18,6 +18,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import PreparedData
+from ascendtune.data.report import DataReport
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.visible import cpu_count
@@ -190,17 +191,22 @@ def _make_batches(
 ) -> tuple[Batches, Batches | None]:
     """Batches of the training data, and of the evaluation data if there is any."""
 
-    def plan(dataset: TokenDataset, global_batch: int, seed: int | None) -> BatchPlan:
+    def plan(dataset: TokenDataset, global_batch: int, report: DataReport | None, *, seed: int | None) -> BatchPlan:
+        groups = report.dataset_groups if report is not None else {}
         return BatchPlan(
             dataset.lengths, dataset.label_counts,
             capacity=recipe.capacity(padding_free=layout.padding_free),
             global_batch=global_batch, seed=seed, group_size=dataset.group_size,
+            datasets=groups if len(groups) > 1 else None, apart=seed is None,
         )  # fmt: skip
 
     dataset = TokenDataset.open(prepared.train)
     at_once = recipe.batch.micro_batch * strategy.world_size
     batches = Batches(
-        dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
+        dataset,
+        plan(
+            dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, prepared.report, seed=recipe.seed
+        ),
         strategy, recipe.batch.micro_batch,
         padding_free=layout.padding_free, masked=layout.masked, pad_id=prepared.pad_id,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
@@ -208,7 +214,7 @@ def _make_batches(
     if not prepared.eval:
         return batches, None
     held_out = TokenDataset.open(prepared.eval)
-    return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
+    return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, prepared.eval_report, seed=None))
 
 
 def _make_schedule(recipe: Recipe, plan: BatchPlan, *, is_main: bool) -> Schedule:

@@ -23,6 +23,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train import Recipe, attempt
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.checkpoint.tensor_files import Staging
+from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.ddp import DdpStrategy
@@ -91,7 +92,7 @@ def test_no_rank_reads_the_best_checkpoint_before_the_main_rank_has_completed_it
         finish(*arguments)
 
     monkeypatch.setattr(Checkpointer, "_finish", finish_late)
-    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
     trained = train_on_ranks(
         2, optim={"max_steps": 2}, batch={"per_device": 2}, parallel={"strategy": "fsdp"},
         data={"eval": str(other_rows)}, eval={"every_steps": 1}, checkpoint={"best": True},

@@ -104,3 +104,46 @@ def test_padding_of_pairs_is_that_of_their_rows():
     grouped = BatchPlan(lengths, lengths, capacity=None, global_batch=2, seed=None, group_size=2)
     assert grouped.padding_ratio(per_device=2) == pytest.approx(1 - 9 / 16)
     assert grouped.padding_ratio(per_device=1) == pytest.approx(1 - 9 / 12)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=2, max_size=5).filter(any),
+    capacity=st.sampled_from([None, 10]),
+    global_batch=st.integers(1, 4),
+    group_size=st.sampled_from([1, 2]),
+    data=st.data(),
+)
+def test_data_sets_that_are_apart_share_no_step(sizes, capacity, global_batch, group_size, data):
+    groups = sum(sizes)
+    lengths = np.array(
+        data.draw(st.lists(st.integers(1, 10), min_size=groups * group_size, max_size=groups * group_size)), np.int32
+    )
+    names = {str(number): size for number, size in enumerate(sizes)}
+    apart = BatchPlan(
+        lengths, lengths // 2, capacity=capacity, global_batch=global_batch, seed=None, group_size=group_size,
+        datasets=names, apart=True,
+    )  # fmt: skip
+    of_group = np.repeat(np.arange(len(sizes)), sizes)
+    seen = []
+    for step in range(apart.steps_per_epoch):
+        sequences = apart.batch(step)
+        rows = [group for sequence in sequences for group in sequence]
+        (dataset,) = set(of_group[rows].tolist())
+        assert apart.dataset_of(sequences[0]) == dataset and 0 < len(sequences) <= global_batch
+        tokens = lengths.reshape(-1, group_size).sum(axis=1)[rows].sum()
+        expected = [0] * len(sizes)
+        expected[dataset] = tokens
+        assert apart.tokens_by_dataset(sequences) == expected
+        if capacity and group_size == 1:
+            assert all(lengths[list(sequence)].sum() <= capacity for sequence in sequences)
+        seen += rows
+    assert sorted(seen) == list(range(groups))
+    assert [each.stop - each.start for each in apart.groups_of_datasets()] == sizes
+
+
+def test_tokens_of_a_mixture_add_up_to_those_of_the_step():
+    mixed = plan(datasets={"a": 3, "b": 0, "c": 7})
+    steps = [mixed.batch(step) for step in range(mixed.steps_per_epoch)]
+    counts = np.array([mixed.tokens_by_dataset(step) for step in steps])
+    assert counts.sum(axis=1).tolist() == [mixed.tokens(step) for step in steps]
+    assert counts.sum(axis=0).tolist() == [LENGTHS[:3].sum(), 0, LENGTHS[3:].sum()]

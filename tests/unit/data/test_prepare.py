@@ -77,6 +77,39 @@ def test_made_once_then_found(data: Path, model: Path, tmp_path: Path) -> None:
     assert made.report.length_histogram[-1][0] >= made.report.longest
 
 
+@pytest.mark.parametrize("task", ["conversations", "text", "singles"])
+def test_each_data_set_of_a_mixture_has_its_tokens(task: Task, model: Path, tmp_path: Path) -> None:
+    """Each as it is alone: long texts are split, long conversations dropped."""
+    chosen, label = random.Random(task), {"label": True} if task == "singles" else {}
+    lengths = [[chosen.choice((1, 3, 40)) for _ in range(size)] for size in (7, 1, 12)]
+    sets = []
+    for number, (of_set, weight) in enumerate(zip(lengths, (1, 3, 2), strict=True)):
+        path = tmp_path / f"{number}.jsonl"
+        texts = [f"{number} " + "word " * length for length in of_set]
+        rows = [{"text": text} if task == "text" else {"prompt": text, "completion": "yes", **label} for text in texts]
+        path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        sets.append({"path": str(path), "weight": weight})
+
+    def reports(train: list[dict[str, Any]]) -> list[Any]:
+        long = "truncate" if task == "text" else "drop"
+        given = DataSection.model_validate(
+            {"train": train, "template": "chatml", "processes": 1, "max_length": 60, "on_long_row": long}
+        )
+        made = prepare(given, model, task=task, seed=1, cache=tmp_path / "cache")
+        dataset = TokenDataset.open(made.train)
+        assert sum(each.groups for each in made.report.datasets) * dataset.group_size == len(dataset)
+        assert sum(each.tokens for each in made.report.datasets) == made.report.tokens == dataset.lengths.sum()
+        return made.report.datasets
+
+    for alone, mixed in zip(sets, reports(sets), strict=True):
+        if task == "singles":
+            # A mismatched answer is of another row.
+            assert mixed.rows_trained == sum(length < 40 for length in lengths[sets.index(alone)]) * alone["weight"]
+        else:
+            assert [mixed] == reports([alone])
+            assert mixed.tokens > 0 or not mixed.rows_trained
+
+
 def test_tokens_go_to_the_users_cache_by_default(data: Path, model: Path) -> None:
     home = Path(os.environ["XDG_CACHE_HOME"])
     assert prepare(section(data), model, seed=1).directory.is_relative_to(home / "ascendtune" / "tokens")

@@ -8,7 +8,16 @@ from ascendtune.data.report import DataReport, DatasetReport, lines
 def _full_report() -> DataReport:
     datasets = []
     for number in range(5):
-        each = DatasetReport(f"data/set-{number}.jsonl", "alpaca", weight=2, rows_read=100, rows_kept=90, rows_used=180)
+        each = DatasetReport(
+            path=f"data/set-{number}.jsonl",
+            format="alpaca",
+            weight=2,
+            rows_read=100,
+            rows_kept=90,
+            rows_used=180,
+            rows_trained=170,
+            tokens=250_000,
+        )
         for row in range(10):
             each.drop(f"reason {row % 4}", f"data/set-{number}.jsonl:{row + 1}", "a long explanation " * 5)
         datasets.append(each)
@@ -60,22 +69,39 @@ def test_rows_add_up() -> None:
 
 
 def test_a_clean_small_data_set_takes_one_line() -> None:
-    report = DataReport.of([DatasetReport("x.jsonl", "alpaca", rows_read=1, rows_kept=1, rows_used=1)])
+    report = DataReport.of([DatasetReport(path="x.jsonl", format="alpaca", rows_read=1, rows_kept=1, rows_used=1)])
     assert lines(report) == ["data: 1 row read, 1 used"]
 
 
 def test_each_of_two_data_sets_has_its_line() -> None:
     sets = [
-        DatasetReport("a/x.jsonl", "alpaca", rows_read=4, rows_kept=4, rows_used=4),
-        DatasetReport("b/y.jsonl", "alpaca", weight=0.5, rows_read=6, rows_kept=6, rows_used=3),
+        DatasetReport(
+            path="a/x.jsonl", format="alpaca", rows_read=4, rows_kept=4, rows_used=4, rows_trained=4, tokens=60
+        ),
+        DatasetReport(
+            path="b/y.jsonl",
+            format="alpaca",
+            weight=0.5,
+            rows_read=6,
+            rows_kept=6,
+            rows_used=3,
+            rows_trained=2,
+            tokens=20,
+        ),
     ]
-    assert lines(DataReport.of(sets))[1:3] == ["  x.jsonl: 4 of 4", "  y.jsonl: 3 of 6 (weight 0.5)"]
+    report = DataReport.of(sets)
+    assert lines(report)[1:3] == ["  x.jsonl: 4 of 4", "  y.jsonl: 2 of 6 (weight 0.5)"]
+    report.tokens = 80
+    assert lines(report)[1:3] == [
+        "  x.jsonl: 4 of 4, 60 tokens (75%)",
+        "  y.jsonl: 2 of 6 (weight 0.5), 20 tokens (25%)",
+    ]
 
 
 def test_many_data_sets_take_four_lines() -> None:
     report = _full_report()
     printed = lines(report)
-    each = [f"  set-{number}.jsonl: 180 of 100 (weight 2)" for number in range(5)]
-    assert printed[1:5] == [*each[:3], "  and 2 data sets more: 360"]
+    each = [f"  set-{number}.jsonl: 170 of 100 (weight 2), 250k tokens (20%)" for number in range(5)]
+    assert printed[1:5] == [*each[:3], "  and 2 data sets more: 340"]
     report.datasets.pop()
     assert lines(report)[1:5] == each[:4]

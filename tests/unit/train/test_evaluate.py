@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop
 from torch import nn
 
+from ascendtune.data.plan import BatchPlan
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.evaluate import evaluate
 from ascendtune.train.loop import Loop
@@ -18,7 +20,7 @@ from ascendtune.train.objective.base import LossOutput
 
 def loss_of(loop: Loop) -> float:
     assert loop.held_out is not None
-    return evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)[0]
+    return evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None).loss
 
 
 def expected(loop: Loop, rows: range) -> float:
@@ -41,9 +43,29 @@ def test_the_loss_is_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> N
 def test_the_perplexity_is_that_of_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> None:
     loop, _ = make_loop()
     assert loop.held_out is not None
-    extras = evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)[1]
+    extras = evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None).extras
     mean = expected(loop, range(len(LENGTHS))) / LABELLED
     assert extras == {"perplexity": pytest.approx(math.exp(mean), rel=1e-5)}
+
+
+def test_each_data_set_of_a_mixture_has_its_own_means(make_loop: MakeLoop) -> None:
+    loop, _ = make_loop()
+    assert loop.held_out is not None
+    dataset, whole = loop.held_out.dataset, loss_of(loop)
+    sizes = {"a": 2, "none": 0, "b": len(LENGTHS) - 2}
+    plan = BatchPlan(
+        dataset.lengths, dataset.label_counts, capacity=max(LENGTHS), global_batch=2, seed=None, datasets=sizes,
+        apart=True,
+    )  # fmt: skip
+    mixture = replace(loop.held_out, plan=plan, per_device=2)
+    found = evaluate(mixture, loop.objective, loop.root, loop.precision, lambda done, total: None)
+    assert found.loss == pytest.approx(whole, rel=1e-6) and found.labelled_tokens == LABELLED
+    for name, rows in (("a", range(2)), ("b", range(2, len(LENGTHS)))):
+        of_set, labelled = found.of_datasets[name], sum(LENGTHS[row] - 1 for row in rows)
+        mean = expected(loop, rows) / labelled
+        assert of_set.labelled_tokens == labelled and of_set.loss == pytest.approx(mean, rel=1e-6)
+        assert of_set.extras == {"perplexity": pytest.approx(math.exp(mean), rel=1e-5)}
+    assert found.of_datasets.keys() == {"a", "b"}
 
 
 def test_a_perplexity_beyond_the_largest_number_is_infinite(make_loop: MakeLoop) -> None:
@@ -52,8 +74,8 @@ def test_a_perplexity_beyond_the_largest_number_is_infinite(make_loop: MakeLoop)
     with torch.no_grad():
         loop.objective.model.weight.fill_(0)
         loop.objective.model.weight[:, 0] = 1e6
-    loss, extras = evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)
-    assert loss > 710 and extras["perplexity"] == math.inf
+    found = evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda done, total: None)
+    assert found.loss > 710 and found.extras["perplexity"] == math.inf
 
 
 def test_a_rank_without_work_adds_nothing(make_loop: MakeLoop) -> None:

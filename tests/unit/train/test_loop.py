@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop, make_table_loop
+from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop, Told, make_table_loop
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ascendtune.core.errors import CheckFailed, RecipeError, Stopped
 from ascendtune.core.interrupts import LAUNCHER_TOKEN
+from ascendtune.data.plan import BatchPlan
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.counters import Counters
+from ascendtune.train.evaluate import Evaluation
+from ascendtune.train.loop import Loop
 from ascendtune.train.profile import step_profile
 from ascendtune.train.profile.step_profile import require_profiled_steps
 from ascendtune.train.report.callback import Callback
@@ -329,7 +334,7 @@ def test_the_learning_rate_of_a_step_is_the_one_recorded_for_it(make_loop: MakeL
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 4.0])
-    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
     every = {"every_steps": 1}
     loop, told = make_loop(steps=4, eval=every, checkpoint={**every, "best": True})
     loop.run()
@@ -359,7 +364,7 @@ def test_early_stop_comes_after_as_many_evaluations_as_the_recipe_says(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([3.0, 1.0, 2.0, 1.5])
-    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
     loop, _ = make_loop(steps=9, eval={"every_steps": 1, "early_stop": {"patience": 2}})
     assert loop.run() == "no improvement in 2 evaluations; the best was step 2"
     assert loop.counters.step == 4
@@ -369,7 +374,7 @@ def test_a_run_killed_after_its_early_stop_makes_no_further_step(
     make_loops: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([3.0, 2.9])
-    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
     evaluation = {"every_steps": 1, "early_stop": {"patience": 1, "min_improvement": 0.5}}
     changes: dict[str, Any] = {"steps": 9, "eval": evaluation, "checkpoint": {"best": True}}
     whole, _ = make_loops(**changes)
@@ -394,6 +399,28 @@ def test_a_resumed_run_makes_the_steps_that_the_stopped_one_would_have_made(make
     assert [[each[key] for key in exact] for each in told_again.steps] == [
         [each[key] for key in exact] for each in told.steps[3:]
     ]
+
+
+def test_tokens_of_each_data_set_go_on_after_a_resume(make_loops: MakeLoop) -> None:
+    def mixed(**changes: Any) -> tuple[Loop, Told]:
+        loop, told = make_loops(steps=6, **changes)
+        plan = BatchPlan(
+            loop.batches.dataset.lengths, loop.batches.dataset.label_counts, capacity=None, global_batch=3, seed=1,
+            datasets={"a": 3, "b": len(LENGTHS) - 3},
+        )  # fmt: skip
+        loop.batches = loop.recorder.batches = replace(loop.batches, plan=plan)
+        return loop, told
+
+    whole, told = mixed(checkpoint={"every_steps": 4})
+    whole.run()
+    whole.checkpointer.wait()
+    # Two epochs.
+    assert told.steps[-1]["tokens_of_datasets"] == {"a": 2 * sum(LENGTHS[:3]), "b": 2 * sum(LENGTHS[3:])}
+    again, told_again = mixed(track={"every_steps": 2})
+    state = again.checkpointer.load(whole.run_directory.checkpoint(4))
+    again.counters = again.recorder.counters = Counters.of(json.loads(json.dumps(state)))
+    again.run()
+    assert told_again.steps[-1]["tokens_of_datasets"] == told.steps[-1]["tokens_of_datasets"]
 
 
 def test_counters_leave_out_what_this_version_does_not_know() -> None:

@@ -92,14 +92,17 @@ def test_plain_display_prints_few_lines(clock: Callable[[float], None], capsys: 
         clock(2)
         display.on_step(record(step))
         if step == 5:
-            display.on_evaluation({"step": 5, "loss": 2.5, "perplexity": 12.1825, "seconds": 75.0})
+            of_datasets = {"a.json": {"loss": 2.0}, "b.json": {"loss": None}}
+            display.on_evaluation(
+                {"step": 5, "loss": 2.5, "perplexity": 12.1825, "datasets": of_datasets, "seconds": 75.0}
+            )
     display.on_end()
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
         "step 1/12  loss 3.214  lr 9.9e-05  1,254 tok/s",
         "step 4/12  loss 3.214  lr 9.9e-05  1,254 tok/s  ETA 16.0 s",
-        "step 5/12  evaluation loss 2.500  perplexity 12.2  took 1:15",
+        "step 5/12  evaluation loss 2.500  perplexity 12.2  a.json 2.000  b.json not a number  took 1:15",
         "step 7/12  loss 3.214  lr 9.9e-05  1,254 tok/s  ETA 10.0 s",
         "step 10/12  loss 3.214  lr 9.9e-05  1,254 tok/s  ETA 4.0 s",
         "step 12/12  loss 3.214  lr 9.9e-05  1,254 tok/s  took 24.0 s",

@@ -20,6 +20,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_flops
+from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.loop import Loop
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
@@ -201,7 +202,7 @@ def test_losses_on_other_evaluation_rows_are_not_compared(
 ) -> None:  # fmt: skip
     """Rows that are harder than those before: no step would be the best any more, and the run would stop."""
     losses = iter([1.0, 2.0, 9.0, 8.0, 8.5])
-    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
     rows, held_out = tmp_path / "rows.jsonl", tmp_path / "held_out.jsonl"
     held_out.write_text(rows.read_text().splitlines()[0])
     changes: dict[str, Any] = {

@@ -37,8 +37,13 @@ def made(path: Path, steps: int, **others: Any) -> RunDir:
 
 def test_summary_names_steps_losses_and_times(tmp_path: Path) -> None:
     run = made(tmp_path, 20)
-    lines_of(tmp_path, "eval.jsonl", [{"step": 10, "loss": 0.5}, {"step": 20, "loss": 0.7}])
-    summary = dict(summary_lines(run))
+    best = {"step": 10, "loss": 0.5, "datasets": {"a.json": {"loss": 0.25, "perplexity": 1.284}, "b": {"loss": None}}}
+    lines_of(tmp_path, "eval.jsonl", [best, {"step": 20, "loss": 0.7}])
+    found = [*summary_lines(run)]
+    of_datasets = [("", "a.json: loss 0.25, perplexity 1.284"), ("", "b: loss not a number")]
+    at = found.index(("best evaluation", "loss 0.5 at step 10"))
+    assert found[at + 1 : at + 3] == of_datasets
+    summary = dict(found)
     assert summary["steps"] == "20 (2.5 epochs) in 2 attempts"
     assert summary["loss"] == "4 -> 0.2"
     assert summary["best evaluation"] == "loss 0.5 at step 10"

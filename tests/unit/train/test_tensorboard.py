@@ -90,8 +90,13 @@ def test_a_stages_own_numbers_are_drawn_too(tmp_path: Path) -> None:
     writer = TensorBoardWriter(run)
     writer.on_start(RunFacts("run", 100, 0, 1))
     writer.on_step(record(1, 0.7, accuracy=0.5, seconds={"step": 1.0}, batch_hash="ab", tokens=9))
-    writer.on_evaluation({"attempt": 1, "step": 1, "loss": 0.6, "accuracy": 0.75, "margin": None, "seconds": 0.1})
+    of_dataset = {"a.json": {"loss": 0.5, "margin": None, "labelled_tokens": 9}}
+    writer.on_evaluation(
+        {"attempt": 1, "step": 1, "loss": 0.6, "accuracy": 0.75, "margin": None, "datasets": of_dataset, "seconds": 0.1}
+    )
     writer.on_end()
+    assert read(run, "eval/a.json/loss") == [(1, 0.5)]
+    assert not read(run, "eval/a.json/labelled_tokens")
     assert read(run, "train/accuracy") == [(1, 0.5)]
     assert read(run, "eval/accuracy") == [(1, 0.75)]
     assert not any(read(run, tag) for tag in ("eval/margin", "eval/seconds", "train/tokens", "train/step"))

@@ -66,6 +66,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "activation_checkpointing": None, "activation_checkpointing_kwargs": None,
         },
     ),
+    ("an evaluation records the loss of each of its data sets in any case", {"eval_on_each_dataset": False}),
     ("the loss is computed in fp32 in any case", {"upcast_lmhead_output": False}),
     (
         "bf16 and fp16 decide the precision",

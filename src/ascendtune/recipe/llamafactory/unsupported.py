@@ -118,7 +118,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {
             "streaming": False, "disable_shuffling": False,
             "train_sampling_strategy": "random", "group_by_length": False, "sortish_sampler": False,
-            "dataloader_drop_last": False, "eval_on_each_dataset": False,
+            "dataloader_drop_last": False,
         },
     ),
     (

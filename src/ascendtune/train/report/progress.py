@@ -21,7 +21,7 @@ from ascendtune.core.terminal_text import SafeStream, control, safe
 from ascendtune.core.units import format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.notebook import NotebookScreen, in_notebook
-from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress, shown_extras, shown_loss
+from ascendtune.train.report.run_progress import RedrawnScreen, RunProgress, shown_datasets, shown_extras, shown_loss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -178,6 +178,7 @@ class _LineScreen:
         pieces = [
             f"evaluation loss {shown_loss(evaluation)}",
             *shown_extras(evaluation),
+            *shown_datasets(evaluation),
             f"took {format_duration(evaluation['seconds'])}",
         ]
         self._print(pieces, step=evaluation["step"])

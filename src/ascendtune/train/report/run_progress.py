@@ -17,6 +17,9 @@ _RECENT = 32
 _COURSE = 24
 """Number of bars of the loss curve on a wide terminal, each for an equal share of all steps."""
 
+_MOST_DATASETS = 4
+"""Data sets of an evaluation that are shown one by one during the run."""
+
 
 class RunProgress:
     """The progress of a run."""
@@ -159,3 +162,10 @@ def shown_loss(record: dict[str, Any]) -> str:
 
 def shown_extras(record: dict[str, Any]) -> list[str]:
     return [f"{name} {record[name]:.3g}" for name in SHOWN_EXTRAS if record.get(name) is not None]
+
+
+def shown_datasets(evaluation: dict[str, Any]) -> list[str]:
+    """The loss of each data set of a mixture; nothing if these are many."""
+    of_datasets = evaluation.get("datasets") or {}
+    shown = of_datasets.items() if len(of_datasets) <= _MOST_DATASETS else ()
+    return [f"{name} {shown_loss(values)}" for name, values in shown]

@@ -53,8 +53,17 @@ def _losses(records: list[dict[str, Any]], evaluations: list[dict[str, Any]]) ->
         best = min(evaluations, key=lambda each: each["loss"])
         extras = "".join(f", {name} {best[name]:.4g}" for name in SHOWN_EXTRAS if best.get(name) is not None)
         yield "best evaluation", f"loss {best['loss']:.4g}{extras} at step {best['step']:,}"
+        for name, values in shown_datasets(best):
+            yield "", f"{name}: {values}"
     if skipped := last.get("skipped_steps"):
         yield "skipped", count_of(skipped, "step") + " with a loss or gradient that was not a number"
+
+
+def shown_datasets(evaluation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The name of each data set of a mixture, and its loss and other values."""
+    for name, values in (evaluation.get("datasets") or {}).items():
+        extras = "".join(f", {extra} {values[extra]:.4g}" for extra in SHOWN_EXTRAS if values.get(extra) is not None)
+        yield name, f"loss {_loss(values)}{extras}"
 
 
 def _cost(records: list[dict[str, Any]], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

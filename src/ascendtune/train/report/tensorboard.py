@@ -19,7 +19,7 @@ from ascendtune.train.report.callback import Callback, RunFacts
 
 _NO_CURVES = {
     *("attempt", "step", "epoch", "tokens", "labelled_tokens", "groups", "tokens_seen", "batch_hash", "data_hash"),
-    "seconds",
+    *("seconds", "datasets", "tokens_of_datasets"),
 }
 """Keys of a record that are not drawn; all others are, including those of a particular stage."""
 _PREFIX = "events.out.tfevents."
@@ -85,8 +85,13 @@ class TensorBoardWriter(Callback):
 
 
 def curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
-    """The numbers of a record that are drawn, with the names `KIND/NAME`."""
-    return {_curve(kind, name, record): value for name, value in record.items() if name not in _NO_CURVES}
+    """The numbers of a record that are drawn, with the names `KIND/NAME`; of each data set of a mixture
+    `KIND/DATASET/NAME`."""
+    found = {_curve(kind, name, record): value for name, value in record.items() if name not in _NO_CURVES}
+    of_datasets = record.get("datasets")
+    for dataset, values in of_datasets.items() if isinstance(of_datasets, dict) else ():
+        found |= curves(f"{kind}/{dataset}", values) if isinstance(values, dict) else {}
+    return found
 
 
 def _curve(kind: str, name: str, record: dict[str, Any]) -> str:
