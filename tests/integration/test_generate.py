@@ -255,6 +255,31 @@ def test_generate_for_a_file_with_answers(taught: Path, tmp_path: Path, capsys: 
     assert [row["answer"] for row in found] == [row["expected"] for row in found] == list(ANSWERS.values())
 
 
+def test_an_interrupt_keeps_the_answers_so_far(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of eight prompts in batches of two, with two batches at once, the third batch is interrupted."""
+    questions = [*ANSWERS, "?", "a much longer question than the others"] * 8
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(questions[:8]) + "\n")
+    monkeypatch.setattr("ascendtune.infer.engine._BATCHES_AT_ONCE", 2)
+    arguments = ["generate", str(taught), "--file", str(file), "--json", "--batch-size", "2", "--max-new-tokens", "9"]
+    code, whole, _ = run_command(arguments, capsys)
+    assert code == 0 and [json.loads(each)["messages"][0]["content"] for each in whole.splitlines()] == questions[:8]
+    generated, calls = Engine._generated, list[int]()
+
+    def interrupted(self: Engine, *rest: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return generated(self, *rest)
+
+    monkeypatch.setattr(Engine, "_generated", interrupted)
+    code, out, err = run_command(arguments, capsys)
+    assert code == 130 and out.splitlines() == whole.splitlines()[:4]
+    assert "the first 4 of 8 answers are printed" in err
+
+
 def test_chat_reads_a_pipe(taught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
     stream = Engine.stream

@@ -81,9 +81,17 @@ def generate(
             template_options=[each.options for each in prompts],
             progress=lambda done, total: progress.show("answers", done, total),
         )
-    for question, answer in zip(prompts, answers, strict=True):
-        print(_json_line(question, answer) if as_json else answer.text)
-    if unfinished := sum(bool(each.thought) and not each.text for each in answers):
+        printed, unfinished = 0, 0
+        try:
+            for question, answer in zip(prompts, answers, strict=True):
+                with progress.hidden():
+                    print(_json_line(question, answer) if as_json else answer.text, flush=True)
+                printed, unfinished = printed + 1, unfinished + (bool(answer.thought) and not answer.text)
+        except KeyboardInterrupt:
+            if len(prompts) > 1:
+                warn(f"stopped: the first {printed:,} of {count_of(len(prompts), 'answer')} are printed")
+            raise
+    if unfinished:
         warn(f"{count_of(unfinished, 'answer')} ended within the thought; set --max-new-tokens higher")
     suggest_next(f"ascendtune chat {shlex.quote(model)}")
 

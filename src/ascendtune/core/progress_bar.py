@@ -64,15 +64,15 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         if not self._is_off:
             self._repeater.start()
-            displays.append(self._hidden)
+            displays.append(self.hidden)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._repeater.is_alive():
             self._repeater.join()
-        if self._hidden in displays:
-            displays.remove(self._hidden)
+        if self.hidden in displays:
+            displays.remove(self.hidden)
         self._erase()
 
     def show(self, what: str, done: int = 0, total: int = 0, parts: str = "") -> None:
@@ -121,12 +121,12 @@ class ProgressBar:
 
     def say(self, message: str) -> None:
         """Print a line permanently, above the progress bar."""
-        with self._hidden():
+        with self.hidden():
             self._stream.write(message + "\n")
             self._stream.flush()
 
     @contextmanager
-    def _hidden(self) -> Iterator[None]:
+    def hidden(self) -> Iterator[None]:
         """Context in which the line is erased and not redrawn, so that other output can be written."""
         with _writing:
             self._erase()

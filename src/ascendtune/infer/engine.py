@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,10 @@ def load(
         # An adapter contains the embeddings of its own tokens.
         require_rows_for_tokens(weights.model / "config.json", tokenizer.vocab_size, 0)
     return Engine(tokenizer, _template(template, tokenizer), _load_model(weights, tokenizer, device, trust_remote_code))
+
+
+_BATCHES_AT_ONCE = 16
+"""Batches after which answers are yielded: what follows may take hours, and may be interrupted."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,10 @@ class Engine:
         tools: Sequence[list[dict[str, Any]] | None] | None = None,
         template_options: Sequence[dict[str, Any] | None] | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[Answer]:
+    ) -> Iterator[Answer]:
         """One answer for each conversation, in order, without surrounding white space.
+
+        They are yielded after every 16 batches, within which prompts of similar length are answered together.
 
         Args:
             temperature: 0 always chooses the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
@@ -142,17 +148,19 @@ class Engine:
         prompts = [
             self._prompt(*each) for each in zip(conversations, tools or none, template_options or none, strict=True)
         ]
-        answers = [Answer("")] * len(prompts)
-        # Prompts of similar length need the least padding.
-        order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            results = self._generated([prompts[number] for number in batch], replace(sampling, seed=seed + start))
-            for number, ids in zip(batch, results, strict=True):
-                answers[number] = self._answer(ids)
-            if progress is not None:
-                progress(start + len(batch), len(order))
-        return answers
+        at_once = batch_size * _BATCHES_AT_ONCE
+        for first in range(0, len(prompts), at_once):
+            answers = dict[int, Answer]()
+            # Prompts of similar length need the least padding.
+            order = sorted(range(first, min(first + at_once, len(prompts))), key=lambda number: len(prompts[number]))
+            for start in range(0, len(order), batch_size):
+                batch = order[start : start + batch_size]
+                of_batch = replace(sampling, seed=seed + first + start)
+                results = self._generated([prompts[number] for number in batch], of_batch)
+                answers |= {number: self._answer(ids) for number, ids in zip(batch, results, strict=True)}
+                if progress is not None:
+                    progress(first + start + len(batch), len(prompts))
+            yield from (answers[number] for number in sorted(answers))
 
     def stream(
         self,
