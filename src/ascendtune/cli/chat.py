@@ -307,7 +307,7 @@ def _is_waiting(seconds: float) -> bool:
 
 def _answer(engine: Engine, messages: list[Message], options: _Options) -> Message | None:
     """Print the answer as it is generated, on a terminal with its thought; Ctrl-C ends it early. None if the template
-    rejects the conversation."""
+    rejects the conversation, or nothing was generated yet."""
     pieces: list[str] = []
     thoughts: list[str] = []
 
@@ -328,6 +328,10 @@ def _answer(engine: Engine, messages: list[Message], options: _Options) -> Messa
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
+        if not pieces and not thoughts:
+            # An empty answer would be a turn of the conversation, and of the rows that /save writes.
+            print(flush=True)
+            return None
     except InputError as error:
         if not sys.stdin.isatty():
             raise

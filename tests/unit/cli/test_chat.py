@@ -166,6 +166,26 @@ def test_thought_is_shown_on_a_terminal_and_kept_apart(
     assert answer == {"role": "assistant", "content": "Hi!", "reasoning_content": "They greet."}
 
 
+def test_an_answer_that_is_stopped_before_its_first_word_is_no_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stopped:
+        def __init__(self, said: str) -> None:
+            self._said = said
+
+        def stream(self, messages: list[Message], show: Callable[[str], None], **_: Any) -> None:
+            if self._said:
+                show(self._said)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    options = chat._Options(8, 0.0, 1.0, 0)
+    for said, kept in (("", []), ("Par", ["question", "Par"])):
+        talk = chat._Conversation(Stopped(said), None, options, None)  # type: ignore[arg-type]
+        talk.take("question")
+        assert [each["content"] for each in talk._messages] == kept
+
+
 def test_conversation_without_an_answer_is_not_saved(
     conversation: chat._Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
