@@ -23,7 +23,7 @@ GROUPS = {
     "env": "Set up this machine: CANN, mirrors, packages, caches.",
     "jobs": "List, watch and stop your jobs.",
     "recipe": "Check or convert a recipe, or print the schema.",
-    "runs": "Look at run directories.",
+    "runs": "Look at run directories, and clean them up.",
     "track": "Send records to trackers, import them; log in.",
     "migrate": "Move code written for CUDA to Ascend.",
 }
@@ -101,6 +101,9 @@ COMMANDS = {
     "recipe schema": CommandEntry("ascendtune.cli.recipe:schema", "Print the JSON schema of recipes, for editors."),
     "runs list": CommandEntry("ascendtune.cli.runs:list_runs", "List runs: state, step, loss, speed, age."),
     "runs show": CommandEntry("ascendtune.cli.runs:show", "Show one run: data, versions, choices, checkpoints."),
+    "runs clean": CommandEntry(
+        "ascendtune.cli.runs_clean:clean", "Show the disk space of runs; remove checkpoints that are not needed."
+    ),
     "runs compare": CommandEntry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
     "track send": CommandEntry("ascendtune.cli.track:send", "Send runs to wandb, swanlab, mlflow or trackio."),
     "track sync": CommandEntry("ascendtune.cli.track:sync", "Upload offline runs of wandb."),

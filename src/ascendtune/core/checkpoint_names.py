@@ -86,7 +86,7 @@ def _exported_step(run: RunDir) -> int | None:
 def _step(run: RunDir, which: str, known: list[int]) -> int | None:
     if which == "last":
         return known[-1] if known else None
-    return _best_step(run) if which == "best" else int(which)
+    return best_step(run) if which == "best" else int(which)
 
 
 def _missing(run: RunDir, which: str, step: int | None, known: list[int]) -> InputError:
@@ -106,7 +106,12 @@ def _missing(run: RunDir, which: str, step: int | None, known: list[int]) -> Inp
     return InputError(what, code="checkpoint-missing", remedy=remedy, where=run.checkpoints)
 
 
-def _best_step(run: RunDir) -> int | None:
+def best_step(run: RunDir) -> int | None:
+    """The step of the lowest evaluation loss; None without evaluations.
+
+    Raises:
+        MachineError: the record of evaluations is damaged.
+    """
     losses = {
         record["step"]: record["loss"]
         for record in run.comparable_evaluations()

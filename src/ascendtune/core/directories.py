@@ -9,9 +9,10 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import NotRegular, require_writable
+from ascendtune.core.files import NotRegular, require_writable, walk
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
 
@@ -170,3 +171,27 @@ def remove_abandoned(building: Path) -> None:
 
 def _lock_for(building: Path) -> Path:
     return lock_of(building.parent, building.name.removeprefix(_PREFIX))
+
+
+class DiskUsage(NamedTuple):
+    """The space of a directory on the disk; a file with several names counts once."""
+
+    size_bytes: int
+    newest: float
+    """Time of the newest change below it, in seconds since the epoch; 0 if the directory is missing."""
+
+
+def disk_usage(directory: Path) -> DiskUsage:
+    """The space of a directory and of everything below it; links are not followed, unreadable entries do not count."""
+    size, newest, counted = 0, 0.0, set[tuple[int, int]]()
+    for place, _, others in walk(directory):
+        for name in ("", *others):
+            try:
+                facts = (place / name).lstat()
+            except OSError:
+                continue
+            newest = max(newest, facts.st_mtime)
+            if (facts.st_dev, facts.st_ino) not in counted:
+                counted.add((facts.st_dev, facts.st_ino))
+                size += facts.st_blocks * 512
+    return DiskUsage(size, newest)

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.directories import disk_usage
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import walk
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class _Layout:
 
 
 _LAYOUTS = (
+    _Layout("tokens", re.compile(r"[0-9a-f]{32}"), "tokens of trainings; made again if needed"),
     _Layout("torch_extensions", re.compile(r"py\d+_\w+"), "C++ extensions compiled by torch"),
     _Layout("kernel_meta", re.compile(r"kernel_meta(_\w+)?"), "operators compiled by CANN in working directories"),
     _Layout("atc", re.compile(r"kernel_cache"), "operators compiled by CANN (ACL_OP_COMPILER_CACHE_DIR)"),
@@ -113,6 +114,7 @@ def _place(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
     caches = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
     hub = env.get("HF_HOME") or f"{caches}/huggingface"
     given = {
+        "tokens": f"{caches}/ascendtune/tokens",
         "torch_extensions": env.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions",
         "kernel_meta": str(cwd),
         "atc": env.get("ACL_OP_COMPILER_CACHE_DIR") or env.get("ASCEND_CACHE_PATH") or f"{home}/atc_data",
@@ -137,17 +139,7 @@ def _entries(layout: _Layout, directory: Path) -> Iterator[CacheEntry]:
 
 def _measured(cache: str, path: Path) -> CacheEntry | None:
     """The entry; None if another program removed it meanwhile."""
-    size, newest, counted = 0, 0.0, set[tuple[int, int]]()
-    for place, _, others in walk(path):
-        for name in ("", *others):
-            try:
-                facts = (place / name).lstat()
-            except OSError:
-                continue
-            newest = max(newest, facts.st_mtime)
-            if (facts.st_dev, facts.st_ino) not in counted:
-                counted.add((facts.st_dev, facts.st_ino))
-                size += facts.st_blocks * 512
+    size, newest = disk_usage(path)
     try:
         facts = path.lstat()
     except OSError:

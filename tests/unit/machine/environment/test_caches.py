@@ -127,5 +127,5 @@ def test_entry_that_vanishes_while_it_is_measured_is_passed_over(home: Path, mon
         entry.rename(home / "gone")
         return [(path, [], ["fused_adam.so"])]
 
-    monkeypatch.setattr("ascendtune.machine.environment.caches.walk", vanishing)
+    monkeypatch.setattr("ascendtune.core.directories.walk", vanishing)
     assert find_entries(_env(home), home, ["torch_extensions"]) == []
