@@ -215,6 +215,61 @@ def test_a_docstring_that_begins_with_a_pronoun_is_found(name: str, code: str, i
     assert [_begins_with_pronoun(Path(name), *each) for each in _docstrings(ast.parse(code))] == [is_found]
 
 
+_DESCRIBED = re.compile(r"^ *Args:\n((?: .*\n|\n(?= ))*)", re.MULTILINE)
+
+
+def _unknown_parameters(module: ast.Module) -> Iterator[str]:
+    """FUNCTION: NAME for each name under "Args:" of a docstring that is not a parameter."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
+            described = _DESCRIBED.search(f"{text}\n")
+            names = re.findall(
+                r"^    (\w+(?:, \w+)*):", described[1].split("\n\n")[0] if described else "", re.MULTILINE
+            )
+            known = _parameters(node)
+            yield from (
+                f"{node.name}: {name}" for each in names for name in each.split(", ") if known and name not in known
+            )
+
+
+def _parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """Names of the parameters; of a class, its fields or those of its `__init__`; empty if a base class has it."""
+    if isinstance(node, ast.ClassDef):
+        init = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        fields = {
+            each.target.id
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        }
+        return _parameters(init[0]) if init else fields
+    return {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+
+
+def test_docstrings_describe_parameters_that_exist(modules: dict[Path, ast.Module]) -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}: {each}"
+        for path, module in modules.items()
+        for each in _unknown_parameters(module)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def tide(height): X", ["tide: low"]),
+        ("def tide(height, low): X", []),
+        ("def tide(*, high: int, low: int): X", ["tide: height"]),
+        ("class Tide:\n    X\n    height: int", ["Tide: low"]),
+        ("class Tide:\n    X\n    def __init__(self, height, low): ...", []),
+        ("class Tide(Sea):\n    X", []),
+    ],
+)
+def test_a_described_parameter_that_does_not_exist_is_found(code: str, found: list[str]) -> None:
+    text = '"""Tide.\n\n    Args:\n        height, low: in metres.\n            high: no parameter.\n    """'
+    assert list(_unknown_parameters(ast.parse(code.replace("X", text)))) == found
+
+
 _KINDS = {"npu", "cuda"}
 _VENDORS_OWN = ("machine/vendor", "machine/torch_backend", "machine/npu", "check/migrate")
 """Where a vendor is known by name: its own files, and the search for CUDA in code that is to be migrated."""

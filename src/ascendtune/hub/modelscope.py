@@ -51,7 +51,7 @@ def download(
 
     Args:
         revision: branch or tag; None: ModelScope's own default, master.
-        wanted, unwanted: patterns of file names.
+        allow_patterns, ignore_patterns: patterns of the names of files to download, and not to.
         offline: the variable that forbids the network, if it is set: only the cache is used.
 
     Raises:

@@ -97,7 +97,7 @@ def job_result(
     Args:
         before: run.json before the attempt; an old cause must not explain a new failure.
         ending: exit of the node that failed first.
-        asked: the signal that asked the job to stop.
+        stop_signal: the signal with which the user stopped the job; None if there was none.
     """
     if ending.exit_code == 0:
         return JobResult(0)

@@ -175,7 +175,7 @@ def _split_waiting(
     """Divide the time in which the main thread computes nothing.
 
     Args:
-        waiting: disjoint intervals by cause.
+        idle_by_cause: disjoint intervals.
     """
     ranges = host.ranges_of_collectives()
     communicating = uncovered(ranges, merged(union(busy), _gaps_between(windows)))

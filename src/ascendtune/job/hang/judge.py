@@ -74,7 +74,7 @@ class Judge:
         A rank in a long phase (it writes a checkpoint) excuses all ranks that wait for it.
 
         Args:
-            here: heartbeats of the processes that run on this machine.
+            beats: heartbeats of the processes that run on this machine.
             now: the time on the clock of their `monotonic`.
         """
         if not beats:

@@ -70,7 +70,7 @@ def gather(
     address for node 0.
 
     Args:
-        asked: returns whether the user has requested a stop meanwhile.
+        stop_requested: returns whether the user has requested a stop meanwhile.
 
     Raises:
         Stopped: the user has requested a stop.

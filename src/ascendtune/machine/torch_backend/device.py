@@ -85,7 +85,7 @@ class Device(ABC):
 
     @abstractmethod
     def memory_peak_bytes(self) -> int:
-        """Peak memory of this process since `reset_peak`. On CPU: resident set, including the interpreter."""
+        """Peak memory of this process, in bytes. On CPU: resident set, including the interpreter."""
 
     @abstractmethod
     def activate(self) -> None:
