@@ -5,11 +5,10 @@
 torchrun's own stores listen on all interfaces, and its elastic rendezvous unpickles a key of the store: any process
 that reaches the port can run code as this user. Two other rendezvous replace it:
 
-        --rdzv-backend file       One host. The ranks use a file that exists in this process only and that only
-        processes
-                                  of the same user can open. Nothing listens.
-        --rdzv-backend address    The ranks use a TCPStore, which listens on one address of node 0: that of
-                                  --local-addr. The keys that torchrun itself reads from it are JSON.
+    --rdzv-backend file       One host. The ranks use a file that exists in this process only and that only processes
+                              of the same user can open. Nothing listens.
+    --rdzv-backend address    The ranks use a TCPStore, which listens on one address of node 0: that of --local-addr.
+                              The keys that torchrun itself reads from it are JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lets nodes that are started one by one agree on a run: node 0 chooses it, and publishes it in the shared directory.
 
     RUNS/.nodes_ADDRESS_PORT/node_K.json        a question of node K: a random number
-        RUNS/.nodes_ADDRESS_PORT/answer.json        the run, and the numbers of the questions that it answers
-        RUNS/.nodes_ADDRESS_PORT/preparing_K.json   node K still prepares its data: a changing number, and its progress
+    RUNS/.nodes_ADDRESS_PORT/answer.json        the run, and the numbers of the questions that it answers
+    RUNS/.nodes_ADDRESS_PORT/preparing_K.json   node K still prepares its data: a changing number, and its progress
 
 A file that an earlier start left behind contains another number, so it answers no question. An answered question proves
 that the nodes use the same directory.
