@@ -23,7 +23,7 @@ _COLLATE, _PLAN = "tests/unit/data/test_collate.py", "tests/unit/data/test_plan.
 _PREPARE, _TOKENIZE = "tests/unit/data/test_prepare.py", "tests/unit/data/test_tokenize.py"
 _SPANS = "tests/unit/data/test_spans.py"
 _TRANSLATE = "tests/unit/recipe/llamafactory/test_translate.py"
-_GROUPS, _SPLIT = "tests/unit/data/test_groups.py", "tests/unit/data/test_split.py"
+_GROUPS, _SPLIT = "tests/unit/data/test_groups.py", "tests/unit/data/test_tokenize_texts.py"
 _ATTENTION, _CROSS_ENTROPY = "tests/unit/train/test_attention.py", "tests/unit/train/test_cross_entropy.py"
 _LOSSES = "tests/unit/train/test_preference_losses.py"
 _PREFERENCE = _ALONE.format("preference")
@@ -277,14 +277,14 @@ FAULTS = [
         _GROUPS,
     ),
     Fault(
-        "data/split.py",
+        "data/tokenize_texts.py",
         "ids = [*self._prefix, *encoding.ids, *self._suffix]",
         "ids = [*self._prefix, *encoding.ids]",
         "no EOS after texts: the model never stops",
         _SPLIT,
     ),
     Fault(
-        "data/split.py",
+        "data/tokenize_texts.py",
         "ends = [*range(most, length, most), length]",
         "ends = [min(most, length)]",
         "the rest of a long text is lost",

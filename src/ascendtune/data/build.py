@@ -28,10 +28,10 @@ from ascendtune.data.shards import (
     TokenizeResult,
 )
 from ascendtune.data.spec import DataSection
-from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
 from ascendtune.data.tokenize import groups_of, tokenize
+from ascendtune.data.tokenize_texts import tokenize_texts
 from ascendtune.data.tokenizer import Tokenizer
 
 _HISTOGRAM_BINS = 16

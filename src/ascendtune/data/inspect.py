@@ -16,9 +16,9 @@ from ascendtune.data.load import converted_rows
 from ascendtune.data.shards import TOO_LONG
 from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
-from ascendtune.data.split import piece_ends
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
+from ascendtune.data.tokenize_texts import piece_ends
 from ascendtune.data.tokenizer import Tokenizer
 
 _MOST_CHARACTERS = 400_000

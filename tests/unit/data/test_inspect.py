@@ -11,10 +11,10 @@ import pytest
 from ascendtune.data.inspect import Inspection
 from ascendtune.data.load import load_rows
 from ascendtune.data.spec import DataSection, Task
-from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenize import groups_of, tokenize
+from ascendtune.data.tokenize_texts import tokenize_texts
 from ascendtune.data.tokenizer import Tokenizer
 
 ROWS: dict[Task, list[dict[str, Any]]] = {

@@ -14,10 +14,10 @@ from ascendtune.data import long_text, tokenize
 from ascendtune.data.conversation import Conversation, Message, Text
 from ascendtune.data.long_text import ChunkedTokenizer, IndivisibleText, characters_for, first_tokens
 from ascendtune.data.shards import TOO_LONG, TokenizeResult
-from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenize import Groups
+from ascendtune.data.tokenize_texts import tokenize_texts
 from ascendtune.data.tokenizer import Tokenizer
 
 _DRAWN = random.Random(7)
@@ -172,7 +172,7 @@ def test_uncounted_characters_are_reported(make_model: Callable[..., Path], tmp_
 def test_a_text_for_pretraining_is_split_as_if_it_were_tokenised_at_once(
     any_tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ascendtune.data.split._CHARACTERS_PER_BATCH", 30_000)
+    monkeypatch.setattr("ascendtune.data.tokenize_texts._CHARACTERS_PER_BATCH", 30_000)
     monkeypatch.setattr(long_text, "_CHARACTERS_PER_PART", 20_000)
     texts = [Text("short"), Text(TEXTS["words"]), Text("short too"), Text(TEXTS["Chinese without spaces"])]
     outcome = tokenize_texts(texts, any_tokenizer, tmp_path, max_length=300, on_long_row="truncate", processes=1)

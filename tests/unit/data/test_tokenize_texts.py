@@ -13,8 +13,8 @@ from tokenizers import processors
 
 from ascendtune.data.conversation import Text
 from ascendtune.data.shards import NOTHING_TO_LEARN, TOO_LONG, TokenizeResult
-from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
+from ascendtune.data.tokenize_texts import tokenize_texts
 from ascendtune.data.tokenizer import Tokenizer
 
 
@@ -90,8 +90,8 @@ def test_long_texts_can_be_left_out(choice: str, tokenizer: Tokenizer, tmp_path:
 def test_any_number_of_processes_gives_the_same_bytes(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ascendtune.data.split._CHARACTERS_PER_SHARD", 1000)
-    monkeypatch.setattr("ascendtune.data.split._CHARACTERS_PER_BATCH", 300)
+    monkeypatch.setattr("ascendtune.data.tokenize_texts._CHARACTERS_PER_SHARD", 1000)
+    monkeypatch.setattr("ascendtune.data.tokenize_texts._CHARACTERS_PER_BATCH", 300)
     texts = [f"text {number} " * (number % 40 + 1) for number in range(60)]
     seen: list[tuple[int, int]] = []
     contents = []

@@ -1,5 +1,4 @@
-"""Splits texts into shards of tokens, all of them trained on; a long text becomes several rows, and no token is
-lost."""
+"""Converts texts to shards of tokens, all of them trained on. A long text becomes several rows; no token is lost."""
 
 from __future__ import annotations
 
