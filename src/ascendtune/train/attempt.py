@@ -27,6 +27,7 @@ from ascendtune.train.attempt_end import has_finished, note_end
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.patient_barrier import PatientBarrier
+from ascendtune.train.phases import Phases
 from ascendtune.train.plan.out_of_memory import describe_memory
 from ascendtune.train.plan.scoreboard import add_run, note_peak
 from ascendtune.train.prepare import prepare_data
@@ -37,7 +38,6 @@ from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.choose import make_strategy
-from ascendtune.train.supervision import Phases
 from ascendtune.train.torch_errors import TIMED_OUT, is_lost_connection, lost_connection, translated
 
 _DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ascendtune.data.plan import BatchPlan, PackedSequence
+from ascendtune.train.stop_request import agreed_signal, stop_flags
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import agreed_signal, stop_flags
 
 
 @dataclass

@@ -29,11 +29,12 @@ from ascendtune.train.evaluate import evaluate
 from ascendtune.train.loss_not_finite import loss_not_finite
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
+from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
 from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.recorder import Recorder
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import RootModule, Strategy
-from ascendtune.train.supervision import Phases, StopRequest
 
 _STEPS_TO_A_STOP = 10
 """A signal that reached one rank is known to all after this many steps at most."""

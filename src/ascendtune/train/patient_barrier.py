@@ -20,8 +20,8 @@ import torch.distributed as dist
 from ascendtune.core.errors import MachineError
 from ascendtune.core.log import say
 from ascendtune.core.units import format_duration
+from ascendtune.train.phases import Phases
 from ascendtune.train.strategy.base import node_count
-from ascendtune.train.supervision import Phases
 
 _HEARTBEAT_SECONDS = 10.0
 _POLL_SECONDS = 1.0

@@ -17,9 +17,10 @@ from ascendtune.train.counters import Counters, StepMetrics, added
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
+from ascendtune.train.phases import Phases
 from ascendtune.train.report.callback import Callback
+from ascendtune.train.stop_request import StopRequest, agreed_signal, stop_flags
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases, StopRequest, agreed_signal, stop_flags
 
 
 @dataclass

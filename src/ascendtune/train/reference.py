@@ -40,8 +40,8 @@ from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
+from ascendtune.train.stop_request import StopRequest, agreed_signal, stop_flags
 from ascendtune.train.strategy.base import RootModule, Strategy
-from ascendtune.train.supervision import StopRequest, agreed_signal, stop_flags
 
 LogProbs = Callable[[DeviceBatch], DoubleFloat]
 """(documents,) summed log-probabilities of a micro-batch."""

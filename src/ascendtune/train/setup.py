@@ -43,6 +43,7 @@ from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.offloaded_activations import activation_store
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
+from ascendtune.train.phases import Phases
 from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
 from ascendtune.train.recorder import Recorder
@@ -51,8 +52,8 @@ from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.resolved import log_choices, resolved_choices, versions
 from ascendtune.train.resume import require_same_base, require_same_packing, resume, source_of_all_ranks
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases, StopRequest
 
 
 def set_up(

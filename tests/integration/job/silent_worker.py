@@ -6,8 +6,8 @@ import sys
 import time
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.train.phases import Phases
 from ascendtune.train.stack_dump import block_stacks_signal, dump_stacks_on_signals
-from ascendtune.train.supervision import Phases
 
 STEPS = 20
 run, how = RunDir(sys.argv[1]), sys.argv[2]

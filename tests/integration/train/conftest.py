@@ -27,10 +27,10 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
 from ascendtune.train.loop import Loop
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases
 
 WORDS = ["atom", "balanced", "capital", "clips", "diet", "friends", "healthy", "Paris", "sleep", "tips", "天气", "公园"]
 ROWS = 78

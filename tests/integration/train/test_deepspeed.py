@@ -29,10 +29,10 @@ from ascendtune.recipe.deepspeed_config import zero_config
 from ascendtune.recipe.deepspeed_keys import KNOWN
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.size import zero_bytes
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy, require_accepted
-from ascendtune.train.supervision import Phases
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train

@@ -21,11 +21,11 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import PreparedData
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy import fsdp
 from ascendtune.train.strategy.fsdp import FsdpStrategy, _give_zeros_to_unused, blocks_of
-from ascendtune.train.supervision import Phases
 from families.measure import write_model
 
 if TYPE_CHECKING:

@@ -27,12 +27,13 @@ from ascendtune.train.flops import TokenFlops
 from ascendtune.train.loop import Loop
 from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.optimizer import Schedule, make_optimizer
+from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
 from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.recorder import Recorder
 from ascendtune.train.report.callback import Callback
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import RootModule, Strategy
-from ascendtune.train.supervision import Phases, StopRequest
 
 LENGTHS = [5, 9, 3, 8, 4, 7, 6]
 """Of seven rows: three steps of three rows an epoch, the last of one row."""

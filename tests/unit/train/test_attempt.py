@@ -15,8 +15,8 @@ from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.rundir import RunDir, State
 from ascendtune.train import attempt
 from ascendtune.train.attempt_end import note_end
+from ascendtune.train.phases import Phases
 from ascendtune.train.plan.scoreboard import note_peak
-from ascendtune.train.supervision import Phases
 
 
 def test_full_disk_names_the_step_that_the_same_command_resumes_from(

@@ -30,8 +30,8 @@ from ascendtune.train.loop import Loop
 from ascendtune.train.profile import step_profile
 from ascendtune.train.profile.step_profile import require_profiled_steps
 from ascendtune.train.report.callback import Callback
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import StopRequest
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -245,7 +245,7 @@ def test_ctrl_c_that_reaches_a_rank_twice_is_one(
 
 def test_message_of_a_hangup_says_that_the_run_ends_as_by_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("ascendtune.train.supervision.say_in_handler", said.append)
+    monkeypatch.setattr("ascendtune.train.stop_request.say_in_handler", said.append)
     stop = StopRequest()
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
@@ -259,7 +259,7 @@ def test_message_of_a_hangup_says_that_the_run_ends_as_by_sigterm(monkeypatch: p
 
 def test_signal_after_a_failure_promises_no_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("ascendtune.train.supervision.say_in_handler", said.append)
+    monkeypatch.setattr("ascendtune.train.stop_request.say_in_handler", said.append)
     stop = StopRequest()
     with stop.listening("a checkpoint"):
         stop.has_failed = True

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ascendtune.core.errors import MachineError
 from ascendtune.train import patient_barrier
 from ascendtune.train.patient_barrier import PatientBarrier
-from ascendtune.train.supervision import Phases
+from ascendtune.train.phases import Phases
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,10 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_flops
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.loop import Loop
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases
 
 ROWS = 9
 Usage = namedtuple("Usage", "total used free")

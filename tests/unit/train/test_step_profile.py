@@ -9,9 +9,9 @@ from torch import nn
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.sections import ProfileSection
+from ascendtune.train.phases import Phases
 from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases
 
 
 class LaggingDevice(CpuDevice):

@@ -20,9 +20,9 @@ from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import StepProfiler
 from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.memory_by_category import memory_by_category
+from ascendtune.train.phases import Phases
 from ascendtune.train.profile.ranges import garbage_collection_ranges, host_sync_ranges, module_ranges, named_range
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases
 
 
 def require_profiled_steps(section: ProfileSection, total_steps: int, strategy: Strategy) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 from ascendtune.job.hang.heartbeat import STARTUP, beats_of, newest_beats
-from ascendtune.train.supervision import Phases
+from ascendtune.train.phases import Phases
 
 
 @pytest.fixture
