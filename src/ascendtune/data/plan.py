@@ -218,7 +218,7 @@ def _groups(sequences: list[PackedSequence]) -> list[int]:
     return [group for groups in sequences for group in groups]
 
 
-def share_of_rank(
+def micro_batches_of_rank(
     sequences: list[PackedSequence], *, rank: int, world_size: int, per_device: int
 ) -> list[list[PackedSequence]]:
     """The micro-batches of one rank, equally many on every rank; at the end of an epoch some ranks' last one is empty.

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ascendtune.data.collate import Batch, collate
-from ascendtune.data.plan import BatchPlan, PackedSequence, share_of_rank
+from ascendtune.data.plan import BatchPlan, PackedSequence, micro_batches_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.objective.double_float import DoubleFloat
@@ -181,13 +181,13 @@ class Batches:
         """
         if mismatched and not self.mismatched:
             return
-        shares = share_of_rank(
+        of_rank = micro_batches_of_rank(
             sequences, rank=self.strategy.rank, world_size=self.strategy.world_size, per_device=self.per_device
         )
-        for number, share in enumerate(shares, 1):
+        for number, own in enumerate(of_rank, 1):
             with context():
-                batch = self.make(share or sequences[:1], mismatched=mismatched)
-                batch = replace(batch if share else dummy_batch(batch), is_last=number == len(shares))
+                batch = self.make(own or sequences[:1], mismatched=mismatched)
+                batch = replace(batch if own else dummy_batch(batch), is_last=number == len(of_rank))
             yield batch
 
     def make(self, sequences: list[PackedSequence], *, mismatched: bool = False) -> DeviceBatch:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascendtune.data.plan import BatchPlan, share_of_rank
+from ascendtune.data.plan import BatchPlan, micro_batches_of_rank
 
 LENGTHS = np.array([7, 3, 9, 4, 4, 8, 2, 6, 5, 1], np.int32)
 LABELS = LENGTHS // 2
@@ -52,7 +52,10 @@ def test_a_late_step_needs_no_earlier_one():
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3))
 def test_ranks_share_the_batch_without_loss_or_repetition(sequences, world_size, per_device):
     batch = [(row,) for row in range(sequences)]
-    shares = [share_of_rank(batch, rank=r, world_size=world_size, per_device=per_device) for r in range(world_size)]
+    shares = [
+        micro_batches_of_rank(batch, rank=rank, world_size=world_size, per_device=per_device)
+        for rank in range(world_size)
+    ]
     assert len({len(share) for share in shares}) == 1, "every rank must run the same number of micro-batches"
     seen = [row for share in shares for micro in share for (row,) in micro]
     assert sorted(seen) == list(range(sequences))
@@ -94,7 +97,7 @@ def test_groups_partition_the_data_over_an_epoch_and_over_ranks(pairs, global_ba
         assert grouped.labelled_tokens(sequences) == labels[rows].sum()
         seen += groups
         for rank in range(world_size):
-            micro = share_of_rank(sequences, rank=rank, world_size=world_size, per_device=per_device)
+            micro = micro_batches_of_rank(sequences, rank=rank, world_size=world_size, per_device=per_device)
             shared += [group for part in micro for (group,) in part]
     assert sorted(seen) == sorted(shared) == list(range(len(pairs)))
 

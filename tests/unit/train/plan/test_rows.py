@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from ascendtune.data.plan import BatchPlan, share_of_rank
+from ascendtune.data.plan import BatchPlan, micro_batches_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
@@ -61,7 +61,7 @@ def test_no_micro_batch_has_more_positions_or_as_many_and_more_labels(
         measured([group * size + each for sequence in share for group in sequence for each in range(members)])
         for step in range(max_steps or plan.steps_per_epoch)
         for rank in range(2)
-        for share in share_of_rank(plan.batch(step), rank=rank, world_size=2, per_device=3)
+        for share in micro_batches_of_rank(plan.batch(step), rank=rank, world_size=2, per_device=3)
         if share
     )
     found = largest_micro_batch(
