@@ -166,7 +166,7 @@ FAULTS = [
         _LINEAR,
     ),
     Fault(
-        "train/counters.py",
+        "train/step_metrics.py",
         "{name: total / self.units for",
         "{name: total / self.counts[-1][0] / len(self.counts) for",
         "records of several steps weigh every step alike",

@@ -7,8 +7,8 @@ import shlex
 from ascendtune.core.errors import CheckFailed
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.counters import StepMetrics
 from ascendtune.train.precision import Precision
+from ascendtune.train.step_metrics import StepMetrics
 
 
 def loss_not_finite(step: int, metrics: StepMetrics, recipe: Recipe, precision: Precision, run: RunDir) -> CheckFailed:

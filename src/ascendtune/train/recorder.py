@@ -13,12 +13,13 @@ from ascendtune.core.files import finite_or_none
 from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import PackedSequence
 from ascendtune.train.batch import Batches
-from ascendtune.train.counters import Counters, StepMetrics, added
+from ascendtune.train.counters import Counters
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.phases import Phases
 from ascendtune.train.report.callback import Callback
+from ascendtune.train.step_metrics import StepMetrics, added
 from ascendtune.train.stop_request import StopRequest, agreed_signal, stop_flags
 from ascendtune.train.strategy.base import Strategy
 

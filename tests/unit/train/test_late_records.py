@@ -216,4 +216,4 @@ def test_host_waits_once_for_each_record_and_never_in_a_step(
     loop.run()
     assert device.waits == len(told.steps) == 3
     # What `read` calls are the copies on the host.
-    assert places == {("counters.py", "read")}
+    assert places == {("step_metrics.py", "read")}
