@@ -659,7 +659,7 @@ FAULTS = [
     ),
     # Checkpoints
     Fault(
-        "train/checkpoint/checkpointer.py",
+        "train/checkpoint/random_state.py",
         'torch.set_rng_state(content["cpu"])',
         "pass",
         "a resumed run draws other dropout",

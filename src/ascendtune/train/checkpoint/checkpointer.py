@@ -24,8 +24,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ascendtune.core.checkpoint_names import is_checkpoint_of
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
@@ -35,6 +33,12 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
+from ascendtune.train.checkpoint.random_state import (
+    packed_random_state,
+    random_file,
+    read_random_state,
+    restore_random_state,
+)
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
@@ -111,7 +115,7 @@ class Checkpointer:
             self._require_space()
             for each in (directory, directory / "rng"):
                 each.mkdir(exist_ok=True)
-            files = {_random_file(self._strategy.rank): packed_random_state(self._strategy)}
+            files = {random_file(self._strategy.rank): packed_random_state(self._strategy)}
             if self._strategy.is_main:
                 written = {"form": self._content.form, "ranks": self._strategy.world_size}
                 files["state.json"] = json.dumps({"step": step, **written, **state}, indent=2).encode()
@@ -278,40 +282,6 @@ def _chained(first: Future[dict[str, str]], action: Callable[[dict[str, str]], N
 
     first.add_done_callback(run)
     return both
-
-
-def _random_file(rank: int) -> str:
-    return f"rng/rank_{rank}.safetensors"
-
-
-def packed_random_state(strategy: Strategy) -> bytes:
-    """This rank's random states as a safetensors file: `cpu` and, if the device has one, `device`, (bytes,) uint8."""
-    from safetensors.torch import save
-
-    content = {"cpu": torch.get_rng_state()}
-    if (of_device := strategy.device.random_state()) is not None:
-        content["device"] = of_device
-    packed: bytes = save(content)
-    return packed
-
-
-def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
-    """This rank's random states, (bytes,) uint8 each; empty if fewer ranks wrote the checkpoint.
-
-    Additional ranks keep the state from the seed.
-    """
-    from safetensors.torch import load_file
-
-    path = directory / _random_file(strategy.rank)
-    return load_file(path) if path.exists() or strategy.is_main else {}
-
-
-def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
-    """Set the generators of host and device to the result of `read_random_state`, (bytes,) uint8 each."""
-    if "cpu" in content:
-        torch.set_rng_state(content["cpu"])
-    if "device" in content:
-        strategy.device.set_random_state(content["device"])
 
 
 def step_of(checkpoint: Path) -> int:
