@@ -48,7 +48,8 @@ from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
 from ascendtune.train.recorder import Recorder
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
-from ascendtune.train.report.callback import Callback, MetricsWriter
+from ascendtune.train.report.callback import Callback
+from ascendtune.train.report.metrics_writer import MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.resolved import log_choices, resolved_choices, versions
 from ascendtune.train.resume import require_same_base, require_same_packing, resume, source_of_all_ranks

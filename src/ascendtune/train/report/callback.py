@@ -1,12 +1,9 @@
-"""The interface of callbacks, and the callback that writes metrics.jsonl and eval.jsonl."""
+"""The interface of callbacks, which `Recorder` calls with the records of a run. Free of torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-
-from ascendtune.core.files import LineWriter
-from ascendtune.core.rundir import RunDir
 
 
 @dataclass(frozen=True)
@@ -41,21 +38,3 @@ class Callback:
 
     def on_end(self) -> None:
         """Called when the run has ended, also after an error."""
-
-
-class MetricsWriter(Callback):
-    """Writes each record as one line at once, with floats at full precision."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._steps = LineWriter(run.metrics)
-        self._evaluations = LineWriter(run.evaluations)
-
-    def on_step(self, record: dict[str, Any]) -> None:
-        self._steps.write(record)
-
-    def on_evaluation(self, record: dict[str, Any]) -> None:
-        self._evaluations.write(record)
-
-    def on_end(self) -> None:
-        self._steps.close()
-        self._evaluations.close()
