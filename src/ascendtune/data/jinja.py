@@ -13,7 +13,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
 
-from ascendtune.data.limits import LimitedEnvironment
+from ascendtune.data.template_limits import LimitedEnvironment
 
 # Marks around the text of a {% generation %} block. They are removed from the text before it is used. No data can
 # contain them: each process draws its own.

@@ -17,9 +17,9 @@ from ascendtune.core.errors import DataError, RecipeError, read_fault
 from ascendtune.core.files import expanded, is_endless
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
-from ascendtune.data.limits import LimitExceeded, require_short
 from ascendtune.data.spans import NeededSpans, Rendered, TemplateRefusedRow, find_spans
 from ascendtune.data.spec import LAST_THOUGHT, NAMED, unknown
+from ascendtune.data.template_limits import LimitExceeded, require_short
 from ascendtune.data.tokenizer import Tokenizer
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")
