@@ -7,10 +7,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ascendtune.core.mask import command_without_secrets
-from ascendtune.job.binding import binding
 from ascendtune.job.command import command
-from ascendtune.job.environment import environment
-from ascendtune.machine.visible import cpu_count
+from ascendtune.job.environment import local_environment
 
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import ChosenNodes
@@ -22,7 +20,7 @@ def show_command(spec: JobSpec, nodes: ChosenNodes) -> None:
 
     Hosts on which we would start it are not queried; they add the interface of the route to the first of them.
     """
-    given = environment(spec, os.environ, cores=cpu_count(), place=nodes.place) | binding(spec, os.environ)
+    given = local_environment(spec, os.environ, nodes.place)
     new = {name: value for name, value in given.items() if os.environ.get(name) != value}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(new.items())]
     if nodes.hosts is not None:

@@ -8,9 +8,11 @@ from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import write_json
 from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job.hang import flight_recorder
+from ascendtune.job.numa_binding import numa_binding
 from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.machine.peers import INIT_METHOD
 from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.machine.visible import cpu_count
 
 # Variables of a rank, inherited if the command is started inside another job; this job has its own world.
 _PLACES = frozenset(
@@ -21,6 +23,11 @@ _PLACES = frozenset(
 # A waiting thread of libgomp spins 300,000 times, for milliseconds, before it sleeps. If another process uses its core,
 # that is most of a training's time; this number suffices if none does.
 _SPINS = "5000"
+
+
+def local_environment(spec: JobSpec, user: Mapping[str, str], place: NodePlace = ALONE) -> dict[str, str]:
+    """The environment for `spec` on this machine, with the cores of each rank."""
+    return environment(spec, user, cores=cpu_count(), place=place) | numa_binding(spec, user)
 
 
 def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodePlace = ALONE) -> dict[str, str]:
@@ -62,7 +69,9 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodeP
     return {name: value for name, value in chosen.items() if name not in user}
 
 
-def note(spec: JobSpec, given: Mapping[str, str], user: Mapping[str, str], place: NodePlace = ALONE) -> None:
+def record_environment(
+    spec: JobSpec, given: Mapping[str, str], user: Mapping[str, str], place: NodePlace = ALONE
+) -> None:
     """Write the variables of a node's processes that differ from the user's to `environment_R.json` in the logs.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.job.environment import defaults, environment, note
+from ascendtune.job.environment import defaults, environment, record_environment
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.spec import JobSpec, NodePlace
 
@@ -134,9 +134,9 @@ def test_job_variables_override_user_environment() -> None:
     }
 
 
-def test_note_holds_added_variables_only(tmp_path: Path) -> None:
+def test_recorded_environment_has_added_variables_only(tmp_path: Path) -> None:
     spec, user = _spec(run_dir=tmp_path, nproc=2, kind="npu"), {"HF_TOKEN": "secret", "TASK_QUEUE_ENABLE": "0"}
-    note(spec, environment(spec, user, cores=8), user)
+    record_environment(spec, environment(spec, user, cores=8), user)
     noted = json.loads((tmp_path / "log" / "environment_0.json").read_text())
     assert noted.keys().isdisjoint(user)
     assert noted["OMP_NUM_THREADS"] == "4" and noted["HCCL_CONNECT_TIMEOUT"] == "600"

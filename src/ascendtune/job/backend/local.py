@@ -15,9 +15,8 @@ from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.same_interpreter import become_module
 from ascendtune.job import registry
-from ascendtune.job.binding import binding
 from ascendtune.job.command import command
-from ascendtune.job.environment import environment, note
+from ascendtune.job.environment import local_environment, record_environment
 from ascendtune.job.hang.watcher import StopMethods, Watcher
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.rank import CORES, bind
@@ -25,7 +24,6 @@ from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.result import JobResult, LauncherExit, job_result, record_of
 from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.job.stop_signals import StopSignals
-from ascendtune.machine.visible import cpu_count
 
 _LOOK_AT_OTHERS_SECONDS = 2.0
 _GRACE_SECONDS = 20.0
@@ -42,8 +40,8 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
         MachineError: the program cannot be started, the port is taken, the registry cannot be written.
     """
     argv = command(spec, os.environ, place)
-    env = environment(spec, os.environ, cores=cpu_count(), place=place) | binding(spec, os.environ)
-    note(spec, env, os.environ, place)
+    env = local_environment(spec, os.environ, place)
+    record_environment(spec, env, os.environ, place)
     becomes_program = argv == list(spec.argv) and not spec.max_restarts and spec.on_hang == "warn"
     if becomes_program and spec.holds_interrupts:
         # Until the worker can handle it, Ctrl-C is deferred.

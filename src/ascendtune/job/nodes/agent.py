@@ -33,9 +33,8 @@ from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, MachineError, error_to_json, translated_disk_errors
 from ascendtune.core.log import warn
 from ascendtune.job import registry
-from ascendtune.job.binding import binding
 from ascendtune.job.command import command
-from ascendtune.job.environment import environment, note
+from ascendtune.job.environment import local_environment, record_environment
 from ascendtune.job.hang.watcher import StopMethods, Watcher
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.nodes.handshake_reply import describe_host, endpoint, place_of
@@ -44,7 +43,6 @@ from ascendtune.job.nodes.log_streams import LogSource, LogStreams, message_of
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, BEGIN, decode, encode
 from ascendtune.job.result import shell_exit_code
 from ascendtune.job.spec import JobSpec, NodePlace
-from ascendtune.machine.visible import cpu_count
 
 _LAST_CHECKPOINT_SECONDS = 60.0
 
@@ -110,8 +108,8 @@ class Node:
             id=start["id"],
         )
         user, place = {**os.environ, **env}, place_of(start)
-        env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
-        note(spec, env, user, place)
+        env = local_environment(spec, user, place)
+        record_environment(spec, env, user, place)
         with joined(spec, start["hosts"], start["started_from"]) as ended_with:
             ended_with(shell_exit_code(self._run_ranks(spec, place, user, env, start["ranks"])))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.job.binding import binding
+from ascendtune.job.numa_binding import numa_binding
 from ascendtune.job.rank import CORES, bind
 from ascendtune.job.spec import JobSpec
 
@@ -36,10 +36,10 @@ def _spec(**changes: Any) -> JobSpec:
 
 
 def test_each_rank_gets_the_allowed_cores_near_its_device(two_nodes: Path) -> None:
-    assert binding(_spec(), {}, near=_near, root=two_nodes) == {CORES: "0-3;4,6-7"}
-    assert binding(_spec(device_ids=("1", "3")), {}, near=_near, root=two_nodes) == {CORES: "4,6-7;4,6-7"}
+    assert numa_binding(_spec(), {}, near=_near, root=two_nodes) == {CORES: "0-3;4,6-7"}
+    assert numa_binding(_spec(device_ids=("1", "3")), {}, near=_near, root=two_nodes) == {CORES: "4,6-7;4,6-7"}
     visible = {"ASCEND_RT_VISIBLE_DEVICES": "3,4"}
-    assert binding(_spec(), visible, near=_near, root=two_nodes) == {CORES: "4,6-7;0-3"}
+    assert numa_binding(_spec(), visible, near=_near, root=two_nodes) == {CORES: "4,6-7;0-3"}
 
 
 @pytest.mark.parametrize(("value", "ids"), [("3, 4,5", ["3"]), ("0,9,1", ["0"]), ("5,2", ["5"]), ("2,4,6", ["2", "4"])])
@@ -50,15 +50,15 @@ def test_cores_are_those_near_the_devices_that_the_runtime_shows(two_nodes: Path
         asked.append(list(names))
         return _near(names)
 
-    binding(_spec(), {"ASCEND_RT_VISIBLE_DEVICES": value}, near=near, root=two_nodes)
+    numa_binding(_spec(), {"ASCEND_RT_VISIBLE_DEVICES": value}, near=near, root=two_nodes)
     assert asked == [ids]
 
 
 def test_nothing_is_bound_on_cpu_one_numa_node_or_with_user_binding(two_nodes: Path, tmp_path: Path) -> None:
-    assert binding(_spec(kind="cpu"), {}, near=_near, root=two_nodes) == {}
-    assert binding(_spec(), {"CPU_AFFINITY_CONF": "1"}, near=_near, root=two_nodes) == {}
-    assert binding(_spec(), {}, near=_near, root=tmp_path / "one-node") == {}
-    assert binding(_spec(), {}, near=lambda ids: [set() for _ in ids], root=two_nodes) == {}
+    assert numa_binding(_spec(kind="cpu"), {}, near=_near, root=two_nodes) == {}
+    assert numa_binding(_spec(), {"CPU_AFFINITY_CONF": "1"}, near=_near, root=two_nodes) == {}
+    assert numa_binding(_spec(), {}, near=_near, root=tmp_path / "one-node") == {}
+    assert numa_binding(_spec(), {}, near=lambda ids: [set() for _ in ids], root=two_nodes) == {}
 
 
 def test_a_rank_and_its_children_are_bound() -> None:

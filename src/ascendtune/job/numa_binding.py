@@ -16,7 +16,7 @@ _OTHER_BINDER = "CPU_AFFINITY_CONF"
 """torch_npu's own variable, which binds single threads: if it is set, the user's choice is kept."""
 
 
-def binding(
+def numa_binding(
     spec: JobSpec,
     user: Mapping[str, str],
     *,
