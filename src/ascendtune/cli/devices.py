@@ -105,7 +105,7 @@ def _watch(interval: float, as_json: bool) -> int:
 
 
 def _print_free(snapshot: Snapshot, count: int) -> None:
-    from ascendtune.machine.free import pick_free
+    from ascendtune.machine.free_devices import pick_free
     from ascendtune.machine.vendor.find import vendor_of
 
     if snapshot.is_blind:

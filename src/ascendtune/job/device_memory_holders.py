@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ascendtune.core.procfs import Stat
 from ascendtune.job.record import Job
-from ascendtune.machine.free import IDLE_RATIO
+from ascendtune.machine.free_devices import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, local_pid
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.vendor.find import vendor_of

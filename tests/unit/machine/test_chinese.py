@@ -13,7 +13,7 @@ from ascendtune.cli import devices
 from ascendtune.core import language
 from ascendtune.core.errors import MachineError
 from ascendtune.machine import language as machine_language
-from ascendtune.machine.free import pick_free
+from ascendtune.machine.free_devices import pick_free
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.language import say
 from ascendtune.machine.npu import trouble

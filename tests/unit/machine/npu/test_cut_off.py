@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.machine.free import why_not_free
+from ascendtune.machine.free_devices import why_not_free
 from ascendtune.machine.npu.info import NpuSmiInfo, read_info
 
 _COMMITTED = Path(__file__).parents[3] / "fixtures" / "ascend"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.machine.free import pick_free
+from ascendtune.machine.free_devices import pick_free
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
 
 GIB = 1 << 30
