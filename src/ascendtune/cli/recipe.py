@@ -166,7 +166,7 @@ def _require_reference(recipe: Recipe) -> None:
 
 def _require_adapters(recipe: Recipe) -> None:
     from ascendtune.hub.download import find_local
-    from ascendtune.train.adapters import find_adapters
+    from ascendtune.train.stored_adapters import find_adapters
 
     if all(find_local(adapter, "model") for adapter in recipe.method.start_from):
         base = find_local(recipe.model.path, "model") if recipe.model.init == "pretrained" else None

@@ -22,7 +22,6 @@ from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import StoredAdapter, require_recorded_adapters
 from ascendtune.train.attempt_end import has_finished, note_end
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
@@ -37,6 +36,7 @@ from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
+from ascendtune.train.stored_adapters import StoredAdapter, require_recorded_adapters
 from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.torch_errors import TIMED_OUT, is_lost_connection, lost_connection, translated
 

@@ -20,13 +20,13 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.model_config import read_model_config
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import StoredAdapter, require_recorded_adapters
 from ascendtune.train.checkpoint.checkpointer import require_intact
 from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint, read_weights
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.model import apply_tuner, load_model, read_config, set_single_score
 from ascendtune.train.precision import Precision, export_dtype
 from ascendtune.train.recorded_config import require_recorded_configs
+from ascendtune.train.stored_adapters import StoredAdapter, require_recorded_adapters
 from ascendtune.train.strategy.base import Strategy
 
 

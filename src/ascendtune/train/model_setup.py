@@ -17,7 +17,6 @@ from ascendtune.data.prepare import PreparedData
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
-from ascendtune.train.adapters import StoredAdapter
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.deferred_weights import nothing_deferred
@@ -32,6 +31,7 @@ from ascendtune.train.model import (
 )
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.precision import Precision, choose_precision, promote_layer_norms
+from ascendtune.train.stored_adapters import StoredAdapter
 from ascendtune.train.strategy.base import RootModule, Strategy, node_count
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising, require_no_parameter_adapted
 

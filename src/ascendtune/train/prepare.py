@@ -27,10 +27,10 @@ from ascendtune.hub.verify import require_unquantised
 from ascendtune.recipe.changes import ResumeOptions, require_known, require_same_data
 from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import StoredAdapter, find_adapters, require_same_adapters
 from ascendtune.train.attention.model_type import require_trainable_type
 from ascendtune.train.recorded_config import hashes_of_configs, require_same_config
 from ascendtune.train.run_choice import RunChoice, checkpoint_to_resume, choose_run, require_checkpoint
+from ascendtune.train.stored_adapters import StoredAdapter, find_adapters, require_same_adapters
 
 Progress = Callable[[str, int, int], None]
 

@@ -22,11 +22,11 @@ from ascendtune.machine.host_memory import usable_memory_bytes
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import VisibleDevices
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
 from ascendtune.train.plan.device_table import computes_bf16
 from ascendtune.train.plan.request import DocumentSize, Estimate, EstimateRequest, Target
 from ascendtune.train.plan.work import Steps, Work
+from ascendtune.train.stored_adapters import find_adapters
 
 if TYPE_CHECKING:
     from ascendtune.data.store import TokenDataset

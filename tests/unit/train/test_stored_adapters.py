@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.recipe.method import MethodSection
-from ascendtune.train.adapters import find_adapters, require_recorded_adapters, require_same_adapters
+from ascendtune.train.stored_adapters import find_adapters, require_recorded_adapters, require_same_adapters
 
 
 @pytest.fixture
