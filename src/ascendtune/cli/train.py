@@ -112,7 +112,7 @@ def train(
     _warn_before(loaded, notes, max_restarts)
     notice_ignored(loaded.all_without_effect(origins), recipe)
     if loaded.batch.per_device == "auto" and chosen_nodes.is_one_machine and not prepare:
-        from ascendtune.train.plan.before_training import with_batch_size
+        from ascendtune.train.plan.memory_check import with_batch_size
 
         loaded = with_batch_size(loaded, resume_options, devices=chosen.count)
         notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
@@ -197,7 +197,7 @@ def _require_fit(ready: PreparedRun, recipe: Recipe, devices: int) -> None:
         MachineError: the run does not fit.
     """
     # Imported here: an error in the recipe need not wait for it.
-    from ascendtune.train.plan.before_training import require_fit
+    from ascendtune.train.plan.memory_check import require_fit
 
     if ready.run is not None:
         batch = ready.run.read().get("global_batch")

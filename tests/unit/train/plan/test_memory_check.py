@@ -16,10 +16,10 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
-from ascendtune.train.plan import before_training, time_estimate
-from ascendtune.train.plan.before_training import require_fit, with_batch_size
+from ascendtune.train.plan import memory_check, time_estimate
 from ascendtune.train.plan.device_table import Speed
 from ascendtune.train.plan.estimator import EstimatorResult
+from ascendtune.train.plan.memory_check import require_fit, with_batch_size
 from ascendtune.train.plan.request import Estimate, Target
 from ascendtune.train.plan.work import Steps, Work
 
@@ -51,9 +51,9 @@ def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> lis
         return answer
 
     target = Target("npu", "Ascend910B4", memory_gib * _GIB, 1)
-    monkeypatch.setattr(before_training, "target_here", lambda *_: target)
+    monkeypatch.setattr(memory_check, "target_here", lambda *_: target)
     monkeypatch.setattr(TokenDataset, "open", lambda _: None)
-    monkeypatch.setattr(before_training, "run_estimator", ask)
+    monkeypatch.setattr(memory_check, "run_estimator", ask)
     return asked
 
 
@@ -103,7 +103,7 @@ def test_offloading_to_a_host_that_is_too_small_is_said(
     _given(monkeypatch, 8, _answer(replace(_estimate(5 * _GIB, 6 * _GIB, 7 * _GIB), host=64 * _GIB)))
     host = None if host_gib is None else host_gib * _GIB
     target = Target("npu", "Ascend910B4", 8 * _GIB, 1, host_bytes=host)
-    monkeypatch.setattr(before_training, "target_here", lambda *_: target)
+    monkeypatch.setattr(memory_check, "target_here", lambda *_: target)
     assert require_fit(_recipe(model), model, _PREPARED, devices=1) is not None
     assert bool(caplog.records) is is_said
 
@@ -128,7 +128,7 @@ def test_a_resumed_run_is_estimated_with_its_own_global_batch(model: Path, monke
         raise NoVerdict("it broke", code="estimate-failed", remedy="none")
 
     _given(monkeypatch, 8, None)
-    monkeypatch.setattr(before_training, "run_estimator", fails)
+    monkeypatch.setattr(memory_check, "run_estimator", fails)
     for size in (None, 12):
         require_fit(_recipe(model), model, _PREPARED, devices=1, global_batch=size)
     assert given == [None, 12]
@@ -173,14 +173,14 @@ def test_a_failed_estimate_does_not_stop_the_run(
 
 
 def test_auto_batch_is_refused_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("cpu")))
+    monkeypatch.setattr(memory_check, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("cpu")))
     with pytest.raises(RecipeError) as caught:
         with_batch_size(_with_batch(tmp_path, "auto"), ResumeOptions(), devices=1)
     assert caught.value.code == "device-memory-unknown"
 
 
 def test_auto_batch_becomes_the_number_of_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("npu")))
+    monkeypatch.setattr(memory_check, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("npu")))
     asked = _given(monkeypatch, 8, _answer(_estimate(1, 2, 3)))
     found = with_batch_size(_with_batch(tmp_path, "auto"), ResumeOptions(), devices=1)
     assert found.batch.per_device == 8 and len(asked) == 1
@@ -193,7 +193,7 @@ def test_a_resumed_run_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.Monke
     run = SimpleNamespace(recipe=tmp_path / "recipe.yaml")
     run.recipe.write_text(_with_batch(tmp_path, 5).to_yaml())
     choice = SimpleNamespace(run=run, resumed=tmp_path)
-    monkeypatch.setattr(before_training, "planned_run", lambda *_: choice)
+    monkeypatch.setattr(memory_check, "planned_run", lambda *_: choice)
     found = with_batch_size(_with_batch(tmp_path, "auto"), ResumeOptions(), devices=1)
     assert found.batch.per_device == 5 and not asked
 

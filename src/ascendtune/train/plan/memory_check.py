@@ -1,4 +1,4 @@
-"""Stops a run that cannot fit before its weights are loaded. Free of torch."""
+"""Chooses `batch.per_device: auto`, and stops a run that cannot fit before its weights are loaded. Free of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.time_estimate import expected_step_seconds
 from ascendtune.train.run_choice import planned_run
 
-_WORTH_ASKING = 0.25
+_WORTH_ESTIMATING = 0.25
 """The estimate takes seconds; it is made if the first guess exceeds this share of the memory."""
 _FILE_BYTES = 2
 """Bytes of a parameter in the weight files; used for the first guess only."""
@@ -83,7 +83,7 @@ def require_fit(
         target = target_here(visible_devices(), devices)
     except MachineError:
         return None
-    if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
+    if first_guess(recipe, model_directory) < _WORTH_ESTIMATING * target.memory_bytes:
         return None
     # Imported here: importing numpy and Arrow takes half a second, which is not needed for a small model.
     from ascendtune.data.store import TokenDataset
