@@ -61,9 +61,9 @@ def test_every_function_that_the_page_names_with_its_file_exists() -> None:
         definition(entry)
 
 
-def test_every_file_of_the_way_exists() -> None:
-    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", MAP.partition("## The way")[2].partition("\n## ")[0]))
-    assert len(named) > 20
+def test_every_file_of_the_ways_and_questions_exists() -> None:
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", MAP.partition("## The way")[2].partition("\n## Where to put")[0]))
+    assert len(named) > 40
     assert [each for each in named if not (SOURCE / each).exists() and not (ROOT / each).exists()] == []
 
 
