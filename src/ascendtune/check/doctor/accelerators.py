@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import counted, say
 from ascendtune.check.doctor.permissions import join_vendor_group
-from ascendtune.check.doctor.requirements import advice_for
+from ascendtune.check.doctor.required_versions import advice_for
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.machine.inventory import Accelerator

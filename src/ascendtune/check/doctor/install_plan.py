@@ -1,6 +1,6 @@
 """`ascendtune env install-plan`: the packages to install on this machine, with the reason of each, as one pip command.
 
-The versions come from the doctor's solver (requirements.py), so that the plan and the remedies of the checks agree.
+The versions come from `required_versions.py`, so the plan agrees with the remedies of the checks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ascendtune.check.doctor.cann import loaded_toolkit, operator_packages
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.requirements import (
+from ascendtune.check.doctor.required_versions import (
     NO_NUMPY_1_FROM_PYTHON,
     NUMPY_1,
     RequiredVersions,

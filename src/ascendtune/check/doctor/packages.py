@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.requirements import (
+from ascendtune.check.doctor.required_versions import (
     NUMPY_2_FROM_CANN,
     advice_for,
     is_within,

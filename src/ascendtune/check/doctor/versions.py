@@ -8,7 +8,12 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.requirements import RequiredVersions, advice_for, is_reported_working, user_of_working_pair
+from ascendtune.check.doctor.required_versions import (
+    RequiredVersions,
+    advice_for,
+    is_reported_working,
+    user_of_working_pair,
+)
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (

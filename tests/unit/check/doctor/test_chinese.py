@@ -17,7 +17,7 @@ from ascendtune.check.doctor import language as doctor_language
 from ascendtune.check.doctor.check import examine, get_check, verdict
 from ascendtune.check.doctor.install_plan import make_install_plan
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.requirements import known_combinations
+from ascendtune.check.doctor.required_versions import known_combinations
 from ascendtune.check.doctor.system import System
 from ascendtune.check.table import as_text
 from ascendtune.cli.env import _plan_lines

@@ -16,7 +16,7 @@ from ascend_node.node import Cann, Chip, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, npu_network
 from ascendtune.check.doctor.check import examine, verdict
-from ascendtune.check.doctor.requirements import known_combinations
+from ascendtune.check.doctor.required_versions import known_combinations
 from ascendtune.check.doctor.system import Interface, System
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_text

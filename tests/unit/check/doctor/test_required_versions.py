@@ -13,7 +13,7 @@ from ascend_node.node import Cann, Node
 from ascend_node.scenarios import HEALTHY
 from ascend_node.system import system_of
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.requirements import advice_for, supported_ranges, user_of_working_pair
+from ascendtune.check.doctor.required_versions import advice_for, supported_ranges, user_of_working_pair
 from ascendtune.check.doctor.system import System
 from ascendtune.machine.compatibility import wheels
 
