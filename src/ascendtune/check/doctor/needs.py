@@ -63,7 +63,7 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
         run_dir=recipe.run_directory(),
         packages=packages,
         precision=recipe.precision,
-        checkpoints=recipe.checkpoint.keep + recipe.checkpoint.best + 1,
+        checkpoints=recipe.checkpoint.at_once,
         checkpoint_factor=weights * (1 + _STATES.get(recipe.optim.optimizer, 2)),
         export_factor=1.0 if recipe.method.adapter is None else weights,
     )
