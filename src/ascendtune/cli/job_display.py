@@ -51,7 +51,7 @@ JobId = Annotated[
 
 def state_in_words(job: Job) -> str:
     """ "running", "running, silent for 4:00 (usual step 1.2 s)", "failed (1)", "lost": for `jobs list`, `show`."""
-    from ascendtune.core.silence import silence_in_words
+    from ascendtune.core.silent_ranks import silence_in_words
     from ascendtune.job.record import state_of
 
     state = state_of(job)
@@ -76,7 +76,7 @@ class Silence:
 def silence_of(job: Job) -> Silence | None:
     """The silence of a running job; None if its last heartbeat is recent, or its phase takes long without one."""
     from ascendtune.core.rundir import RunDir
-    from ascendtune.core.silence import is_silent
+    from ascendtune.core.silent_ranks import is_silent
     from ascendtune.job.hang.heartbeat import newest_beats
 
     beats = [beat for beat in newest_beats(job.run_dir) if beat.process()]

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any
 
-from ascendtune.core.silence import is_silent, silence_in_words
+from ascendtune.core.silent_ranks import is_silent, silence_in_words
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.report.callback import RunFacts
 from ascendtune.train.report.summary import SHOWN_EXTRAS

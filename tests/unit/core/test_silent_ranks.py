@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.core.silence import LONG_PHASES, is_silent, silence_in_words
+from ascendtune.core.silent_ranks import LONG_PHASES, is_silent, silence_in_words
 from ascendtune.job.hang.judge import Limits
 
 

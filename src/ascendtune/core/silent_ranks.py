@@ -1,4 +1,4 @@
-"""When a training counts as silent: long before the limit of a hang, and in the same words everywhere."""
+"""When a rank counts as silent: long before the limit of a hang, and in the same words everywhere."""
 
 from __future__ import annotations
 
