@@ -129,7 +129,9 @@ def set_up(
             batches = add(batches, steps, run.reference("train", key))
             held_out = held_out and add(held_out, held_out.plan.steps_per_epoch, run.reference("eval", key))
 
-    checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
+    checkpointer = Checkpointer(
+        run, strategy, strategy.checkpoint_content(model, optimizer), keep=recipe.checkpoint.keep
+    )
     stack.enter_context(stop.listening("a checkpoint"))
     stack.push(checkpointer.complete_after)
     if source is not None:

@@ -136,7 +136,7 @@ def small_checkpointer(directory: Path, keep: int = 9) -> tuple[RunDir, torch.nn
     model(torch.ones(8)).sum().backward()
     optimizer.step()
     strategy = Strategy(find_device())
-    return run, model, Checkpointer(run, strategy, strategy.content(model, optimizer), keep=keep)
+    return run, model, Checkpointer(run, strategy, strategy.checkpoint_content(model, optimizer), keep=keep)
 
 
 def test_changes_after_save_are_not_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

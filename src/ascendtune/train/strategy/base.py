@@ -174,7 +174,7 @@ class Strategy:
                 if parameter in full:
                     module.register_parameter(name, full[parameter])
 
-    def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
+    def checkpoint_content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         """Weights and optimizer state in the form of this strategy's checkpoints."""
         return NamedTensors(
             model, optimizer, self.device,

@@ -134,7 +134,7 @@ class DeepSpeedStrategy(GroupStrategy):
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
         return self._tensors.gradient(parameter)
 
-    def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
+    def checkpoint_content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         assert isinstance(optimizer, EngineOptimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # A sharded weight is empty and stores its size.
