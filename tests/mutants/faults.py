@@ -868,7 +868,7 @@ FAULTS = [
         f"{_PREFERENCE}::test_the_first_loss_is_the_closed_form",
     ),
     Fault(
-        "train/reference.py",
+        "train/reference_log_probs.py",
         "    strategy.all_reduce(values)\n",
         "",
         "after the first epoch a rank has no reference for rows of another",
@@ -947,18 +947,18 @@ FAULTS = [
         "tests/unit/train/test_loop.py",
     ),
     Fault(
-        "train/reference.py",
+        "train/reference_log_probs.py",
         "    objective.eval()\n    yield",
         "    yield",
         "the policy answers as the reference with dropout",
-        "tests/unit/train/test_reference.py",
+        "tests/unit/train/test_reference_log_probs.py",
     ),
     Fault(
-        "train/reference.py",
+        "train/reference_log_probs.py",
         "mean_over_ranks=strategy.mean).eval()",
         "mean_over_ranks=strategy.mean).train()",
         "another model answers as the reference with dropout",
-        "tests/unit/train/test_reference.py",
+        "tests/unit/train/test_reference_log_probs.py",
     ),
     Fault(
         "infer/transformers_model.py",

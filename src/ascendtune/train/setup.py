@@ -47,7 +47,7 @@ from ascendtune.train.phases import Phases
 from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
 from ascendtune.train.recorder import Recorder
-from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
+from ascendtune.train.reference_log_probs import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.report.metrics_writer import MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay

@@ -271,7 +271,9 @@ def test_ranks_use_the_reference_file_that_the_main_rank_sees(
     losses = [each["loss"] for each in run.read_metrics()]
     run.update(state="running")
     monkeypatch.setattr(Path, "exists", exists_on_main_rank)
-    monkeypatch.setattr("ascendtune.train.reference._write", lambda path, values: pytest.fail("computed again"))
+    monkeypatch.setattr(
+        "ascendtune.train.reference_log_probs._write", lambda path, values: pytest.fail("computed again")
+    )
     on_ranks(2, partial(attempt.train, run, run.read()))
     assert [(each["attempt"], each["loss"]) for each in run.read_metrics()] == [(2, loss) for loss in losses]
 

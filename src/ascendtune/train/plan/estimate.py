@@ -36,7 +36,7 @@ from ascendtune.train.plan.traced_step import trace_step
 from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.plan.work import Work
 from ascendtune.train.precision import DTYPES
-from ascendtune.train.reference import section_of_reference
+from ascendtune.train.reference_log_probs import section_of_reference
 
 _ARITHMETIC_SPREAD = (0.65, 1.5)
 """Low and high estimate as factors of the expected value, if no step was traced."""

@@ -17,7 +17,7 @@ from ascendtune.train.model import load_model, read_config
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
-from ascendtune.train.reference import LogProbs, attention_of_reference, reference_model
+from ascendtune.train.reference_log_probs import LogProbs, attention_of_reference, reference_model
 from ascendtune.train.strategy.base import RootModule, Strategy
 
 
