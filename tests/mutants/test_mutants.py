@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -22,6 +23,16 @@ def test_every_fault_has_its_place_in_the_source(monkeypatch: pytest.MonkeyPatch
         assert places == 1, f"{fault.file}: stands there {places} times: {fault.old}"
         assert fault.new != fault.old
         assert (HERE.parents[1] / fault.test.partition("::")[0]).is_file(), fault.test
+
+
+def test_the_page_names_files_and_tests_that_exist() -> None:
+    page = (HERE.parents[1] / "docs" / "mutants.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"^\| ([a-z_/]+\.py) \|", page, re.MULTILINE))
+    assert len(files) > 50 and [each for each in files if not (SOURCE / each).is_file()] == []
+    tests = set(re.findall(r"`(test_\w+\.py)::(\w+)", page))
+    paths = list((HERE.parents[1] / "tests").rglob("test_*.py"))
+    texts = {name: "".join(each.read_text() for each in paths if each.name == name) for name, _ in tests}
+    assert [f"{name}::{test}" for name, test in tests if f"def {test}(" not in texts[name]] == []
 
 
 @pytest.mark.soak
