@@ -12,7 +12,6 @@ from itertools import chain
 from ascendtune.check.explain.knowledge.entries import FIX, IMPORTER, OWN_CODE, OWNER
 from ascendtune.check.explain.knowledge.matcher import Hit
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.log.frame import is_own
 from ascendtune.check.explain.package.api_change import changes, names
 from ascendtune.check.explain.package.distributions import named_in
 from ascendtune.check.explain.traceback.trace import Trace
@@ -58,6 +57,10 @@ _OF_TRAININGS = (
     "deepspeed",
     "diffusers",
 )
+_ARGUMENT = re.compile(
+    r"fn|f|func|function|hook|wrapped|(?:\w+_)?(?:callback|collator|fn|func|function|init|metrics?|hook|rewards?|loss|collate|lambda)"
+)
+"""Usual names of arguments that hold a function of the caller's, which may have the same name."""
 _HANDED_ON = re.compile(r"\*\*\w")
 """In a line of code: a call that passes on the arguments of the calling function."""
 
@@ -92,17 +95,21 @@ def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
         return importer, ""
     if (named := named_in(used)) and named != importer:
         return importer, named
-    if _is_private_function(used, trace.code):
+    if _is_known_by_name(used, trace.code):
         return importer, ""
     # A package calls back a function of its own caller.
     callers = (name for name in SUBCLASSED.get(importer, ()) if any(f"/{name}/" in file for file in trace.files))
-    return importer, next(callers, say(OWN_CODE) if is_own(trace.files[0]) else "")
+    return importer, next(callers, "" if trace.package_of(trace.frames[0]) else say(OWN_CODE))
 
 
-def _is_private_function(used: str, code: str) -> bool:
-    """Whether a package called a private function of its own module by a bare name, not a user's function."""
-    is_private = re.fullmatch(r"_(?!_)\w+", used) is not None
-    return is_private and re.search(rf"\.{used}\(", code) is None
+def _is_known_by_name(used: str, code: str) -> bool:
+    """Whether a package called a function or class by the name under which its own module defines or imports it: it is
+    not a function of the user's, which a package calls by an argument or an attribute."""
+    name = used.removesuffix(".__init__")
+    if "." in name or _ARGUMENT.fullmatch(name):
+        return False
+    is_private = re.fullmatch(r"_(?!_)\w+", name) is not None and f".{name}(" not in code
+    return is_private or re.search(rf"(?<![\w.])(?!(?:self|cls)\.)(?:\w+\.)*{re.escape(name)}\(", code) is not None
 
 
 def _hands_on(trace: Trace, package: str) -> bool:
