@@ -131,11 +131,11 @@ def test_an_ordinary_template_writes_what_the_plain_sandbox_writes(source: str) 
 
 def test_every_filter_of_jinja_is_free_or_metered() -> None:
     """A filter that a new Jinja brings is metered; this list is looked at again then."""
-<<<<<<< HEAD:tests/unit/data/test_limits.py
-    known = {*limits._FREE_FILTERS, *limits._GENERATING_FILTERS, *limits._REFUSED_FILTERS}
-=======
-    known = {*template_limits._FREE_FILTERS, *template_limits._REFUSED_FILTERS}
->>>>>>> c2e61f4b (data/limits.py is data/template_limits.py: its limits are those of chat templates, not of row lengths):tests/unit/data/test_template_limits.py
+    known = {
+        *template_limits._FREE_FILTERS,
+        *template_limits._GENERATING_FILTERS,
+        *template_limits._REFUSED_FILTERS,
+    }
     metered = set(jinja2.filters.FILTERS) - known
     assert known <= set(jinja2.filters.FILTERS)
     assert metered == {
