@@ -9,7 +9,8 @@ from tests.unit.check.explain.written_trace import PACKAGES, written_trace
 
 from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.traceback.code_of_frame import framework_of, none_in
+from ascendtune.check.explain.traceback.code_of_frame import none_in
+from ascendtune.check.explain.traceback.package_of_frame import framework_of
 
 Explained = Callable[..., Explanation]
 

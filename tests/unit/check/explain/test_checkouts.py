@@ -67,7 +67,7 @@ def test_path_that_a_shell_would_not_read_as_one_word_is_not_in_a_command(explai
         (
             "TypeError: _make_tide() takes 1 positional argument but 2 were given",
             (f"{PACKAGES}/moon/tides.py", "out = _make_tide(x, y)"),
-            "_make_tide() takes 1 positional arguments and was given 2 (by moon): the caller and the library",
+            "_make_tide() takes 1 positional arguments and was given 2 (by moon): a fault of this moon",
         ),
     ],
 )
@@ -100,3 +100,78 @@ def test_directory_above_several_projects_is_not_a_checkout(explained: Explained
 
     assert "git -C /home/xxx/moon pull" in remedies[0]
     assert "git -C" not in " ".join(shortened)
+
+
+_TOO_SHORT = "IndexError: list index out of range"
+
+
+@pytest.mark.parametrize(
+    ("files", "root", "name"),
+    [
+        (("/home/me/ComfyUI/main.py", "/home/me/ComfyUI/comfy/moon.py"), "/home/me/ComfyUI", "ComfyUI"),
+        (("/x/ComfyUI/main.py", "/x/ComfyUI/custom_nodes/Moon-Node/a.py"), "/x/ComfyUI/custom_nodes/Moon-Node", "Moon"),
+        (("/w/Megatron-LM/pretrain_gpt.py", "/w/Megatron-LM/tools/moon.py"), "/w/Megatron-LM", "megatron"),
+        (("/w/MindSpeed-LLM/pretrain.py", "/w/MindSpeed-LLM/mindspeed_llm/a.py"), "/w/MindSpeed-LLM", "mindspeed_llm"),
+        (("/x/LLaMA-Factory/src/train.py",), "/x/LLaMA-Factory", "llamafactory"),
+        (("/root/transformers/examples/pytorch/run_moon.py",), "/root/transformers", "transformers"),
+        (("/data/Qwen2.5-VL-main/finetune.py",), "/data/Qwen2.5-VL", "Qwen2.5-VL"),
+    ],
+)
+def test_clone_of_a_public_project_is_looked_at_for_changes_before_its_code_is_called_one_s_own(
+    explained: Explained, files: tuple[str, ...], root: str, name: str
+) -> None:
+    frames = [(file, "tide = tides[7]") for file in files]
+
+    remedies = explained(written_trace(_TOO_SHORT, *frames)).remedies()
+
+    assert remedies[0].startswith(f"`git -C {root}")
+    assert f"not listed: {name}" in remedies[0]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/qwen/exp/train.py",
+        "/data/qwen_exp/train.py",
+        "/home/me/my-verl/train.py",
+        "/home/me/proj/src/server/train.py",
+        "/opt/conda/envs/verl/lib/python3.11/json/decoder.py",
+        "/c/modules/transformers_modules/Qwen/moon.py",
+    ],
+)
+def test_other_directories_are_not_clones_of_a_public_project(explained: Explained, file: str) -> None:
+    explanation = explained(written_trace(_TOO_SHORT, (file, "tide = tides[7]")))
+
+    assert "git -C" not in " ".join(explanation.remedies())
+
+
+@pytest.mark.parametrize(
+    ("call", "is_own"),
+    [
+        ("out = Moon(tide=7)", False),
+        ("out = ops.Moon(tide=7)", False),
+        ("out = self.Moon(tide=7)", True),
+        ("out = make(tide=7)", True),
+    ],
+)
+def test_class_that_a_package_calls_by_name_is_not_one_s_own(explained: Explained, call: str, is_own: bool) -> None:
+    error = "TypeError: Moon.__init__() got an unexpected keyword argument 'tide'"
+    explanation = explained(written_trace(error, ("/me/t.py", "main()"), (f"{PACKAGES}/moonlib/a.py", call)))
+
+    assert ("most likely your own code" in explanation.headline()) is is_own
+
+
+def test_package_called_from_a_clone_has_no_function_of_one_s_own(explained: Explained) -> None:
+    error = "TypeError: rise() got an unexpected keyword argument 'tide'"
+    frames = (("/w/verl/verl/trainer/main.py", "run()"), (f"{PACKAGES}/moonlib/a.py", "out = self.rise(tide=7)"))
+
+    assert "your own code" not in explained(written_trace(error, *frames)).headline()
+
+
+def test_remedy_for_one_s_own_code_is_not_the_first_one_in_a_package(explained: Explained) -> None:
+    error = "UnboundLocalError: local variable 'tide' referenced before assignment"
+    own = explained(written_trace(error, ("/me/t.py", "return tide")))
+    of_package = explained(written_trace(error, ("/me/t.py", "main()"), ("/w/moonlib/moonlib/a.py", "return tide")))
+
+    assert own.remedies()[0].startswith("the frame shown is code of yours")
+    assert of_package.remedies()[0].startswith("it is in a package: `git -C /w/moonlib log -1`")

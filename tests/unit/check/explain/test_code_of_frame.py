@@ -8,7 +8,8 @@ import pytest
 from tests.unit.check.explain.written_trace import written_trace
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.traceback.code_of_frame import argument_of, looked_up_in, none_in, package_in, table_in
+from ascendtune.check.explain.traceback.code_of_frame import argument_of, looked_up_in, none_in, table_in
+from ascendtune.check.explain.traceback.package_of_frame import package_in
 
 _NOT_INTEGER = "int() argument must be a string, a bytes-like object or a real number, not 'NoneType'"
 _NOT_PATH = "expected str, bytes or os.PathLike object, not NoneType"

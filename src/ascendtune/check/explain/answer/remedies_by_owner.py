@@ -10,11 +10,11 @@ import re
 
 from ascendtune.check.explain.answer.applicable_remedies import clauses_of, without_clauses
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.knowledge.entries import IMPORTER, KnownFailure
+from ascendtune.check.explain.knowledge.entries import GENERAL, IMPORTER, RAISED, KnownFailure
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import from_package_on
 from ascendtune.check.explain.package.distributions import named_for_pip
-from ascendtune.check.explain.package.origin import asked_of_library
+from ascendtune.check.explain.package.origin import asked_of_library, in_checkout
 from ascendtune.check.explain.traceback.trace import Trace
 
 _FAMILIES = (
@@ -27,6 +27,12 @@ _OF_ONES_OWN = re.compile(
     r"(?:[Ii]n )?(?:code of your own|(?:your )?own code)(?: at the frame shown)?:|自己的代码[：:]"
 )
 """Beginning of a clause for the user's own code."""
+_FOR_ONES_OWN = re.compile(
+    r"(?:in )?(?:(?:the )?(?:call at the )?(?:frame shown(?: is)?,? ))?"
+    r"(?:(?:your )?own code|your code(?=:)|code of (?:yours|your own|one's own))\b|"
+    r"(?:(?:所示|显示的)栈帧(?:的调用)?)?是?你?自己的代码(?!里没有)"
+)
+"""Beginning of a remedy for the user's own code."""
 _FUNCTION_OF_ONES_OWN = re.compile(r"[\w.<>]+ is (?:code of )?yours\b|[\w.<>]+ 是(?:你)?自己的代码")
 """Beginning of a clause for the user's own function, which a library calls."""
 _IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|栈帧|上面一行|上一行")
@@ -51,6 +57,9 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     of_ones_own = [_OF_ONES_OWN] if is_alone or entry.family in _FAMILIES else []
     of_ones_own += [_FUNCTION_OF_ONES_OWN] if is_alone else []
     kept = without_clauses(remedies, *of_ones_own)
+    if not entry.by_owner and (not entry.family.startswith(RAISED) or entry.family.startswith(GENERAL)):
+        # A package's own message is about what its caller gave it; any other is about the code that failed.
+        kept.sort(key=lambda remedy: _FOR_ONES_OWN.match(remedy) is not None)
     if not is_of_line(entry):
         return tuple(kept) or remedies
     of_library = asked_of_library(trace, trace.library_alone) if trace.library_alone else _of_called(trace, library)
@@ -96,6 +105,8 @@ def _of_called(trace: Trace, library: str) -> str:
     """Remedy for a library that failed when the user's own code called it."""
     file, line, function = _innermost_in(trace, library)
     shown = from_package_on(file)
+    if of_checkout := in_checkout(trace, library, (shown, line, function)):
+        return of_checkout
     words = say(_CALLED, package=library, file=shown, line=line, function=function, type=trace.type)
     return named_for_pip(words)
 

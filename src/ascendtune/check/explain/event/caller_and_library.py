@@ -12,6 +12,7 @@ from itertools import chain
 from ascendtune.check.explain.knowledge.entries import FIX, IMPORTER, OWN_CODE, OWNER
 from ascendtune.check.explain.knowledge.matcher import Hit
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.log.frame import is_own
 from ascendtune.check.explain.package.api_change import changes, names
 from ascendtune.check.explain.package.distributions import named_in
 from ascendtune.check.explain.traceback.trace import Trace
@@ -99,7 +100,11 @@ def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
         return importer, ""
     # A package calls back a function of its own caller.
     callers = (name for name in SUBCLASSED.get(importer, ()) if any(f"/{name}/" in file for file in trace.files))
-    return importer, next(callers, "" if trace.package_of(trace.frames[0]) else say(OWN_CODE))
+    return importer, next(callers, say(OWN_CODE) if _begins_in_own_code(trace) else "")
+
+
+def _begins_in_own_code(trace: Trace) -> bool:
+    return is_own(trace.files[0]) and not trace.package_of(trace.frames[0])
 
 
 def _is_known_by_name(used: str, code: str) -> bool:

@@ -114,7 +114,7 @@ def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | N
     if "argument" not in message:
         return ""
     if importer:
-        return say("the caller and the library are of releases that do not fit each other")
+        return say("a fault of this {importer}, or a library of another release than it needs", importer=importer)
     is_name = "unexpected keyword" in message
     return (
         say("it is misspelt, or the installed release is another one than the code was written for") if is_name else ""

@@ -14,6 +14,7 @@ from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.unmatched import calling_place
 from ascendtune.check.explain.knowledge.entries import (
     EXPRESSION,
+    GENERAL,
     IMPORTER,
     OWNER,
     PLACE,
@@ -36,8 +37,6 @@ _NATIVE = ("torch", "torch_npu")
 """Packages that raise in native code, without a frame in the traceback: it ends in the calling code."""
 _OF_NATIVE = 20
 """Fewest letters of an anchor that count without a frame of such a package."""
-_GENERAL = "general_"
-"""Prefix of the families of messages that belong to no single package."""
 
 
 def hits_of(matcher: Matcher, message: str, trace: Trace) -> list[Hit]:
@@ -128,7 +127,7 @@ def _may_raise(hit: Hit, message: str, trace: Trace) -> bool:
     """
     family = hit.entry.family.removeprefix(RAISED)
     least = _OF_NATIVE if family in _NATIVE else _UNMISTAKABLE
-    if hit.length >= least or hit.entry.frame or family.startswith(_GENERAL) or not trace.frames:
+    if hit.length >= least or hit.entry.frame or hit.entry.family.startswith(GENERAL) or not trace.frames:
         return True
     passed = (message, *trace.files)
     return any(family in each.lower().replace("-", "_") for each in passed)

@@ -113,6 +113,8 @@ BELOW = "below"
 _FOLDER = files(__package__)
 RAISED = "raised/"
 """Prefix of the families of messages that packages raise."""
+GENERAL = f"{RAISED}general_"
+"""Prefix of those that belong to no single package."""
 _KERNEL_MODULE = (
     *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
     "kernel-module-format",

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import from_package_on, is_of_build, is_of_standard_library, is_own, posix
 from ascendtune.check.explain.package.api_change import IMPORTED, change_in, is_known_module
+from ascendtune.check.explain.package.checkout import INSTALLED, SOURCES, checkouts_in, root_of
 from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.patches import patch_in
 from ascendtune.check.explain.traceback.trace import ASSERT, Trace
@@ -33,7 +34,6 @@ _MISSING = re.compile(
     r"No module named ['\"]?(?P<missing>\w+\.[\w.]+)(?!.*is not a package)|"
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
-_INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[A-Za-z]\w*))/")
 _GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
 """Code that a package generated from other packages, for the releases that were installed then."""
 _CALLER_AND_CALLED = 2
@@ -57,10 +57,13 @@ _OF_LIBRARY = (
     "at {file}:{line}: `pip show {package}` (a clone: `git log -1`), then search its issues for '{type} {function}'; "
     "print the values of that line; a newer release or commit, or the option that leads there off"
 )
+_OF_CHECKOUT = (
+    "`git -C {root} status --short; git -C {root} log -1`: {shown} is listed, or the project is yours: print the "
+    "values of line {line} there; not listed: {package} failed with what its options and data gave it: search its "
+    "issues for '{type} {function}', then `git -C {root} pull`, or the option that leads there off"
+)
 _RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
 """Suffix that a GitHub archive adds to the directory's name."""
-_SOURCES = ("src", "python", "lib")
-"""Directories of a project that contain its package."""
 _ANYBODYS = re.compile(
     r"apps?|build|codes?|data|datasets?|documents|desktop|downloads|eval|evaluate|git|github|home|"
     r"inference|lib|lib64|mnt|models?|opt|projects?|python|repos?|root|shared?|src|tmp|users?|usr|work|workdir|workspaces?",
@@ -154,7 +157,22 @@ def asked_of_library(trace: Trace, library: str) -> str:
     """Remedy for a package that contains the whole traceback."""
     file, line, _ = trace.place or ("", 0, "")
     function, shown = trace.frames[-1][2], from_package_on(file)
+    if of_checkout := in_checkout(trace, library, (shown, line, function)):
+        return of_checkout
     return named_for_pip(say(_OF_LIBRARY, package=library, function=function, file=shown, line=line, type=trace.type))
+
+
+def in_checkout(trace: Trace, library: str, place: tuple[str, int, str]) -> str:
+    """Remedy for a library that failed at `place` (file, line, function) in a checkout: its own code, or that of the
+    user, who may have changed it; empty if pip installed it.
+    """
+    file, line, function = place
+    root = checkouts_in(trace).get(library, "")
+    shown = posix(file).removeprefix(f"{root}/")
+    if not root or shown == posix(file):
+        return ""
+    names = {"root": root, "shown": shown, "package": library, "type": trace.type, "function": function}
+    return say(_OF_CHECKOUT, line=line, **names)
 
 
 def advises_search(trace: Trace) -> bool:
@@ -172,7 +190,7 @@ def _library_that_failed(trace: Trace) -> str:
 def _package_code(trace: Trace) -> dict[str, str] | None:
     """Installed package whose code raised the exception."""
     file, line, _ = trace.frames[-1]
-    installed = _INSTALLED.match(posix(file))
+    installed = INSTALLED.match(posix(file))
     if installed is None:
         return None
     package, folder = installed["package"], installed["folder"]
@@ -199,7 +217,7 @@ def _generated_code(trace: Trace) -> dict[str, str] | None:
 def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None:
     """Installed package whose own code imports a part that it lacks."""
     importer = posix(trace.frames[-1][0])
-    installed = _INSTALLED.match(importer)
+    installed = INSTALLED.match(importer)
     if installed is None or installed["package"] != package or (file and not file.startswith(installed["folder"])):
         return None
     return {"file": importer[len(installed["folder"]) - len(package) :], "folder": installed["folder"]}
@@ -208,12 +226,12 @@ def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None
 def _own_folder(package: str, file: str, trace: Trace) -> dict[str, str] | None:
     """The user's own directory with the name of a known package, imported instead of it: it is beside the script, or a
     part of a package in the traceback."""
-    if not file or _INSTALLED.match(file) or not is_known_module(package):
+    if not file or INSTALLED.match(file) or not is_known_module(package):
         return None
     hiding = file.removesuffix("/__init__.py")
     parent, _, name = hiding.rpartition("/")
     files = [posix(each) for each, _, _ in trace.frames]
-    is_checkout = parent.rpartition("/")[2] in _SOURCES or _spelt(parent.rpartition("/")[2]) == _spelt(package)
+    is_checkout = parent.rpartition("/")[2] in SOURCES or _spelt(parent.rpartition("/")[2]) == _spelt(package)
     is_beside = files[0].rpartition("/")[0] == parent and not is_checkout
     is_part = f"{parent}/__init__.py" in files
     return {"folder": hiding} if name == package and (is_beside or is_part) else None
@@ -223,7 +241,7 @@ def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[
     """Project of the script, and the copy of it that Python imports."""
     files = [posix(each) for each, _, _ in trace.frames]
     imported = next(filter(None, (root_of(each, package) for each in [*([file] if file else files[:0:-1])])), "")
-    is_of_pip = _INSTALLED.match(f"{imported}/") is not None
+    is_of_pip = INSTALLED.match(f"{imported}/") is not None
     if not imported or is_of_pip != is_installed:
         return None
     name = imported.rpartition("/")[2]
@@ -235,16 +253,6 @@ def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[
         if is_project and not is_anybodys and is_apart:
             return {"checkout": folder, "copy": imported}
     return None
-
-
-def root_of(file: str, package: str) -> str:
-    """Directory of the project with a file of `package`; for an installed package its own directory."""
-    if (installed := _INSTALLED.match(file)) is not None:
-        return installed["folder"] if installed["package"] == package else ""
-    folder, separator, _ = file.rpartition(f"/{package}/")
-    while separator and folder.rpartition("/")[2] in _SOURCES:
-        folder = folder.rpartition("/")[0]
-    return folder if separator else ""
 
 
 def _folders(file: str) -> Iterator[str]:

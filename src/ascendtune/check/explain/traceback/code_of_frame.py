@@ -10,7 +10,6 @@ from contextlib import suppress
 from itertools import pairwise
 
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.log.frame import is_command, is_of_standard_library, posix
 from ascendtune.check.explain.traceback.attention_reasons import refusal_in
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
@@ -47,36 +46,8 @@ _LONGEST_CODE = 200
 _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
 """A look-up in a named table."""
 
-_PACKAGE = re.compile(r".*/(?:site|dist)-packages/(?:[^/]+\.egg/)?([A-Za-z]\w*)")
-_ANYBODYS = r"(?:train(?:ers?|ing)?|utils?|models?|data|common|core|scripts|tools|lib)/"
-"""Directories below src/ that are parts of a project, not packages."""
-_SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
-"""A package that runs from its source tree: below src/, or in a directory of its own name."""
-OF_MODULES = ("__getattr__", "__getattribute__")
-"""Methods of modules and configurations that raise AttributeError: the access is in the frame above them."""
-
 OUTERMOST = ("<module>", "<cell line")
 """Functions of the frame in which a program or a notebook cell begins."""
-_PASSING_ON = re.compile(
-    r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
-    r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
-    r"transformers/utils/(?:generic|deprecation)\.py in wrap|google/protobuf/"
-)
-"""Frames that only pass arguments on: the arguments were chosen in the frames above them."""
-_RUN_FROM_CLONES = re.compile(
-    r"(?:.*/)?(vllm_(?:ascend|omni)|mindspeed(?:_\w+)?|mindie_llm|atb_llm|(?<!swift/)megatron|flag_gems|torchair|torch(?:ao|tune|titan|rl|vision|audio)|tensordict|liger_kernel|skyrl_train|prime_rl|nemo_rl|mind(?:formers|one|nlp))/"
-)
-"""Packages that are mostly run from a clone, whose directory may have any name."""
-_OF_FRAMEWORK = re.compile(
-    r"(?:.*/)?(?:sglang/(?=srt/)|vllm/(?=(?:v1|engine|entrypoints|executor|model_executor|worker|compilation)/)|"
-    r"lmdeploy/(?=(?:pytorch|turbomind|serve)/)|verl/(?=(?:trainer|workers|single_controller)/)|"
-    r"transformers/(?=(?:models|generation|integrations|utils)/)|deepspeed/(?=(?:runtime|ops|module_inject)/)|"
-    r"llamafactory/(?=(?:train|data|model|hparams)/)|swift/(?=(?:cli|llm|trainers|megatron|tuners)/))"
-)
-"""Packages that are recognised by their inner directories, also in shortened paths."""
-
-_SHORTENED = re.compile(r"(?:\.{3}|…)/(?:.*/(?:src|lib)/)?(?!(?:src|lib|site|dist)\b)(?P<package>[a-z][a-z0-9_]+)/")
-"""A shortened path: the rest begins with the package."""
 
 _CUT_NAMES = (
     (re.compile(r"No module named '(?P<part>[\w.]*)$"), re.compile(r"^(?:from|import) (?P<name>\w[\w.]*)")),
@@ -116,60 +87,6 @@ def with_class(message: str, code: str) -> str:
     if called is None:
         return message
     return _BARE_CONSTRUCTOR.sub(f"{_ALIASES.get(called['name'], called['name'])}.__init__", message, count=1)
-
-
-def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
-    """Package of the innermost of `frames` (file, line, function); empty if that is not in a package.
-
-    Args:
-        passed_on: a package whose frames do not count: it only passed on the arguments of its caller.
-    """
-    called = [(posix(file), function) for file, _, function in frames if function not in OF_MODULES]
-    choosing = (file for file, function in reversed(called) if not _PASSING_ON.search(f"{file} in {function}"))
-    packages = map(_package_of, choosing)
-    return next((package for package in packages if not passed_on or package != passed_on), "")
-
-
-def library_alone(frames: list[tuple[str, int, str]]) -> str:
-    """Package of the innermost frame outside of torch, if all of `frames` belong to packages, to Python, or to a
-    command that pip installed; empty if one is other code."""
-    files = [posix(file) for file, _, _ in frames]
-    others = [file for file in files if not (file.startswith("<frozen ") or is_command(file))]
-    packages = [_package_of(file) for file in others if file[:1] == "<" or not is_of_standard_library(file)]
-    return next((package for package in reversed(packages) if package != "torch"), "") if all(packages) else ""
-
-
-def is_model_code_in(frames: list[tuple[str, int, str]]) -> bool:
-    """Whether a frame belongs to a model's own code from the hub (trust_remote_code)."""
-    return any("/transformers_modules/" in posix(file) for file, _, _ in frames)
-
-
-def _package_of(file: str) -> str:
-    match = _PACKAGE.match(file) or _SOURCE_TREE.match(file) or _RUN_FROM_CLONES.match(file)
-    return match[match.re.groups] if match else framework_of(file) or _cloned(file) or _shortened(file)
-
-
-def framework_of(file: str) -> str:
-    """Training or serving framework of a file, by its directories; empty for other files."""
-    match = _OF_FRAMEWORK.match(file)
-    return match[0].rstrip("/").rpartition("/")[2] if match else ""
-
-
-def _cloned(file: str) -> str:
-    """Package in a clone whose directory has its name in another spelling: Moon-MM/moon_mm/."""
-    *folders, _ = file.split("/")
-    pairs = pairwise(folders)
-    return next((inner for outer, inner in pairs if outer != inner and _spelt(outer) == inner), "")
-
-
-def _shortened(file: str) -> str:
-    match = _SHORTENED.match(file)
-    is_anybodys = match is not None and re.match(_ANYBODYS, f"{match['package']}/") is not None
-    return match["package"] if match and not is_anybodys else ""
-
-
-def _spelt(folder: str) -> str:
-    return folder.lower().replace("-", "_")
 
 
 def none_in(code: str, message: str) -> str:

@@ -16,7 +16,7 @@ from ascendtune.check.explain.log.frame import (
     is_own,
     posix,
 )
-from ascendtune.check.explain.traceback import below_message, cann_reason
+from ascendtune.check.explain.traceback import below_message, cann_reason, package_of_frame
 from ascendtune.check.explain.traceback import code_of_frame as code_of
 from ascendtune.check.explain.traceback.advice import advice_below
 from ascendtune.check.explain.traceback.raised_code import PLACEHOLDER, raised_by
@@ -190,7 +190,7 @@ class Trace:
     @property
     def package(self) -> str:
         """Package of the innermost frame; empty if the frame is not in one."""
-        return code_of.package_in(self.frames)
+        return package_of_frame.package_in(self.frames)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -201,31 +201,31 @@ class Trace:
     def package_that_failed(self) -> str:
         """Installed package, or known framework, of the innermost frame; empty if that is other code."""
         file = posix(self.frames[-1][0]) if self.frames else ""
-        return self.package if is_installed(file) else code_of.framework_of(file)
+        return self.package if is_installed(file) else package_of_frame.framework_of(file)
 
     @property
     def library_alone(self) -> str:
         """Package that contains the whole traceback; empty if a frame is other code."""
-        return code_of.library_alone(self.frames)
+        return package_of_frame.library_alone(self.frames)
 
     @staticmethod
     def package_of(frame: tuple[str, int, str]) -> str:
         """Package of a frame; empty if it is other code."""
-        return code_of.package_in([frame])
+        return package_of_frame.package_in([frame])
 
     def importer_of(self, library: str) -> str:
         """Package of the innermost frame that is not in `library`; empty if that frame is not in a package."""
-        return code_of.package_in(self.frames, library)
+        return package_of_frame.package_in(self.frames, library)
 
     @property
     def asks_for_attribute(self) -> bool:
         """Whether the innermost frame is a method by which an object raises AttributeError."""
-        return bool(self.frames) and self.frames[-1][2] in code_of.OF_MODULES
+        return bool(self.frames) and self.frames[-1][2] in package_of_frame.OF_MODULES
 
     @property
     def is_between_model_and_transformers(self) -> bool:
         """Whether a model's own code and transformers do not fit together: one of the two failed."""
-        return code_of.is_model_code_in(self.frames) and self.package in ("", "transformers")
+        return package_of_frame.is_model_code_in(self.frames) and self.package in ("", "transformers")
 
     @property
     def taken_from(self) -> str:
