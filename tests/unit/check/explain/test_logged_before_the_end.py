@@ -276,3 +276,43 @@ def test_frame_that_is_cut_off_before_its_function_is_told(explained: Explained)
     cut_off = f'{_HEAD}  File "/x/train.py", line 7, in main\n    run()\n  File "/x/train.py", line 9'
 
     assert "failed in … at /x/train.py:9" in explained(cut_off).headline()
+
+
+_STEPS = "{'loss': 2.31, 'epoch': 0.01}\n{'loss': 2.11, 'epoch': 0.02}\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "entry"),
+    [(f"Trying batch size 16\n{_STEPS}", "shape-mismatch"), ("", "cuda-oom")],
+)
+def test_exception_without_frames_before_losses_was_printed_by_a_program_that_went_on(
+    explained: Explained, between: str, entry: str
+) -> None:
+    printed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
+
+    explanation = explained(f"Trying batch size 32\n{printed}{between}{_SHAPES}")
+
+    assert _first(explanation).startswith(entry)
+
+
+def _of_rank(rank: int, time: str, message: str) -> str:
+    return "".join(f"2026-03-01 {time},000 [rank{rank}] {line}\n" for line in _raised(message).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("times", "rank"),
+    [
+        (("10:00:40", "10:00:05"), 3),  # rank 3 failed first, and its lines were written last
+        (("10:00:05", "10:00:40"), 0),
+        (("10:00:40", "02:00:05"), 0),  # a clock of another time zone
+    ],
+)
+def test_ranks_whose_lines_were_merged_out_of_order_are_ordered_by_time(
+    explained: Explained, times: tuple[str, str], rank: int
+) -> None:
+    shapes = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x2)"
+    full = "OSError: [Errno 28] No space left on device: '/tide'"
+
+    explanation = explained(_of_rank(0, times[0], shapes) + _of_rank(3, times[1], full))
+
+    assert explanation.verdict.rank == rank

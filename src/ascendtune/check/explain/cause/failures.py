@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ _EXCERPT_LINES = 6
 """Most lines of an excerpt: an error at its end is probably the failure that its reader asks about."""
 _FIRST_LINES = 2000
 """Characters of a log that show whether its lines have prefixes."""
+_CLOCKS = 15 * 60
+"""Seconds that two clocks of different time zones are at least apart."""
 _IN_VAIN = 3
 """Repetitions from which on a warning at the end of a log is the reason for which the job hangs; for an exception one
 occurrence is sufficient."""
@@ -152,7 +155,10 @@ def _without_unmatched(events: list[Event]) -> list[Event]:
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:
-    """Sort events by time if every file has times, else file by file; within a file by line."""
+    """Sort events by time if every file has times, else file by file; within a file by line, or by time if the lines of
+    its ranks were not merged in their order."""
+    if len(scans) == 1:
+        return _in_order_of_ranks(scans[0].events)
     timed = are_timed(scans)
     places = {scan.name: index for index, scan in enumerate(scans)}
     earliest = {
@@ -161,9 +167,24 @@ def in_order(scans: Sequence[Scan]) -> list[Event]:
 
     def key(event: Event) -> tuple[float, int, int]:
         time = event.time if event.time is not None else earliest[event.source]
-        return (time if timed and len(scans) > 1 else 0.0, places[event.source], event.number)
+        return (time if timed else 0.0, places[event.source], event.number)
 
     return sorted((event for scan in scans for event in scan.events), key=key)
+
+
+def _in_order_of_ranks(events: Sequence[Event]) -> list[Event]:
+    """Sort the events of one log by line; those of ranks with one clock by time, on the places that they have."""
+    by_line = sorted(events, key=lambda event: event.number)
+    times = {id(event): event.time for event in by_line if event.rank is not None and event.time is not None}
+    of_ranks = defaultdict[int | None, list[float]](list)
+    for event in by_line:
+        if id(event) in times:
+            of_ranks[event.rank].append(times[id(event)])
+    is_one_clock = bool(times) and max(times.values()) - min(times.values()) < _CLOCKS
+    if len(of_ranks) < 2 or not is_one_clock or any(each != sorted(each) for each in of_ranks.values()):
+        return by_line
+    by_time = iter(sorted((event for event in by_line if id(event) in times), key=lambda event: times[id(event)]))
+    return [next(by_time) if id(event) in times else event for event in by_line]
 
 
 def are_timed(scans: Sequence[Scan]) -> bool:

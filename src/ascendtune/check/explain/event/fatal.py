@@ -100,7 +100,10 @@ def was_logged(event: Event) -> bool:
     """Whether the program logged `event` itself and may have continued."""
     if event.is_raised and event.trace is not None:
         return event.trace.was_caught
-    return event.trace is None and not (is_of_script(event) or _is_crash(event))
+    if event.trace is not None:
+        # An exception without its frames: the program printed it, if it trained on.
+        return event.next_loss is not None
+    return not (is_of_script(event) or _is_crash(event))
 
 
 def _ended_a_process(event: Event) -> bool:

@@ -77,7 +77,7 @@ def _package_of(file: str) -> str:
         return match[match.re.groups]
     frozen = _OF_FROZEN.match(file)
     return (
-        framework_of(file) or project_of(file)[0] or _cloned(file) or _shortened(file) or (frozen[1] if frozen else "")
+        framework_of(file) or _cloned(file) or project_of(file)[0] or _shortened(file) or (frozen[1] if frozen else "")
     )
 
 
