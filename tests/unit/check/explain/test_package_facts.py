@@ -95,7 +95,7 @@ def test_last_line_of_a_build_is_in_the_headline(explained: Explained, output: s
     explanation = explained(f"{output}  ERROR: Failed building wheel for tide\n")
 
     assert entry_of(explanation) == "build-said"
-    assert "(tide); its build ended with: Could not locate moon. Try to set MOON_HOME" in explanation.headline()
+    assert "(tide): Could not locate moon. Try to set MOON_HOME" in explanation.headline()
 
 
 def test_full_disk_of_pip_in_a_docker_build_is_that_of_docker(explained: Explained) -> None:

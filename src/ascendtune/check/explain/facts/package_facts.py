@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ascendtune.check.explain.facts.build_output import complaint_above, complaint_in, complaint_of_cmake
+
 _HINT = re.compile(r"(?<![^\s:>])hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
     r"\b(?:ResolvePackageNotFound|PackagesNotFoundError|LibMambaUnsatisfiableError|SpecNotFound|UnsatisfiableError|"
@@ -34,9 +36,6 @@ _PLATFORM = re.compile(
 _OUTPUT = re.compile(
     r"\[(?:\d+ lines of output|stderr|stdout)\][ \t]*\n"
     r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|│].*)?\n)+)"
-)
-_OF_CMAKE = re.compile(
-    r"^[ \t>|│]*CMake Error at [^\s()]+ \(\w+\):[ \t]*\n(?:[ \t]*\n)?[ \t]+(?P<message>\S.*)", re.MULTILINE
 )
 _DOCKER_BUILD = re.compile(
     r"^[ \t]*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
@@ -84,9 +83,10 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """Facts from the output of package managers.
 
     `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `conda_apart`: two conflicting requirements;
-    `build_said`: the last line of a build; `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`: the package with
-    another hash; `pip_broken`: the reason of pip's broken connections; `pip_python`: the Python that ignored versions
-    require; `pip_only_newer`: a requested release with the first ones in the index, if all of them are newer.
+    `build_said`: the complaint of a build, or its last line; `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`:
+    the package with another hash; `pip_broken`: the reason of pip's broken connections; `pip_python`: the Python that
+    ignored versions require; `pip_only_newer`: a requested release with the first ones in the index, if all of them are
+    newer.
 
     Args:
         lower: `text` in lower case.
@@ -96,13 +96,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
             yield "uv_hint", hint["value"]
     if any(map(lower.__contains__, ("notfound", "unsatisfiableerror", "ems while solving", "not solve for env"))):
         yield from _of_conda(text)
-    if "[end of output]" in lower or "[stderr]" in lower:
-        for output in _OUTPUT.finditer(text):
-            if last := _last_words(output["lines"].splitlines()):
-                yield "build_said", last
-    elif "cmake error at " in lower and (refused := _OF_CMAKE.search(text)):
-        # The log lacks pip's frame around the output.
-        yield "build_said", f"CMake Error: {refused['message'].strip()}"
+    yield from (("build_said", said) for said in _of_build(text, lower))
     if "onnection broken by" in text:
         for broken in _BROKEN.finditer(text):
             reason = _REASON.search(broken["rest"])
@@ -128,6 +122,21 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):
         yield "docker_build", "yes"
+
+
+def _of_build(text: str, lower: str) -> Iterator[str]:
+    """What a build complained about, or its last row."""
+    if "cmake error at " in lower and (refused := complaint_of_cmake(text)):
+        yield refused
+        return
+    if "[end of output]" in lower or "[stderr]" in lower:
+        for output in _OUTPUT.finditer(text):
+            rows = output["lines"].splitlines()
+            if said := complaint_in(rows) or _last_words(rows):
+                yield said
+    elif said := complaint_above(text):
+        # The log lacks pip's frame around the output.
+        yield said
 
 
 def _in_conflict(rows: list[str]) -> list[str]:
