@@ -175,3 +175,9 @@ def test_remedy_for_one_s_own_code_is_not_the_first_one_in_a_package(explained: 
 
     assert own.remedies()[0].startswith("the frame shown is code of yours")
     assert of_package.remedies()[0].startswith("it is in a package: `git -C /w/moonlib log -1`")
+
+
+def test_copy_that_ray_made_of_the_directory_of_a_job_is_not_a_checkout(explained: Explained) -> None:
+    file = "/tmp/ray/session_7/runtime_resources/working_dir_files/_ray_pkg_77ab/verl/workers/moon.py"
+
+    assert "git -C" not in " ".join(explained(written_trace(_TOO_SHORT, (file, "tide = tides[7]"))).remedies())

@@ -320,3 +320,24 @@ def test_headline_of_a_killed_rank_does_not_repeat_the_fields_of_torchrun(
     )
 
     assert explained(line).headline().endswith("because the host or container ran out of memory (rank 1)")
+
+
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        (
+            "RuntimeError: Unsloth: quant method 'iq1_s' is an IQ low-bit quant that requires an importance matrix.",
+            "and none was given (iq1_s)",
+        ),
+        ("ValueError: Invalid packing strategy 'moon_fit', must be one of ['tide'].", "does not know (moon_fit)"),
+        # The entry's own example: its words are those of the message.
+        (
+            "RuntimeError: Unsloth: quant method 'iq2_xxs' is an IQ low-bit quant that requires an importance matrix.",
+            "and none was given",
+        ),
+        # A name in C++.
+        ("ValueError: Invalid packing strategy 'c10::Moon', must be one of ['tide'].", "does not know"),
+    ],
+)
+def test_value_in_the_message_of_a_known_cause_is_in_the_headline(explained: Explained, line: str, end: str) -> None:
+    assert explained(line + "\n").headline().endswith(end)

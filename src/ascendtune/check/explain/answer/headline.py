@@ -53,6 +53,15 @@ _OF_ERRNO = re.compile(
 )
 """Error texts of the system, which need the reason before them."""
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
+_VALUE = re.compile(
+    r"(?<!\w)'([^'\s<>]{2,60})'(?!\w)|(?<!\w)\"([^\"\s<>]{2,60})\"(?!\w)|`([^`\s<>]{2,60})`|"
+    r"(?<![\w/.:'\"`])((?:~|\.{0,2})/(?!usr/|opt/|lib)[\w+-][\w.+-]*(?:/[\w.+-]*[\w+-])+)(?![\w(:.'\"`]|/)|"
+    r"\b(\d+(?:\.\d+)? ?(?:[GMKT]i?B|bytes|tokens))\b"
+)
+"""A quoted name, a path, or a size."""
+_OF_CODE = re.compile(r"::|@|[-/]packages/|\.(?:py|pyx|so|cpp|cc|cu|h|cmake)\b|^\w+_only$|^\W|^(?:True|False|None)$")
+"""A value that is code, or a file of code."""
+_MOST_VALUES = 3
 _DOUBTS_RELEASE = re.compile(
     r"\b(?:too (?:old|new)|older|newer|(?:an)?other (?:version|release)|(?:do|does) not (?:fit|have|know|take)|"
     r"(?:built|made|written) for|the installed|this (?:release of )?CANN|since|has no)\b"
@@ -73,6 +82,7 @@ def headline_of(first: Event, diagnosis: Diagnosis, facts: Facts) -> str:
         return diagnosis.missing.what
     sentence = _told(first)
     what = f"{meaning_of(first)}: {sentence}" if sentence else meaning_of(first)
+    what += "" if sentence else _values(first)
     return what + place_in_library(first) + _versions(first, facts) + culprit_of(diagnosis)
 
 
@@ -104,6 +114,19 @@ def _told(first: Event) -> str:
     says_more = len(entry.anchors) >= _GENERAL_ANCHORS or _says_more(first)
     quoted = _own_sentence(first) if says_more else ""
     return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
+
+
+def _values(first: Event) -> str:
+    """Values of the message of a known cause, in brackets, if its sentence names none: what its entry's example has is
+    part of the words of the message."""
+    entry = first.entry
+    if not first.is_known or entry.kind != "cause" or any(name in first.hit.names for name in captured_in(entry.what)):
+        return ""
+    message = first.trace.message if first.trace is not None else message_of(first)
+    named = (next(filter(None, match.groups())) for match in _VALUE.finditer(message[:_LONGEST_MESSAGE]))
+    known = f"{entry.test} {first.meaning}".lower()
+    values = list(dict.fromkeys(value for value in named if value.lower() not in known and not _OF_CODE.search(value)))
+    return say(" ({values})", values=", ".join(values)) if 0 < len(values) <= _MOST_VALUES else ""
 
 
 def _versions(first: Event, facts: Facts) -> str:

@@ -184,6 +184,9 @@ class Scan:
         if HEADER in message:
             self._begin_trace(line, text, message, lines, index)
             return
+        above = text_of(lines[index - 1]) if index else ""
+        if self._traces.begin_reported(line.speaker, message, lines_of.read(above).message, number):
+            return
         if torchrun_summary.begins(message):
             self._read_launcher(line, lines, index)
             return
@@ -194,7 +197,7 @@ class Scan:
         if inside and trace is None:
             return
         self._noted.time = self._times.time_of(lines, index)
-        neighbours, above = Neighbours(lines, index, line), text_of(lines[index - 1]) if index else ""
+        neighbours = Neighbours(lines, index, line)
         if (trace := trace or Traces.bare(message, number)) is not None:
             below = neighbours.below(_BELOW_BLOCK)
             trace.read_below(below, above)

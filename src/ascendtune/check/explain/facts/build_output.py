@@ -29,7 +29,8 @@ _OF_TOOL = re.compile(
     r"^(?:\w+\.)*\w+(?:Error|Exception): \S|\bERROR: \S|^\[ERROR\] \S|: (?:command )?not found$|"
     r"\bwas not found in the pkg-config search path|\.pyx:\d+:\d+: \S|"
     r"\b(?:cannot|can't|could not|unable to) (?:find|locate|open|load|stat|create|execute|run) \S|"
-    r"No space left on device|\bis (?:required|missing|not (?:installed|supported|found))\b"
+    r"\d+ errors? detected in the compilation of|No space left on device|"
+    r"\bis (?:required|missing|not (?:installed|supported|found))\b"
 )
 _OF_CMAKE = re.compile(
     r"^(?:#\d+ (?:[\d.]+ )?)?[ \t>|│]*CMake Error at [^\s()]+ \(\w+\):[ \t]*\n"

@@ -15,6 +15,8 @@ _PLAIN = re.compile(r"(?:~|[A-Za-z]:)?/[\w./+-]+")
 """A path that a shell reads as one word."""
 _OF_IMAGE = re.compile(r"/(?:vllm|sgl|verl)-?workspace/")
 """Checkouts in an image with several matching ones: none must be upgraded alone."""
+_OF_RAY = re.compile(r"/_ray_pkg_\w+(?:/|$)")
+"""Ray's copy of the directory that a job was started in: it has no history of git."""
 _IS_HOME = re.compile(r"/(?:home|Users|root|data|mnt|workspace)(?:/[^/]+)?")
 """Rest of an anonymised path, or a directory with several projects."""
 
@@ -26,7 +28,9 @@ def checkouts_in(trace: Trace) -> dict[str, str]:
         file, package = posix(frame[0]), trace.package_of(frame)
         project, of_project = project_of(file)
         root = of_project if project == package else root_of(file, package) if package and is_own(file) else ""
-        if _PLAIN.fullmatch(root) and not (_OF_IMAGE.match(f"{root}/") or _is_shared(root, package)):
+        if _PLAIN.fullmatch(root) and not (
+            _OF_IMAGE.match(f"{root}/") or _OF_RAY.search(root) or _is_shared(root, package)
+        ):
             checkouts[package] = root
     return checkouts
 

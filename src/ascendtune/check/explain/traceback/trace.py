@@ -75,6 +75,8 @@ class Trace:
     """(file, line, function), outermost first; only the first and the last few are kept."""
     named: str = ""
     """Type of the exception in the heading: IPython writes "TYPE      Traceback …"."""
+    reported: str = ""
+    """Exception that a report names above the frames, as "TYPE: MESSAGE"."""
     waiting_frames: list[tuple[str, int, str]] = field(default_factory=list)
     """Frames of the process that waited for the failed one; Ray prints both."""
     parent: Trace | None = None

@@ -19,6 +19,8 @@ _EXCEPTION = re.compile(
 _NAME_BEFORE_TRACEBACK = re.compile(r"\W*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z]\w*) +$")
 _INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
 """An exception in a log that is indented as a whole; a traceback's code is indented more than its frames."""
+_REPORTED = re.compile(r"\W*\*\*Exception (?P<field>Type|Message):\*\* (?P<value>\S.*)")
+"""A field of ComfyUI's report of an error, which names the exception above its frames."""
 _THROWN = re.compile(
     r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
 )
@@ -88,6 +90,19 @@ class Traces:
         self._linked.discard(speaker)
         self._open[speaker] = trace
 
+    def begin_reported(self, speaker: str, text: str, above: str, number: int) -> bool:
+        """Open a traceback at the message of a report of an error, whose frames follow; False for other lines.
+
+        Args:
+            above: the line above it, which names the type.
+        """
+        message, kind = _REPORTED.match(text), _REPORTED.match(above)
+        if message is None or message["field"] != "Message" or kind is None or kind["field"] != "Type":
+            return False
+        words = message["value"].removeprefix(f"{kind['value'].rpartition('.')[2]}: ").strip()
+        self.begin(speaker, Trace(number, reported=f"{kind['value'].strip()}: {words}", last_line=number))
+        return True
+
     def begin_headless(self, speaker: str, number: int) -> None:
         """Open a traceback whose beginning the log lacks, unless the line may belong to an open one."""
         if speaker not in self._open and all(trace.headless for trace in self._open.values()):
@@ -107,6 +122,8 @@ class Traces:
             return False, None
         if trace.type:
             return self._goes_on(speaker, trace, text, number)
+        if trace.reported and trace.frames and text.startswith("#"):
+            return True, self._of_report(speaker, trace)
         if _is_inside(trace, text, number):
             return True, None
         text = _without_bar(text)
@@ -122,6 +139,12 @@ class Traces:
             trace.lines = [trace.code, text.strip()]
             trace.message, trace.is_composed = trace.code, True
         return True, self._ended(speaker)
+
+    def _of_report(self, speaker: str, trace: Trace) -> Trace:
+        """End a traceback at the next heading of its report."""
+        trace.type, _, trace.message = trace.reported.partition(": ")
+        trace.lines, trace.is_composed = [trace.reported], True
+        return self._ended(speaker)
 
     def settle(self, speaker: str) -> Trace | None:
         """End the traceback of a speaker whose message seemed to continue, when another line follows."""
@@ -164,6 +187,9 @@ class Traces:
 
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of the tracebacks that are open at the end of the log."""
+        for speaker, trace in list(self._open.items()):
+            if trace.reported and trace.frames:
+                self._open[speaker] = self._of_report(speaker, trace)
         return list(self._open.items())
 
     @staticmethod
