@@ -110,7 +110,7 @@ def visible_among(devices: Sequence[Accelerator], vendor: Vendor, value: str) ->
     """The devices among `devices`, all of one vendor, that a process sees whose visibility variable is `value`."""
     found: list[Accelerator] = []
     # A device that the vendor's tool does not list, or without an id, still has its number.
-    count = max(len(devices), *(1 + (device.logical_id or 0) for device in devices))
+    count = max((len(devices), *(1 + (device.logical_id or 0) for device in devices)))
     for name in vendor.visible([str(number) for number in range(count)], value):
         matching = [device for device in devices if device.is_named(name)]
         if len(matching) == 1:

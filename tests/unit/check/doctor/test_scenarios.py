@@ -399,6 +399,13 @@ def test_only_the_devices_that_were_chosen_must_be_near(lay: Lay, ids: str, stat
     assert found.status == status
 
 
+@pytest.mark.parametrize("machine", ["healthy-910b4", "npu-smi-absent"])
+def test_variables_of_devices_that_no_tool_lists_end_no_check(lay: Lay, machine: str) -> None:
+    """No GPU is here, and npu-smi may list no NPU."""
+    system = lay(machine, CUDA_VISIBLE_DEVICES="0,1", ASCEND_RT_VISIBLE_DEVICES="0,1")
+    assert not [each for each in examine(system).findings if "the check itself failed" in each.measured]
+
+
 def test_every_combination_is_tested() -> None:
     assert len(COMBINATIONS) == len(known_combinations())
 
