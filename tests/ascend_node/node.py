@@ -35,6 +35,7 @@ class Chip:
     processes: tuple[Process, ...] = ()
     link: str | None = "UP"
     address: str | None = "auto"
+    netmask: str = "255.255.255.0"
     gateway: str | None = "10.20.0.1"
     network_health: str = "Success"
     tls: int = 0
@@ -149,7 +150,7 @@ class Node:
         address = f"10.20.0.{10 + index}" if chip.address == "auto" else chip.address
         route = "Routing table:\nDestination Gateway Genmask Flags Metric Ref Use Iface\n"
         told = {
-            "-ip": f"ipaddr:{address}\nnetmask:255.255.255.0\n"
+            "-ip": f"ipaddr:{address}\nnetmask:{chip.netmask}\n"
             if address
             else "Get ipconf failed, because no ip was preset there!\n",
             "-route": route + (f"default {chip.gateway} 0.0.0.0 UG 0 0 0 eth{index}\n" if chip.gateway else ""),

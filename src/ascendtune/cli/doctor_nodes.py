@@ -10,6 +10,7 @@ from pathlib import Path
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import DEEP_LIMIT_SECONDS, examine
 from ascendtune.check.doctor.nodes import NODES_ALIKE, NODES_ANSWER
+from ascendtune.check.doctor.nodes_npu_network import NODES_NPU_NETWORK
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import exit_code
 from ascendtune.check.nodes.compare import compare_nodes
@@ -44,6 +45,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
         "directory": str(Path.cwd()),
         "codes": [code for code in chosen if code not in NODE_CHECKS],
         "facts": NODES_ALIKE in chosen,
+        "ports": NODES_NPU_NETWORK in chosen,
         "language": language.current(),
     }
     is_deep = bool(DEEP_CHECKS.keys() & set(chosen))

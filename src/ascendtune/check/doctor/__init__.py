@@ -45,6 +45,13 @@ DEEP_CHECKS = {
 }
 """Checks that start programs which import torch; they take minutes."""
 
-_OF_NODES = ("nodes_answer", "nodes_alike", "clock_skew")
-NODE_CHECKS = {code: f"ascendtune.check.doctor.nodes:{code.upper()}_CHECK" for code in _OF_NODES}
+NODE_CHECKS = {
+    code: f"ascendtune.check.doctor.{module}:{code.upper()}_CHECK"
+    for code, module in {
+        "nodes_answer": "nodes",
+        "nodes_alike": "nodes",
+        "nodes_npu_network": "nodes_npu_network",
+        "clock_skew": "nodes",
+    }.items()
+}
 """Checks that compare the machines of `--nodes`, run on this machine."""

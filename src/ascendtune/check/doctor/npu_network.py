@@ -2,117 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from threading import Lock
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.npu_ports import Port, npu_ports
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
-from ascendtune.core.process import Finished
-from ascendtune.machine.npu.hccn import (
-    LinkHistory,
-    UdpSource,
-    has_routes,
-    is_busy,
-    is_unset,
-    read_address,
-    read_gateway,
-    read_health,
-    read_link,
-    read_link_history,
-    read_tls,
-    read_udp_source,
-)
 
 NPU_NETWORK = "npu_network"
 
-_PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
-_AT_ONCE = 8
-_BUSY_PAUSES = (0.1, 0.3, 1.0)
-"""Seconds before a query is repeated for which the tool was busy: it serves one call at a time."""
 _MANY_DOWNS = 3
 """A link goes down once or twice while a card starts, and all links do when a switch restarts."""
-
-
-@dataclass(frozen=True)
-class Port:
-    """The network port of one NPU; None for unknown values."""
-
-    device: int
-    link: str | None
-    address: str | None
-    has_no_address: bool
-    """Whether the tool reports that there is none; otherwise an address that is None is unknown."""
-    gateway: str | None
-    has_no_gateway: bool
-    health: str | None
-    tls: bool | None
-    udp: UdpSource
-    history: LinkHistory
 
 
 def _look(system: System) -> Iterator[Finding]:
     if not system.has_npus or not system.npu_nodes:
         return
-    tool = next((str(system.path(place)) for place in _PLACES if system.path(place).exists()), None)
-    if tool is None:
+    answer = npu_ports(system)
+    if not answer.has_tool:
         yield unknown(
             NPU_NETWORK,
             say("hccn_tool was not found"),
             remedy=say("mount /usr/local/Ascend/driver/tools; or ask on the host"),
         )
-        return
-    devices = [int(node.name[7:]) for node in system.npu_nodes]
-    # Only the first device: a tool that hangs, or that this user may not run, is called once.
-    first = system.run([tool, "-i", str(devices[0]), "-link", "-g"])
-    output = f"{first.error}\n{first.output}"
-    if first.timed_out or first.exit_code in (126, 127) or "permission denied" in output:
+    elif answer.error is not None:
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool does not answer: {error}", error=" ".join(output.split())[:200]),
+            say("hccn_tool does not answer: {error}", error=answer.error),
             remedy=say("run it as root on the host"),
         )
-        return
-    alone = Lock()
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ports = list(pool.map(lambda device: _query_port(system, tool, device, alone), devices))
-    yield from _judge(ports)
-
-
-def _query_port(system: System, tool: str, device: int, alone: Lock) -> Port:
-    """`alone`: lock for repeated queries, so that these do not keep the tool busy for each other."""
-
-    def asked(question: str) -> Finished:
-        return system.run([tool, "-i", str(device), question, "-g"])
-
-    def answer(question: str) -> Finished:
-        if not is_busy((done := asked(question)).output + done.error):
-            return done
-        with alone:
-            for pause in _BUSY_PAUSES:
-                time.sleep(pause)
-                if not is_busy((done := asked(question)).output + done.error):
-                    break
-        return done
-
-    address, route = answer("-ip"), answer("-route")
-    return Port(
-        device=device,
-        link=read_link(answer("-link").output),
-        address=read_address(address.output),
-        has_no_address=is_unset(address.output + address.error),
-        gateway=read_gateway(route.output),
-        has_no_gateway=has_routes(route.output) and read_gateway(route.output) is None,
-        health=read_health(answer("-net_health").output),
-        tls=read_tls(answer("-tls").output),
-        udp=read_udp_source(answer("-udp").output),
-        history=read_link_history(answer("-link_stat").output),
-    )
+    else:
+        yield from _judge(answer.ports)
 
 
 def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
@@ -295,7 +217,7 @@ NPU_NETWORK_CHECK = Check(
     NPU_NETWORK,
     what="Reads link state and history, address, gateway, health, TLS and UDP source port of every NPU with hccn_tool.",
     why="Between machines, each NPU communicates through its own port. A port that is down, or whose TLS setting "
-    "differs, keeps the whole job from connecting (EI0006, EI0014), and the message rarely names it.",
+    "differs, keeps the whole job from connecting (EI0006, EI0014, EI0016), and the message rarely names it.",
     fix="Link down, or down more often than others: check cable, transceiver and switch. No address: hccn_tool -ip -s. "
     "TLS: use the same setting on all cards of all nodes; `hccn_tool -i N -tls -s enable 0` turns it off. Several "
     "machines that are slow together: `hccn_tool -i N -udp -s auto` spreads flows over paths through the switches. "

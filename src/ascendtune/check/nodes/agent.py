@@ -4,8 +4,8 @@
 
     it receives                 it sends
     {"clock": true}             {"time": seconds since the epoch}
-    {"look": {"env", "directory", "codes", "facts", "language"}}
-                                {"address", "verdict", "trains_on", "findings", "not_applicable", "facts"}
+    {"look": {"env", "directory", "codes", "facts", "ports", "language"}}
+                                {"address", "verdict", "trains_on", "findings", "not_applicable", "facts", "ports"}
     {"towards": address}        {"mtu": text or null}
                                 (null: towards the asking host)
 
@@ -21,13 +21,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.check.doctor.check import Examination, examine, trains_on, verdict
+from ascendtune.check.doctor.npu_ports import npu_ports
 from ascendtune.check.doctor.system import System
 from ascendtune.check.nodes.facts import facts, mtu_towards
 from ascendtune.check.nodes.language import say
+from ascendtune.check.nodes.node_report import NodePort
 from ascendtune.core import language
 from ascendtune.core.process_tree import below, send
 from ascendtune.job.nodes.handshake_reply import client_address, server_address
@@ -58,7 +61,7 @@ def serve(received: IO[bytes], sent: IO[bytes]) -> None:
 
 
 def look(system: System, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The findings of the checks `codes` here, and the facts if they are requested."""
+    """The findings of the checks `codes` here; the facts and the NPUs' network ports if they are requested."""
     collected: dict[str, str] = {}
     collector = threading.Thread(target=lambda: [collected.update([fact]) for fact in facts(system)], daemon=True)
     if request["facts"]:
@@ -72,7 +75,21 @@ def look(system: System, request: Mapping[str, Any]) -> dict[str, Any]:
         "findings": [finding.as_json() for finding in examination.findings],
         "not_applicable": examination.not_applicable,
         "facts": dict(collected),
+        "ports": [asdict(each) for each in _ports(system)] if request["ports"] else [],
     }
+
+
+def _ports(system: System) -> list[NodePort]:
+    return [
+        NodePort(
+            device=port.device,
+            address=port.address,
+            netmask=port.netmask,
+            has_gateway=True if port.gateway else False if port.has_no_gateway else None,
+            tls=port.tls,
+        )
+        for port in npu_ports(system).ports
+    ]
 
 
 def _system(request: Mapping[str, Any]) -> System:

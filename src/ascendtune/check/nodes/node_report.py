@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any
 
 from ascendtune.check.finding import WORST_FIRST, Finding
@@ -24,6 +25,21 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class NodePort:
+    """The network port of one NPU of a machine, as other machines must match it; None for unknown values."""
+
+    device: int
+    address: str | None
+    netmask: str | None
+    has_gateway: bool | None
+    tls: bool | None
+
+    @property
+    def interface(self) -> IPv4Interface | IPv6Interface | None:
+        return ip_interface(f"{self.address}/{self.netmask}") if self.address and self.netmask else None
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """The report of one machine. `facts` are name -> value; missing ones are absent."""
 
@@ -33,6 +49,7 @@ class NodeReport:
     not_applicable: tuple[str, ...]
     facts: Mapping[str, str]
     clock: Clock
+    ports: tuple[NodePort, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         findings = [finding.as_json() for finding in self.findings]
@@ -47,7 +64,19 @@ def report_of_json(content: Mapping[str, Any]) -> NodeReport:
     if not (is_text_list([verdict, trains_on, *facts.values()]) and is_text_list(not_applicable)):
         raise ValueError("a text is of another type")
     findings = tuple(map(_finding, content["findings"]))
-    return NodeReport(verdict, trains_on, findings, tuple(not_applicable), facts, Clock(**content["clock"]))
+    ports = tuple(map(_port, content["ports"]))
+    return NodeReport(verdict, trains_on, findings, tuple(not_applicable), facts, Clock(**content["clock"]), ports)
+
+
+def _port(content: Mapping[str, Any]) -> NodePort:
+    port = NodePort(**content)
+    known = [value for value in (port.has_gateway, port.tls) if value is not None]
+    if type(port.device) is not int or not all(isinstance(value, bool) for value in known):
+        raise ValueError("a field of a port is of another type")
+    if port.address is not None:
+        # Raises ValueError for anything but addresses.
+        ip_interface(f"{port.address}/{port.netmask}" if port.netmask else str(port.address))
+    return port
 
 
 def _finding(content: Mapping[str, Any]) -> Finding:

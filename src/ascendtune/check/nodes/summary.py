@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ascendtune.check.doctor.nodes import CLOCK_SKEW
+from ascendtune.check.doctor.nodes_npu_network import NODES_NPU_NETWORK
 from ascendtune.check.finding import Finding
 from ascendtune.check.nodes.compare import Difference, NodeComparison, all_nodes
 from ascendtune.check.nodes.language import say
@@ -86,7 +87,8 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
 
 
 def summary(nodes: NodeReports, comparison: NodeComparison, own_findings: Sequence[Finding]) -> str:
-    """The machines that do not answer, the worst difference, problems of all machines; or the devices for training.
+    """The machines that do not answer, NPUs that cannot connect, the worst difference, problems of all machines; or the
+    devices for training.
 
     Args:
         own_findings: findings of this machine about all of them.
@@ -97,6 +99,8 @@ def summary(nodes: NodeReports, comparison: NodeComparison, own_findings: Sequen
         parts.append(say(template, nodes=in_a_row(nodes.silent)))
     count, differences = len(nodes.answers), comparison.differences
     everywhere = say("the other {count}", count=count) if nodes.silent and count > 1 else all_nodes(nodes.answers)
+    network = [each for each in own_findings if each.code == NODES_NPU_NETWORK and each.status == "failure"]
+    parts += [each.measured for each in network]
     if differences:
         more = len(differences) - 1
         others = say(" ({count} more {count:difference|differences})", count=more)
@@ -106,7 +110,7 @@ def summary(nodes: NodeReports, comparison: NodeComparison, own_findings: Sequen
     if failures:
         what, remedy = failures[0].measured, failures[0].remedy
         parts.append(say("on {nodes}: {what}; do: {remedy}", nodes=everywhere, what=what, remedy=remedy))
-    if not differences and not failures:
+    if not differences and not failures and not network:
         parts.append(_alike(list(nodes.answers.values()), everywhere))
     return say("; ").join(parts)
 

@@ -47,6 +47,11 @@ def read_address(text: str) -> str | None:
     return _address(_after(text, r"ipaddr"))
 
 
+def read_netmask(text: str) -> str | None:
+    """`-ip`: "255.255.255.0"."""
+    return _address(_after(text, r"netmask"))
+
+
 def read_gateway(text: str) -> str | None:
     """The default route of `-route`: the NPU's gateway."""
     route = re.search(r"^\s*default\s+(\S+)\s", whole_lines(text), re.MULTILINE)

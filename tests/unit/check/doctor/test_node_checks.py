@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from ascend_node.node import Chip, Node
+from ascend_node.scenarios import HEALTHY, SCENARIOS
+from ascend_node.system import system_of
 from ascendtune.check.doctor import NODE_CHECKS
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding
-from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports
+from ascendtune.check.nodes.agent import look
+from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports, report_of_json
 from ascendtune.core.errors import MachineError
 
 
@@ -76,3 +86,92 @@ def test_nodes_whose_facts_differ_are_named_with_them() -> None:
 
 def test_on_one_machine_the_question_does_not_arise() -> None:
     assert examine(System(), list(NODE_CHECKS)).not_applicable == tuple(NODE_CHECKS)
+
+
+Network = Callable[..., list[Finding]]
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    """What `doctor --nodes` says about the NPUs' network of simulated machines, node1 and further ones."""
+
+    def examined(*nodes: Node) -> list[Finding]:
+        answers = {}
+        for number, node in enumerate(nodes, 1):
+            system = system_of(node, tmp_path / str(number))
+            answer = look(system, {"codes": [], "facts": False, "ports": True})
+            clock = {"ahead_seconds": 0.0, "within_seconds": 0.0}
+            answers[f"node{number}"] = report_of_json(json.loads(json.dumps({**answer, "clock": clock})))
+        return _answers("nodes_npu_network", answers)
+
+    return examined
+
+
+def _node(number: int, of: Node = HEALTHY, **port: Any) -> Node:
+    """A healthy machine; the addresses of its NPUs begin at 10.20.0.NUMBER0, unless `subnet` is another one."""
+    subnet = port.pop("subnet", "10.20.0")
+    chips = (replace(chip, address=f"{subnet}.{20 * number + index}", **port) for index, chip in enumerate(of.chips))
+    return replace(of, chips=tuple(chips))
+
+
+def test_equal_ports_with_addresses_of_their_own_are_ok(network: Network) -> None:
+    (found,) = network(_node(1), _node(2, gateway=None), _node(3))
+    assert found.status == "ok" and "24 NPU ports of all 3 nodes" in found.measured
+
+
+def test_a_single_node_with_ports_is_not_compared(network: Network) -> None:
+    assert network(_node(1), replace(_node(2), hccn_tool="absent")) == []
+
+
+def test_both_dies_of_an_a3_card_have_ports(network: Network) -> None:
+    (found,) = network(*(_node(number, SCENARIOS["healthy-a3"]) for number in (1, 2)))
+    assert found.status == "ok" and "32 NPU ports of both nodes" in found.measured
+
+
+def test_tls_that_is_on_on_one_node_only_is_a_failure(network: Network) -> None:
+    (found,) = network(_node(1), _node(2, tls=1), _node(3))
+    assert found.status == "failure"
+    assert found.measured == "TLS of the NPUs' ports is on on node2, off on node1, node3"
+    assert found.remedy == "on node2: for i in 0 1 2 3 4 5 6 7; do sudo hccn_tool -i $i -tls -s enable 0; done"
+
+
+def test_tls_of_one_npu_of_a_node_is_named(network: Network) -> None:
+    mixed = _node(1)
+    mixed = replace(mixed, chips=(replace(mixed.chips[0], tls=1), *mixed.chips[1:]))
+    (found,) = network(mixed, _node(2))
+    assert "on on node1 (NPU 0), off on node1 (NPU 1, 2, 3, 4, 5, 6, 7), node2" in found.measured
+
+
+def test_address_that_two_nodes_have_is_a_failure(network: Network) -> None:
+    first = _node(1)
+    (found,) = network(replace(first, chips=(*first.chips[:7], Chip(address="10.20.0.40"))), _node(2))
+    assert found.status == "failure"
+    assert found.measured == "NPU 7 of node1, NPU 0 of node2 share the address 10.20.0.40"
+    assert found.remedy == "on node2: sudo hccn_tool -i 0 -ip -s address <ADDRESS> netmask 255.255.255.0"
+
+
+def test_every_address_of_a_copied_configuration_is_evidence(network: Network) -> None:
+    (found,) = network(_node(1), _node(1))
+    assert "(and 7 more)" in found.measured and len(found.evidence) == 8
+
+
+def test_another_subnet_needs_a_gateway(network: Network) -> None:
+    (found,) = network(_node(1), _node(2, subnet="10.30.0", gateway=None))
+    assert found.status == "warning"
+    assert found.measured.startswith("no gateway: NPU 0, 1, 2, 3, 4, 5, 6, 7 of node2, and the other nodes are in")
+    assert found.evidence[0] == "NPU 0: 10.20.0.0/24, 10.30.0.0/24"
+
+
+@pytest.mark.parametrize("port", [{"gateway": "10.30.0.1"}, {"gateway": None, "netmask": "255.0.0.0"}])
+def test_gateways_and_a_wide_netmask_connect_subnets(network: Network, port: dict[str, Any]) -> None:
+    (found,) = network(_node(1, **port), _node(2, subnet="10.30.0", **port))
+    assert found.status == "ok"
+
+
+@pytest.mark.parametrize("field", [{"device": True}, {"tls": 1}, {"address": "\x1b[2J"}, {"netmask": "here"}, {"x": 1}])
+def test_ports_of_a_stranger_are_checked(tmp_path: Path, field: dict[str, Any]) -> None:
+    answer = look(system_of(HEALTHY, tmp_path), {"codes": [], "facts": False, "ports": True})
+    answer = {**answer, "not_applicable": [], "clock": {"ahead_seconds": 0.0, "within_seconds": 0.0}}
+    assert report_of_json(answer).ports[0].address == "10.20.0.10"
+    with pytest.raises((TypeError, ValueError)):
+        report_of_json({**answer, "ports": [{**answer["ports"][0], **field}]})

@@ -14,7 +14,7 @@ import pytest
 
 from ascend_node.node import Cann, Chip, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, npu_network
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, npu_ports
 from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.required_versions import known_combinations
 from ascendtune.check.doctor.system import Interface, System
@@ -620,7 +620,7 @@ def test_answers_of_hccn_tool_that_are_cut_or_fail_blame_no_port(
 
 
 def test_hccn_tool_that_is_busy_is_asked_again(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npu_network, "_BUSY_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(npu_ports, "_BUSY_PAUSES", (0.0, 0.0, 0.0))
     system, asked = lay(HEALTHY), Counter[str]()
     run = system.run
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, failure, ok
 from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports, report_of_json
 from ascendtune.check.nodes.summary import as_json, as_text, summary
@@ -34,6 +34,13 @@ def _odd(**facts: str | None) -> NodeReport:
 
 def _sentence(answers: dict[str, NodeReport], **silent: MachineError) -> str:
     return summary(NodeReports(answers, silent), compare_nodes(answers), ())
+
+
+def test_npus_that_cannot_connect_come_before_differences() -> None:
+    tls = failure("nodes_npu_network", "TLS of the NPUs' ports is on on node1, off on node2", remedy="switch it off")
+    for answers, rest in ((FOUR, ""), (FOUR | {"node4": _odd(driver="24.1.0")}, "; node4 differs: driver 24.1.0")):
+        sentence = summary(NodeReports(answers, {}), compare_nodes(answers), [tls])
+        assert sentence.startswith(tls.measured + rest) and "alike" not in sentence
 
 
 def test_four_that_are_alike() -> None:

@@ -23,6 +23,7 @@ LOOK = {
     "directory": "/",
     "codes": ["limits"],
     "facts": True,
+    "ports": True,
     "language": "en",
 }
 
@@ -54,7 +55,7 @@ def test_two_connections_to_this_machine_give_equal_facts() -> None:
 
 
 def test_only_what_is_asked() -> None:
-    nodes = query_nodes([HERE], {**LOOK, "codes": [], "facts": False}, limit_seconds=20)
+    nodes = query_nodes([HERE], {**LOOK, "codes": [], "facts": False, "ports": False}, limit_seconds=20)
     assert nodes.answers["localhost"].findings == () and nodes.answers["localhost"].facts == {}
 
 
@@ -98,6 +99,7 @@ def test_a_clock_that_is_off(agent: Path) -> None:
         "findings": [],
         "not_applicable": [],
         "facts": {},
+        "ports": [],
         "address": None,
         "mtu": None,
     }
