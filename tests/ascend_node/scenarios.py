@@ -39,6 +39,16 @@ SCENARIOS: dict[str, Node] = {
         HEALTHY, container=True, dcmi=False, npu_smi="npu get board type failed. ret is -9005"
     ),
     "container-without-driver": replace(HEALTHY, container=True, driver_files=False, hccn_tool="absent"),
+    "container-without-cards": replace(
+        HEALTHY,
+        container=True,
+        device_nodes=0,
+        shared_nodes=(),
+        driver_files=False,
+        dcmi=False,
+        npu_smi="absent",
+        hccn_tool="absent",
+    ),
     "container-privileged": replace(HEALTHY, container=True, privileged=True),
     "container-healthy": replace(HEALTHY, container=True),
     "npu-smi-hangs": replace(HEALTHY, npu_smi="hangs"),

@@ -72,16 +72,42 @@ def _look_at_gpus(system: System, gpus: int) -> Iterator[Finding]:
 
 
 def _without_driver(system: System) -> Finding:
-    inside = say("map /dev/davinci*, davinci_manager, devmm_svm and hisi_hdc into the container")
-    return failure(
-        ACCELERATORS,
-        say(
-            "{count} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
-            count=counted(system.npus_on_bus, "NPU"),
-        ),
-        expected=say("one /dev/davinciN for each chip"),
-        remedy=inside if system.in_container else say("install the driver (Ascend HDK) of this card and restart"),
+    nodes = counted(system.npus_on_bus, "NPU")
+    expected = say("one /dev/davinciN for each chip")
+    if not system.in_container:
+        return failure(
+            ACCELERATORS,
+            say("{count} on the PCI bus, but no /dev/davinci*: the driver is not loaded", count=nodes),
+            expected=expected,
+            remedy=say("install the driver (Ascend HDK) of this card and restart"),
+        )
+    measured = say("{count} on the PCI bus, but the container has no /dev/davinci*", count=nodes)
+    if "KUBERNETES_SERVICE_HOST" in system.env:
+        resource = vendor_of("npu").container.resource
+        remedy = say(
+            "request cards for this container of the pod: resources.limits {resource}: {count}",
+            resource=resource,
+            count=system.npus_on_bus,
+        )
+        return failure(ACCELERATORS, measured, expected=expected, remedy=remedy)
+    requested = system.env.get(_CONTAINER, "")
+    remedy = say(
+        "start the container with {options}",
+        options=_device_options(_named(requested, system.npus_on_bus) or _all(system.npus_on_bus)),
     )
+    if requested and requested != _NO_CARD:
+        # hiascend.com, MindCluster 7.3.0, "Usage on the Docker Client"; its installer names the runtime "ascend".
+        measured += say("; Ascend Docker Runtime alone reads {name}={value}", name=_CONTAINER, value=requested)
+        remedy = say("if `docker info` on the host lists the runtime ascend: --runtime=ascend; else ") + remedy
+    return failure(ACCELERATORS, measured, expected=expected, remedy=remedy)
+
+
+def _device_options(ids: str) -> str:
+    """Options of `docker run`; bash expands the braces."""
+    cards = f"{{{ids}}}" if "," in ids else ids
+    needs = vendor_of("npu").container
+    files = (needs.device_file.format(cards), *needs.control_files)
+    return " ".join(f"--device={file}" for file in files)
 
 
 def _cpu_alone(system: System) -> Finding:
@@ -102,8 +128,9 @@ ACCELERATORS_CHECK = Check(
     why="When torch_npu is missing or the driver is not loaded, a job falls back to the CPU without a message, and "
     "only seems slow.",
     fix="On the PCI bus but not in /dev: the driver is missing or not loaded; in a container the device files were not "
-    "mapped. In /dev but without torch_npu: install the pair of torch and torch_npu that `ascendtune doctor versions` "
-    "names. Nothing on the bus: this machine trains on the CPU.",
+    "mapped (ASCEND_VISIBLE_DEVICES does that with Ascend Docker Runtime only). In /dev but without torch_npu: install "
+    "the pair of torch and torch_npu that `ascendtune doctor versions` names. Nothing on the bus: this machine trains "
+    "on the CPU.",
     look=_look_at_accelerators,
     vital=True,
 )
@@ -164,6 +191,8 @@ DEVICE_NODES_CHECK = Check(
 VISIBLE_DEVICES = "visible_devices"
 
 _NPU, _CUDA, _CONTAINER = "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"
+_NO_CARD = "void"
+"""The value of ASCEND_VISIBLE_DEVICES for a container without cards."""
 _MISSPELT = ("ASCEND_RT_VISIBLE_DEVICE", "ASCEND_RT_VISIABLE_DEVICES", "NPU_VISIBLE_DEVICES")
 """Misspelt names in public scripts; no program reads them."""
 
@@ -202,7 +231,7 @@ def _npu(value: str, count: int) -> Iterator[Finding]:
                 visible=", ".join(kept) or "no NPU at all",
             ),
             expected=say("ids 0 to {value}, ascending, separated by commas without blanks", value=count - 1),
-            remedy=say("export {npu}={names}", npu=_NPU, names=_repaired(names, count)),
+            remedy=say("export {npu}={names}", npu=_NPU, names=_named(value, count) or _all(count)),
         )
 
 
@@ -216,7 +245,7 @@ def _cuda(value: str, gpus: Sequence[Accelerator]) -> Iterator[Finding]:
             VISIBLE_DEVICES,
             f"{_CUDA}={value!r}: {problem}",
             expected=say("ids 0 to {value}", value=count - 1),
-            remedy=say("export {cuda}={names}", cuda=_CUDA, names=_repaired(names, count)),
+            remedy=say("export {cuda}={names}", cuda=_CUDA, names=_named(value, count) or _all(count)),
         )
 
 
@@ -258,19 +287,19 @@ def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
     return None
 
 
-def _repaired(names: list[str], count: int) -> str:
-    ids = sorted({int(name) for name in map(str.strip, names) if name.isdecimal() and int(name) < count})
-    return ",".join(map(str, ids or range(count)))
+def _all(count: int) -> str:
+    return ",".join(map(str, range(count)))
 
 
 def _named(value: str, count: int) -> str:
-    """The ids in a variable of another program, as the runtime reads them; empty if there are none.
+    """The ids that `value` means, as the runtime reads them; empty if there are none.
 
-    ASCEND_VISIBLE_DEVICES may also contain ranges ("0-3") and types ("Ascend910-0").
+    ASCEND_VISIBLE_DEVICES may also contain ranges ("0-3") and types ("Ascend910-0"); users write the same into other
+    variables, and torch's names ("npu:0"), quotes, blanks and Chinese commas.
     """
     ids: set[int] = set()
-    for name in value.split(","):
-        if found := re.fullmatch(r"\s*(?:[A-Za-z]\w*-)?([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", name):
+    for name in re.split(r"[,，、]", value.strip("\"'")):
+        if found := re.fullmatch(r"\s*(?:[A-Za-z]\w*[-:])?([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", name):
             ids.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return ",".join(str(each) for each in sorted(ids) if each < count)
 

@@ -29,15 +29,14 @@ _ALL_CAPABILITIES = 0x1FFFFFFFFF
 
 
 def _look(system: System) -> Iterator[Finding]:
-    if not system.in_container or not (system.npu_nodes or system.gpus[0]):
+    has_npus = bool(system.npu_nodes or system.npus_on_bus)
+    if not system.in_container or not (has_npus or system.gpus[0]):
         return
     mask = _capabilities(system)
-    found = [*(_mounts(system) if system.npu_nodes else ()), *_privileges(mask, has_npus=bool(system.npu_nodes))]
+    found = [*(_mounts(system) if has_npus else ()), *_privileges(mask, has_npus=has_npus)]
     yield from found
     if not found:
-        mounted = (
-            say("driver libraries, version file and dcmi are mounted") if system.npu_nodes else say("not privileged")
-        )
+        mounted = say("driver libraries, version file and dcmi are mounted") if has_npus else say("not privileged")
         untraced = mask is not None and not mask >> _CAP_SYS_PTRACE & 1
         note = say("; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs")
         yield ok(CONTAINER, mounted + (note if untraced else ""))

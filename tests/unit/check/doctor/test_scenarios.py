@@ -234,7 +234,11 @@ def test_library_path_with_stubs_or_two_canns_is_found(lay: Lay, path: str, stat
         ("0,8", "warning", "device 8 does not exist; a process sees 0", "0"),
         ("0,0", "warning", "an id is repeated", "0"),
         ("", "failure", "no NPU at all", "0,1,2,3,4,5,6,7"),
-        ("npu:0", "failure", "'npu:0' is not an id", "0,1,2,3,4,5,6,7"),
+        ("npu:1", "failure", "'npu:1' is not an id", "1"),
+        ("0-3", "failure", "'0-3' is not an id", "0,1,2,3"),
+        ('"4,5"', "failure", "is not an id", "4,5"),
+        ("6，7", "failure", "is not an id", "6,7"),
+        ("all", "failure", "is not an id", "0,1,2,3,4,5,6,7"),
     ],
 )
 def test_invalid_visible_devices_are_found_with_a_value_that_works(
@@ -243,6 +247,40 @@ def test_invalid_visible_devices_are_found_with_a_value_that_works(
     (found,) = _answers(lay(HEALTHY, ASCEND_RT_VISIBLE_DEVICES=value), "visible_devices")
     assert found.status == status and sees in found.measured
     assert remedy is None or found.remedy == f"export ASCEND_RT_VISIBLE_DEVICES={remedy}"
+
+
+_SHARED = "--device=/dev/davinci_manager --device=/dev/devmm_svm --device=/dev/hisi_hdc"
+
+
+@pytest.mark.parametrize(
+    ("env", "said", "remedy"),
+    [
+        ({}, "has no /dev/davinci*", f"start the container with --device=/dev/davinci{{0,1,2,3,4,5,6,7}} {_SHARED}"),
+        (
+            {"ASCEND_VISIBLE_DEVICES": "0-1"},
+            "has no /dev/davinci*; Ascend Docker Runtime alone reads ASCEND_VISIBLE_DEVICES=0-1",
+            "if `docker info` on the host lists the runtime ascend: --runtime=ascend; else start the container with "
+            f"--device=/dev/davinci{{0,1}} {_SHARED}",
+        ),
+        (
+            {"ASCEND_VISIBLE_DEVICES": "5"},
+            "ASCEND_VISIBLE_DEVICES=5",
+            "if `docker info` on the host lists the runtime ascend: --runtime=ascend; else start the container with "
+            f"--device=/dev/davinci5 {_SHARED}",
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.96.0.1"},
+            "has no /dev/davinci*",
+            "request cards for this container of the pod: resources.limits huawei.com/Ascend910: 8",
+        ),
+    ],
+)
+def test_container_without_cards_is_told_how_to_get_them(lay: Lay, env: dict[str, str], said: str, remedy: str) -> None:
+    system = lay("container-without-cards", **env)
+    (found,) = _answers(system, "accelerators")
+    assert found.measured.endswith(said) and "driver is not loaded" not in found.measured and found.remedy == remedy
+    mounts = [each for each in _answers(system, "container") if each.status == "failure"]
+    assert "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver" in (mounts[0].remedy or "")
 
 
 @pytest.mark.parametrize("name", ["ASCEND_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"])
