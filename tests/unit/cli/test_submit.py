@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from ascendtune.machine.vendor.npu import NpuVendor
 
 ENGINES = ("docker", "compose", "slurm", "kubernetes")
 
@@ -50,6 +53,17 @@ def test_paths_of_the_recipe_are_mounted_at_the_same_place(submit: Any, tmp_path
     assert not mounted[f"{tmp_path}/runs"]
     cache = next(value for value in service["environment"] if value.startswith("XDG_CACHE_HOME="))
     assert not mounted[f"{cache.partition('=')[2]}/ascendtune"]
+
+
+@pytest.mark.parametrize("to", ["docker", "compose"])
+def test_the_variable_of_the_shell_chooses_the_cards_of_a_shared_machine(
+    submit: Any, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.setattr(NpuVendor, "device_ids", lambda self, dev: tuple("01234567"))
+    done = submit(to, "--accelerator", "npu", ASCEND_RT_VISIBLE_DEVICES="5,6")
+    assert sorted(set(re.findall(r"/dev/davinci[0-9]+", done.stdout))) == ["/dev/davinci5", "/dev/davinci6"]
+    # Inside, the cards count from 0: the variable is not passed on.
+    assert "--devices 2" in done.stdout and "VISIBLE" not in done.stdout and "warning" not in done.stderr
 
 
 def test_targets_of_symbolic_links_are_mounted(submit: Any, recipe: str, tmp_path: Path, tiny_model: Path) -> None:
