@@ -78,6 +78,33 @@ def test_attention_of_documents_is_that_of_the_formula_in_fp64(
         assert_close(one.detach(), other.detach(), ALLOWED[precision])
 
 
+@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.parametrize(("of_values", "has_sinks"), [(64, True), (32, False), (32, True)])
+def test_fused_attention_computes_sinks_and_narrow_values(
+    of_values: int, has_sinks: bool, window: int | None, device: Device
+) -> None:
+    """Sinks are those of gpt-oss; DeepSeek's values are narrower than its keys."""
+    torch.manual_seed(0)
+    shapes = [(1, 4, BORDERS[-1], 64), (1, 2, BORDERS[-1], 64), (1, 2, BORDERS[-1], of_values), (4,)][: 3 + has_sinks]
+    inputs = [torch.randn(shape).bfloat16().double().requires_grad_() for shape in shapes]
+    weights = torch.randn(1, BORDERS[-1], 4, of_values)
+    found: dict[str, list[torch.Tensor]] = {}
+    for name, place in (("eager", torch.device("cpu")), (device.attention, device.torch_device)):
+        copies = [
+            each.detach().to(place, each.dtype if name == "eager" else torch.bfloat16).requires_grad_()
+            for each in inputs
+        ]
+        attention = AttentionInterface()[register(name)]
+        output, _ = attention(
+            Layer(), *copies[:3], None, s_aux=copies[3] if has_sinks else None, sliding_window=window,
+            cu_seqlens=BORDERS, cu_seqlens_device=torch.tensor(BORDERS, dtype=torch.int32, device=place),
+        )  # fmt: skip
+        (output * weights.to(place)).sum().backward()
+        found[name] = [output.detach(), *(each.grad for each in copies if each.grad is not None)]
+    for one, other in zip(found[device.attention], found["eager"], strict=True):
+        assert_close(one, other, ALLOWED["bf16"])
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", [Qwen3Config, Qwen3MoeConfig])
 def test_fused_operators_are_installed_and_agree_with_the_model_on_the_cpu(

@@ -85,13 +85,14 @@ def _varlen_attention(
 def _varlen_attention_backward(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Autograd is off below the dispatcher: the derivative is written out."""
+    """From the logsumexp and the output that it is given, as the kernel; autograd is off below the dispatcher."""
     given = _named(function, args, kwargs)
     gradients: list[list[torch.Tensor]] = [[], [], []]
     for document in _documents(given):
-        weights, gradient = document.scores.softmax(-1), given["grad_out"].inner[document.part].float()
+        output, gradient = (given[name].inner[document.part].float() for name in ("out", "grad_out"))
+        weights = (document.scores - given["lse"].inner[:, document.part, None]).exp()
         of_weights = torch.einsum("qhd,khd->hqk", gradient, document.value)
-        of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) * document.scale
+        of_scores = weights * (of_weights - (gradient * output).sum(-1).t()[..., None]) * document.scale
         gradients[0].append(torch.einsum("hqk,khd->qhd", of_scores, document.key))
         for found, of_key in zip(
             gradients[1:],
@@ -131,7 +132,12 @@ def _documents(given: dict[str, Any]) -> list[_Document]:
 
 def _named(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [each.name for each in function._schema.arguments]
-    return {**dict.fromkeys(names), **dict(zip(names, args, strict=False)), **kwargs}
+    given = {**dict.fromkeys(names), **dict(zip(names, args, strict=False)), **kwargs}
+    if function._schema.name == "aten::_flash_attention_backward":
+        # The operator that torch_attn's calls, with names of its own.
+        window = [given["window_size_left"], given["window_size_right"]]
+        given |= {"cu_seq_q": given["cum_seq_q"], "lse": given["logsumexp"], "window_size": window}
+    return given
 
 
 OPERATORS |= {
@@ -144,4 +150,5 @@ OPERATORS |= {
     "aten::addmm": _addmm,
     "torch_attn::_varlen_attn": _varlen_attention,
     "torch_attn::_varlen_attn_backward": _varlen_attention_backward,
+    "aten::_flash_attention_backward": _varlen_attention_backward,
 }

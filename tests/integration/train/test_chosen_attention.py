@@ -50,7 +50,7 @@ FAMILIES: list[tuple[str, dict[str, Any], str, bool]] = [
     ("Qwen2Config", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, FUSED, PACKED),
     ("Qwen3Config", {}, FUSED, PACKED),
     ("Gemma3TextConfig", {"sliding_window": 8, "query_pre_attn_scalar": 8}, FUSED, PACKED),
-    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, EAGER, PACKED),
+    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, FUSED, PACKED),
     ("Olmo2Config", {}, FUSED, PACKED),
     ("CohereConfig", {}, FUSED, PACKED),
     ("GraniteConfig", {"logits_scaling": 2.0, "attention_multiplier": 0.5}, FUSED, PACKED),

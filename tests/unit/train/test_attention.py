@@ -14,6 +14,7 @@ from ascendtune.train.attention.interface import (
     sdpa_fp32_attention,
     varlen_attention,
 )
+from ascendtune.train.attention.sinks import attend_with_sinks
 
 HEADS, KEY_VALUE_HEADS, DIMENSION = 4, 2, 8
 BORDERS = (0, 5, 6, 13)
@@ -93,10 +94,52 @@ def test_soft_capping_and_sinks_are_computed_or_refused():
     # The first token sees itself with score z and a sink with score 0: weight sigmoid(z).
     score = (inputs[0][0, 0, 0] * inputs[1][0, 0, 0]).sum() * DIMENSION**-0.5
     torch.testing.assert_close(sunk[0, 0, 0], inputs[2][0, 0, 0] * torch.sigmoid(score))
-    for argument in ({"softcap": 0.5}, {"s_aux": sinks}):
-        with pytest.raises(RecipeError) as caught:
-            sdpa_attention(Layer(), *inputs, None, **argument)
-        assert caught.value.code == "attention-lacks-softcap"
+    assert torch.equal(sdpa_attention(Layer(), *inputs, None, s_aux=sinks)[0], sunk)
+    with pytest.raises(RecipeError) as caught:
+        sdpa_attention(Layer(), *inputs, None, softcap=0.5)
+    assert caught.value.code == "attention-lacks-softcap"
+
+
+class WrittenOut:
+    """An attention in fp64 that gives what a fused one gives, with the derivative that a fused one computes."""
+
+    scale = 0.3
+
+    def scores(self, query, key):
+        hidden = torch.ones(len(query), len(key)).triu(1).bool()
+        scores = torch.einsum("qhd,khd->hqk", query, key) * self.scale
+        return scores.masked_fill(hidden, float("-inf"))
+
+    def forward(self, query, key, value):
+        scores = self.scores(query, key)
+        return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value), scores.logsumexp(-1)
+
+    def backward(self, gradient, inputs, output, log_sums):
+        query, key, value = inputs
+        weights = (self.scores(query, key) - log_sums[..., None]).exp()
+        of_weights = torch.einsum("qhd,khd->hqk", gradient, value)
+        of_scores = weights * (of_weights - (gradient * output).sum(-1).t()[..., None]) * self.scale
+        return (
+            torch.einsum("hqk,khd->qhd", of_scores, key),
+            torch.einsum("hqk,qhd->khd", of_scores, query),
+            torch.einsum("hqk,qhd->khd", weights, gradient),
+        )
+
+
+def test_sinks_beside_a_fused_attention_have_the_derivative_of_the_formula():
+    torch.manual_seed(1)
+    query, key, value = (torch.randn(9, 3, 4, dtype=torch.float64) for _ in range(3))
+    sinks = torch.tensor([-2.0, 0.0, 3.0], dtype=torch.float64)
+    found, expected = ([each.clone().requires_grad_() for each in (query, key, value, sinks)] for _ in range(2))
+    output = attend_with_sinks(WrittenOut(), *found)
+    heads_first = (each.transpose(0, 1)[None] for each in expected[:3])
+    reference, _ = eager_attention(nn.Module(), *heads_first, None, scaling=WrittenOut.scale, s_aux=expected[3])
+    weights = torch.randn(9, 3, 4, dtype=torch.float64)
+    (output * weights).sum().backward()
+    (reference[0] * weights).sum().backward()
+    torch.testing.assert_close(output, reference[0], rtol=1e-6, atol=1e-6)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=1e-6)
 
 
 def flash(q, k, v, ends, longest, *, scale=None, window=None):
@@ -167,9 +210,28 @@ def test_varlen_computes_what_autocast_leaves_in_two_types(monkeypatch):
     assert types == [[torch.bfloat16] * 3]
 
 
-@pytest.mark.parametrize(("width", "of_values"), [(24, 16), (12, 12), (512, 512)])
+def test_varlen_gives_the_kernel_narrow_values_with_zeros(monkeypatch):
+    """Those of DeepSeek, MiniCPM3 and GLM 4.7 Flash."""
+    widths = []
+
+    def called(query, key, value, *args, **options):
+        widths.append((query.shape[-1], value.shape[-1]))
+        return of_torch_2_12(query, key, value, *args, **options)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", wraps(of_torch_2_12)(called))
+    torch.manual_seed(0)
+    sizes = (HEADS, 24), (KEY_VALUE_HEADS, 24), (KEY_VALUE_HEADS, 16)
+    inputs = [torch.randn(1, heads, BORDERS[-1], each, dtype=torch.bfloat16) for heads, each in sizes]
+    ends = torch.tensor(BORDERS, dtype=torch.int32)
+    found, _ = varlen_attention(Layer(), *inputs, None, cu_seqlens=BORDERS, cu_seqlens_device=ends)
+    expected, _ = eager_attention(Layer(), *inputs, None, cu_seqlens=BORDERS)
+    assert widths == [(24, 24)]
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("width", "of_values"), [(16, 24), (12, 12), (512, 512)])
 def test_heads_that_the_flash_kernel_does_not_take_go_to_sdpa(monkeypatch, width, of_values):
-    """Values that are narrower (DeepSeek, MiniCPM3, GLM 4.7 Flash), and widths that it has no kernel for (Gemma 4)."""
+    """Values that are wider, and widths that it has no kernel for (Gemma 4)."""
 
     def refusing(query, key, value, *_, **__):
         raise RuntimeError("v must have shape (total_k, num_heads_k, head_size_og)")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -28,6 +29,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.train.attention.sinks import Gradients, attend_with_sinks
 from ascendtune.train.precision import in_autocast_type
 
 TABLE = {
@@ -83,10 +85,10 @@ def eager_attention(
     cu_seqlens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention in plain operators: the reference for the others, and the only one with soft-capping and sinks.
+    """Attention in plain operators: the reference for the others, and the only one with soft-capping.
 
     Scores z become cap·tanh(z / cap) (Gemma 2, arXiv 2408.00118, section 2); a sink is a learned summand in the
-    denominator of the softmax (arXiv 2309.17453).
+    denominator of the softmax (see `sinks`).
 
     Shapes as in the module. Memory grows with the square of the longest document.
     """
@@ -135,9 +137,15 @@ def sdpa_attention(
 ) -> tuple[torch.Tensor, None]:
     """torch's scaled_dot_product_attention, one call per document, so documents need no mask.
 
-    Shapes as in the module. A window needs a mask, only in documents that are longer than it.
+    Shapes as in the module. A window needs a mask, only in documents that are longer than it. Sinks, which torch's
+    operator lacks, are computed by `eager_attention`.
     """
-    refuse_unsupported("sdpa", softcap, s_aux)
+    refuse_softcap("sdpa", softcap)
+    if s_aux is not None:
+        return eager_attention(
+            module, query, key, value, attention_mask,
+            scaling=scaling, dropout=dropout, sliding_window=sliding_window, s_aux=s_aux, cu_seqlens=cu_seqlens,
+        )  # fmt: skip
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         length = q.shape[2]
@@ -203,16 +211,16 @@ def varlen_attention(
 
     Shapes as in the module; cu_seqlens_device: (documents + 1,) int32, the same numbers on the device.
 
-    The kernel supports heads of one width, a multiple of 8 up to 256 (flash_attn/flash_api.cpp of torch 2.11): not
-    those of multi-head latent attention, whose values are narrower, nor Gemma 4's of 512.
+    The kernel supports heads of one width, a multiple of 8 up to 256 (flash_attn/flash_api.cpp of torch 2.11), so not
+    Gemma 4's of 512. Values that are narrower (multi-head latent attention) get columns of zeros, which add nothing.
     """
-    refuse_unsupported("varlen", softcap, s_aux)
+    refuse_softcap("varlen", softcap)
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = in_autocast_type(query, key, value)
-    width = query.shape[-1]
+    width, of_values = query.shape[-1], value.shape[-1]
     fits = query.dtype in (torch.bfloat16, torch.float16) and not (dropout and module.training)
-    fits = fits and width == value.shape[-1] and width % 8 == 0 and width <= 256
+    fits = fits and of_values <= width and width % 8 == 0 and width <= 256
     default = scaling is None or math.isclose(scaling, query.shape[-1] ** -0.5)
     options = varlen_options(
         _parameters(varlen_attn), None if default else scaling, sliding_window, grouped=grouped_heads(module)
@@ -220,14 +228,52 @@ def varlen_attention(
     if cu_seqlens is None or cu_seqlens_device is None or not fits or options is None:
         return sdpa_attention(
             module, query, key, value, attention_mask,
-            scaling=scaling, dropout=dropout, sliding_window=sliding_window, cu_seqlens=cu_seqlens,
+            scaling=scaling, dropout=dropout, sliding_window=sliding_window, s_aux=s_aux, cu_seqlens=cu_seqlens,
         )  # fmt: skip
     longest = max(document_lengths(cu_seqlens))
+    if of_values < width:
+        value = nn.functional.pad(value, (0, width - of_values))
     # `squeeze`, not `[0]`: the gradient of an index is a tensor of zeros into which the gradient is copied.
     q, k, v = (tensor.squeeze(0).transpose(0, 1).contiguous() for tensor in (query, key, value))
-    output = varlen_attn(q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest, **options)
+    if s_aux is None:
+        output = varlen_attn(q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest, **options)
+    else:
+        output = attend_with_sinks(_Varlen(cu_seqlens_device, longest, options), q, k, v, s_aux)
     assert isinstance(output, torch.Tensor)
-    return output.unsqueeze(0), None
+    return output[..., :of_values].unsqueeze(0), None
+
+
+@dataclass(frozen=True)
+class _Varlen:
+    """The flash attention behind `varlen_attn`, forward and backward."""
+
+    ends: torch.Tensor
+    """(documents + 1,) int32 cumulative lengths, on the device."""
+    longest: int
+    options: dict[str, Any]
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        from torch.nn.attention.varlen import AuxRequest, varlen_attn
+
+        output, log_sums = varlen_attn(
+            query, key, value, self.ends, self.ends, self.longest, self.longest,
+            return_aux=AuxRequest(lse=True), **self.options,
+        )  # fmt: skip
+        assert log_sums.shape == (query.shape[1], len(query)), "torch returns its logsumexp in another layout"
+        return output, log_sums
+
+    def backward(
+        self, gradient: torch.Tensor, inputs: Gradients, output: torch.Tensor, log_sums: torch.Tensor
+    ) -> Gradients:
+        left, right = self.options.get("window_size", (-1, 0))
+        # The state of a generator for dropout, of which there is none, and a tensor that torch does not use.
+        state = torch.zeros(2, dtype=torch.uint64, device=output.device)
+        gradients: Gradients = torch.ops.aten._flash_attention_backward(
+            gradient, *inputs, output, log_sums, self.ends, self.ends, self.longest, self.longest, 0.0, left == -1,
+            state, output.new_empty(0),
+            scale=self.options.get("scale"), window_size_left=left, window_size_right=right,
+        )  # fmt: skip
+        return gradients
 
 
 def varlen_options(
@@ -266,15 +312,15 @@ def grouped_heads(module: nn.Module) -> bool:
     return getattr(module, "num_key_value_groups", 1) > 1
 
 
-def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | None) -> None:
+def refuse_softcap(name: str, softcap: float | None) -> None:
     """Raise in a fused attention that would silently ignore a part of the formula.
 
     Raises:
-        RecipeError: this model has such a part.
+        RecipeError: this model caps its scores.
     """
-    if softcap is not None or s_aux is not None:
+    if softcap is not None:
         raise RecipeError(
-            f"this model uses soft-capped scores or attention sinks, which {name} does not support",
+            f"this model uses soft-capped scores, which {name} does not support",
             code="attention-lacks-softcap",
             remedy="set model.attention: eager",
         )

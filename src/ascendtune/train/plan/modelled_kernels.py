@@ -45,18 +45,25 @@ class _Attention(torch.autograd.Function):
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
 
 
-def modelled_attention(numbers: int) -> Any:
-    """An attention function for `attention.interface` that keeps `numbers` fp32 numbers per head and token."""
+def modelled_attention(numbers: int, *, pads_values: bool = False) -> Any:
+    """An attention function for `attention.interface` that keeps `numbers` fp32 numbers per head and token.
+
+    Args:
+        pads_values: whether values that are narrower than keys get columns of zeros.
+    """
 
     def attention(
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **_: Any
     ) -> tuple[torch.Tensor, None]:
         # Some models pass the mask by its name.
-        batch, heads, tokens = query.shape[:3]
-        inputs = in_autocast_type(query, key, value)
-        flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in inputs)
+        batch, heads, tokens, width = query.shape
+        of_values = value.shape[-1]
+        query, key, value = in_autocast_type(query, key, value)
+        if pads_values and of_values < width:
+            value = nn.functional.pad(value, (0, width - of_values))
+        flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in (query, key, value))
         output: torch.Tensor = _Attention.apply(*flat, numbers)  # type: ignore[no-untyped-call]
-        return output.reshape(batch, tokens, heads, -1), None
+        return output[..., :of_values].reshape(batch, tokens, heads, -1), None
 
     return attention
 

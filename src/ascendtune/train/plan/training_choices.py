@@ -59,7 +59,8 @@ class TrainingChoices:
         from transformers import AttentionInterface
 
         name = f"ascendtune_modelled_{self.attention.name}"
-        AttentionInterface.register(name, modelled_attention(numbers))
+        pads_values = self.attention.name == "varlen"
+        AttentionInterface.register(name, modelled_attention(numbers, pads_values=pads_values))
         return name
 
     @classmethod

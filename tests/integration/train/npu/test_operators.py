@@ -230,16 +230,20 @@ def attention_on_npu(dtype: torch.dtype) -> dict[str, list[list[torch.Tensor]]]:
 
     generator = torch.Generator().manual_seed(3)
     results: dict[str, list[list[torch.Tensor]]] = {}
-    # Multi-head latent attention has narrower values than keys.
-    for borders, window, width in product((None, (0, 5, 6, 13)), (None, 1, 4, 100), (16, 8)):
+    # Multi-head latent attention has narrower values than keys, gpt-oss has sinks.
+    for borders, window, width, sinks in product((None, (0, 5, 6, 13)), (None, 1, 4, 100), (16, 8), (False, True)):
         batch = 1 if borders else 3
         sizes = (4, 16), (2, 16), (2, width)
         inputs = [torch.randn((batch, heads, 13, each), generator=generator) for heads, each in sizes]
         direction = torch.randn((batch, 13, 4, width), generator=generator)
-        pair = results[f"window {window}, borders {borders}, values {width}"] = []
+        inputs += [torch.randn((4,), generator=generator)] if sinks else []
+        pair = results[f"window {window}, borders {borders}, values {width}, sinks {sinks}"] = []
         for attention, device, kind in ((npu_fusion_attention, "npu", dtype), (eager_attention, "cpu", torch.float32)):
             leaves = [each.to(dtype).to(device, kind).requires_grad_() for each in inputs]
-            output, _ = attention(nn.Module(), *leaves, None, sliding_window=window, cu_seqlens=borders, scaling=0.3)
+            output, _ = attention(
+                nn.Module(), *leaves[:3], None,
+                sliding_window=window, cu_seqlens=borders, scaling=0.3, s_aux=leaves[3] if sinks else None,
+            )  # fmt: skip
             gradients = torch.autograd.grad(output, leaves, direction.to(device, kind))
             pair.append([each.detach().float().cpu() for each in (output, *gradients)])
     return results
@@ -253,6 +257,31 @@ def test_attention_is_the_written_out_formula(node: Node, dtype: torch.dtype) ->
             torch.testing.assert_close(
                 ours, theirs, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
             )
+
+
+def sinks_on_npu() -> list[list[torch.Tensor]]:
+    """On the node: output and gradients of attention with sinks, there and on the CPU."""
+    from ascendtune.train.attention.interface import eager_attention
+    from ascendtune.train.attention.npu import npu_fusion_attention
+
+    generator = torch.Generator().manual_seed(3)
+    inputs = [torch.randn(shape, generator=generator) for shape in ((1, 4, 13, 8), (1, 2, 13, 8), (1, 2, 13, 8), (4,))]
+    direction = torch.randn((1, 13, 4, 8), generator=generator)
+    found = []
+    for attention, device in ((npu_fusion_attention, "npu"), (eager_attention, "cpu")):
+        leaves = [each.to(device).requires_grad_() for each in inputs]
+        output, _ = attention(nn.Module(), *leaves[:3], None, s_aux=leaves[3], cu_seqlens=(0, 5, 13))
+        gradients = torch.autograd.grad(output, leaves, direction.to(device))
+        found.append([each.detach().cpu() for each in (output, *gradients)])
+    return found
+
+
+@pytest.mark.parametrize("operator", ["aclnnFlashAttentionVarLenScore", "aclnnFlashAttentionUnpaddingScoreGrad"])
+def test_a_fused_attention_that_gets_sinks_wrong_is_replaced(node: Node, operator: str) -> None:
+    ended = node.run(sinks_on_npu, SIMULATED_NPU_SPOIL=operator)
+    assert "attention sinks are computed in plain operators, not by npu_fusion_attention" in ended.out + ended.err
+    for ours, theirs in zip(*ended.result, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def many_documents_on_npu() -> list[list[torch.Tensor]]:

@@ -264,6 +264,21 @@ def test_modelled_attention_keeps_so_many_numbers_for_each_head_and_token() -> N
     assert kept(3) - kept(1) == 2 * (2 * 4)
 
 
+def test_modelled_attention_keeps_the_zeros_of_narrow_values() -> None:
+    import torch
+
+    def kept(*, pads_values: bool) -> int:
+        sizes: list[int] = []
+        parts = (torch.ones(1, 2, 4, width, requires_grad=True) for width in (8, 8, 6))
+        with torch.autograd.graph.saved_tensors_hooks(lambda each: sizes.append(each.numel()), lambda _: None):
+            output, _ = modelled_attention(1, pads_values=pads_values)(torch.nn.Module(), *parts, attention_mask=None)
+        assert output.shape == (1, 4, 2, 6)
+        return sum(sizes)
+
+    # Of the values and of the output.
+    assert kept(pads_values=True) - kept(pads_values=False) == 2 * (2 * 4 * 2)
+
+
 @pytest.mark.long
 def test_a_config_that_does_not_let_its_layers_be_set_is_traced(tmp_path: Path) -> None:
     config = {

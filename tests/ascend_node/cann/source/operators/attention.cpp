@@ -2,11 +2,14 @@
 //
 // Layouts BNSD, BSND, BSH, SBH (one length for all rows) and TND (documents end to end, cumulative lengths without the
 // leading 0). A mask says what is hidden. Sparse modes: 0 and 1 the mask that is given, 2 causal from the upper left,
-// 3 causal from the lower right, 4 a band; 2 to 4 want the compressed 2048 × 2048 mask. The saved maximum and sum of
-// the softmax are not those of the device: the gradient is computed from the inputs alone. Fully hidden rows give the
-// mean of the values here; what a device gives is unknown. What CANN's pages on these operators exclude is refused, for
-// TND also by torch_npu's page on npu_fusion_attention: https://gitcode.com/cann/ops-transformer, attention/
-// flash_attention_score(_grad)/docs; https://gitcode.com/Ascend/op-plugin, docs/zh/custom_APIs/torch_npu.
+// 3 causal from the lower right, 4 a band; 2 to 4 want the compressed 2048 × 2048 mask. For TND the maximum and the sum
+// of the softmax are saved, eight times each, in memory as (heads, tokens, 8) for one document after the other, as
+// MindSpeed's ring attention reads them (`flatten_softmax`), and the gradient is computed from these and the output
+// that it is given. In the other layouts they are not those of the device, and the gradient needs the inputs alone.
+// Fully hidden rows give the mean of the values here; what a device gives is unknown. What CANN's pages on these
+// operators exclude is refused, for TND also by torch_npu's page on npu_fusion_attention:
+// https://gitcode.com/cann/ops-transformer, attention/flash_attention_score(_grad)/docs;
+// https://gitcode.com/Ascend/op-plugin, docs/zh/custom_APIs/torch_npu.
 #include "../aclnn.h"
 
 using namespace simulated;
@@ -47,7 +50,7 @@ struct Mask {
 
 // One computation over (batch, heads, tokens, head_dim).
 struct Attention {
-  Tensor query, key, value, weights;
+  Tensor query, key, value, scores, weights;
   int64_t group;
   double scale;
 
@@ -59,7 +62,7 @@ struct Attention {
     TORCH_CHECK(q.size(3) == k.size(3) && k.size(3) >= v.size(3) && q.size(3) <= 512, "head_dim of another size");
     key = k.to(at::kFloat).repeat_interleave(group, 1);
     value = v.to(at::kFloat).repeat_interleave(group, 1);
-    auto scores = at::matmul(query, key.transpose(-1, -2)) * scale;
+    scores = at::matmul(query, key.transpose(-1, -2)) * scale;
     if (bias.defined()) scores = scores + bias.to(at::kFloat);
     if (auto hidden = mask.hidden(query.size(2), key.size(2)); hidden.defined())
       scores = scores.masked_fill(hidden, kHidden);
@@ -69,9 +72,19 @@ struct Attention {
   std::array<Tensor, 3> gradients(const Tensor& of_output) const {
     auto dy = of_output.to(at::kFloat);
     auto dweights = at::matmul(dy, value.transpose(-1, -2));
-    auto dscores = weights * (dweights - (dweights * weights).sum(-1, true)) * scale;
+    return by_rule(dy, dweights, weights, (dweights * weights).sum(-1, true));
+  }
+  // From what the forward pass has saved: (1, heads, tokens, 1) the maximum and the sum, and the output.
+  std::array<Tensor, 3> gradients(const Tensor& of_output, const Tensor& maximum, const Tensor& sum,
+                                  const Tensor& output) const {
+    auto dy = of_output.to(at::kFloat);
+    auto saved = at::exp(scores - maximum) / sum;
+    return by_rule(dy, at::matmul(dy, value.transpose(-1, -2)), saved, (dy * output.to(at::kFloat)).sum(-1, true));
+  }
+  std::array<Tensor, 3> by_rule(const Tensor& dy, const Tensor& dweights, const Tensor& p, const Tensor& d) const {
+    auto dscores = p * (dweights - d) * scale;
     return {at::matmul(dscores, key), of_shared_heads(at::matmul(dscores.transpose(-1, -2), query)),
-            of_shared_heads(at::matmul(weights.transpose(-1, -2), dy))};
+            of_shared_heads(at::matmul(p.transpose(-1, -2), dy))};
   }
   Tensor of_shared_heads(const Tensor& x) const {
     return x.reshape({x.size(0), x.size(1) / group, group, x.size(2), x.size(3)}).sum(2);
@@ -113,6 +126,16 @@ void put_documents(T out, const std::vector<Tensor>& parts) {
   for (auto& part : parts) rows.push_back(part[0].transpose(0, 1));
   auto all = at::cat(rows);
   put(out, all);
+}
+// Numbers of each query, one document after the other, eight times each.
+void put_saved(T out, const std::vector<Tensor>& parts) {
+  std::vector<Tensor> flat;
+  for (auto& part : parts) flat.push_back(part.flatten());
+  put(out, at::cat(flat).unsqueeze(1).repeat({1, 8}).reshape(t(out).sizes()));
+}
+// (1, heads, tokens, 1) of the document with `count` numbers that begin at `begin`.
+Tensor saved(T from, int64_t begin, int64_t heads, int64_t count) {
+  return t(from).contiguous().view({-1, 8}).narrow(0, begin, count).select(1, 0).view({1, heads, -1, 1});
 }
 void refuse(const std::string& layout, const char* wanted, double keep) {
   TORCH_CHECK(keep == 1.0, "dropout in fused attention is not simulated");
@@ -158,27 +181,35 @@ OP_WITH_LAYOUT(FlashAttentionVarLenScore,
                  refuse(l, "TND", keep);
                  auto queries = documents(q, query_ends), keys = documents(k, key_ends),
                       values = documents(v, key_ends);
-                 std::vector<Tensor> outputs;
-                 for (size_t i = 0; i < queries.size(); i++)
-                   outputs.push_back(
-                       Attention(queries[i], keys[i], values[i], {}, {t(mask), mode, before, after}, scale).output());
-                 put_statistics(maximum, sum);
+                 std::vector<Tensor> outputs, largest, sums;
+                 for (size_t i = 0; i < queries.size(); i++) {
+                   Attention attention(queries[i], keys[i], values[i], {}, {t(mask), mode, before, after}, scale);
+                   outputs.push_back(attention.output());
+                   largest.push_back(attention.scores.amax(-1, true));
+                   sums.push_back(at::exp(attention.scores - largest.back()).sum(-1));
+                 }
+                 put_saved(maximum, largest);
+                 put_saved(sum, sums);
                  put_documents(o, outputs);
                })
 
 OP_WITH_LAYOUT(FlashAttentionUnpaddingScoreGrad,
-               (T q, T k, T v, T dy, T, T, T, T mask, T, T, T, T, Ints, Ints query_ends, Ints key_ends, double scale,
-                double keep, int64_t before, int64_t after, int64_t, char* layout, int64_t, int64_t mode, T dq, T dk,
+               (T q, T k, T v, T dy, T, T, T, T mask, T maximum, T sum, T, T output, Ints, Ints query_ends,
+                Ints key_ends, double scale, double keep, int64_t before, int64_t after, int64_t, char* layout, int64_t, int64_t mode, T dq, T dk,
                 T dv, T, PLAN),
                {
                  refuse(l, "TND", keep);
                  auto queries = documents(q, query_ends), keys = documents(k, key_ends),
                       values = documents(v, key_ends);
-                 auto upstream = documents(dy, query_ends);
+                 auto upstream = documents(dy, query_ends), outputs = documents(output, query_ends);
                  std::vector<Tensor> dqueries, dkeys, dvalues;
+                 int64_t begin = 0;
                  for (size_t i = 0; i < queries.size(); i++) {
                    Attention attention(queries[i], keys[i], values[i], {}, {t(mask), mode, before, after}, scale);
-                   auto gradients = attention.gradients(upstream[i]);
+                   auto heads = queries[i].size(1), count = heads * queries[i].size(2);
+                   auto gradients = attention.gradients(upstream[i], saved(maximum, begin, heads, count),
+                                                        saved(sum, begin, heads, count), outputs[i]);
+                   begin += count;
                    dqueries.push_back(gradients[0]);
                    dkeys.push_back(gradients[1]);
                    dvalues.push_back(gradients[2]);
