@@ -43,7 +43,8 @@ FAMILIES: list[tuple[str, dict[str, Any], int]] = [
     ("OlmoeConfig", {"num_experts": 4, "num_experts_per_tok": 3}, 2),
     ("DeepseekV3Config", MLA, 1),  # the first layer is dense
     ("Glm4MoeConfig", {**MLA, "num_key_value_heads": 2}, 1),
-    ("GptOssConfig", {"num_local_experts": 4}, 0),  # has biases, gate and up alternate
+    ("GptOssConfig", {"num_local_experts": 4}, 2),  # has biases, gate and up alternate
+    ("GptOssConfig", {"num_local_experts": 6, "hidden_size": 48, "experts_implementation": "eager"}, 2),
     ("Qwen3Config", {}, 0),
 ]
 
@@ -129,8 +130,13 @@ def test_experts_are_found_in_each_family_and_agree(name: str, changes: dict[str
     assert_same_gradients(after[1], before[1], 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Qwen3Moe", {"num_experts": 4}), ("GptOss", {"num_local_experts": 4})]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32 weights", "bf16 weights"])
-def test_under_autocast_products_are_in_its_type(kernel: Callable[..., None], dtype: torch.dtype) -> None:
+def test_under_autocast_products_are_in_its_type(
+    kernel: Callable[..., None], dtype: torch.dtype, family: str, changes: dict[str, int]
+) -> None:
     types: set[torch.dtype] = set()
 
     def watched(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -138,7 +144,7 @@ def test_under_autocast_products_are_in_its_type(kernel: Callable[..., None], dt
         return grouped(rows, weight, counts)
 
     kernel(watched)
-    model = model_of("Qwen3MoeConfig", {"num_experts": 4}, dtype)
+    model = model_of(f"{family}Config", changes, dtype)
     before = loss_and_gradients(model, BF16)
     assert installed(model, "auto", find_device(), BF16)["experts"] == "2 of 2 modules, watched"
     after = loss_and_gradients(model, BF16)
@@ -214,7 +220,10 @@ def test_grouped_mm_of_torch_is_used_and_agrees(kernel: Callable[..., None]) -> 
     assert_same_gradients(loss_and_gradients(model, FP32)[1], before[1], 1e-5)
 
 
-def test_nothing_waits_for_the_device() -> None:
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Qwen3Moe", {"num_experts": 4}), ("GptOss", {"num_local_experts": 4})]
+)
+def test_nothing_waits_for_the_device(family: str, changes: dict[str, int]) -> None:
     """What reads a number back, or makes a tensor of a size that the device knows, stops the host until it is there."""
     waits = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "bincount", "equal", "to another device"}
 
@@ -227,7 +236,7 @@ def test_nothing_waits_for_the_device() -> None:
             return function(*arguments, **named)
 
     seen: set[str] = set()
-    (experts, *_) = find_experts(model_of("Qwen3MoeConfig", {"num_experts": 4}), torch.device("cpu"))
+    (experts, *_) = find_experts(model_of(f"{family}Config", changes), torch.device("cpu"))
     samples = experts.samples(torch.device("cpu"), torch.float32)
     experts.replace_forward(lambda rows, weight, counts: (rows @ weight[0]) * counts.sum())
     with Watch():

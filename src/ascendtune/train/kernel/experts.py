@@ -1,6 +1,7 @@
 """Experts of a mixture, stacked in two matrices: Σ over a token's experts of weight · down(act(gate(x)) · up(x)).
 
-Shazeer et al. 2017, arXiv 1701.06538, eq. 1, with the gated MLP of `swiglu` as expert.
+Shazeer et al. 2017, arXiv 1701.06538, eq. 1, with the gated MLP of `swiglu` as expert. Both products may have biases,
+which are stacked, too (gpt-oss).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.func import functional_call
 from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 from ascendtune.train.precision import in_autocast_type
 
+_MATRICES, _BIASES = ("gate_up_proj", "down_proj"), ("gate_up_proj_bias", "down_proj_bias")
 _TRIED_EXPERTS = 4
 """A real mixture has hundreds; a few of the same size suffice to test an operator."""
 
@@ -35,7 +37,7 @@ class FusableExperts(FusableModule):
         """Whether the matrices are stored as (experts, in, out)."""
 
     def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
-        transposed = self.transposed
+        transposed, has_biases = self.transposed, bool(self._biases())
 
         def forward(
             self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -50,7 +52,13 @@ class FusableExperts(FusableModule):
             back = _argsort(order)
             counts = (expert_of_pair[:, None] == experts).sum(0)
             rows = _reorder(hidden_states.to(gate_up.dtype), order, back, top_k)
-            rows = kernel(_gated(self, kernel(rows, gate_up, counts)), down, counts)
+            rows = kernel(rows, gate_up, counts)
+            if has_biases:
+                expert_of_row = expert_of_pair.index_select(0, order)
+                rows = _add_bias(rows, self.gate_up_proj_bias, expert_of_row)
+            rows = kernel(_gated(self, rows), down, counts)
+            if has_biases:
+                rows = _add_bias(rows, self.down_proj_bias, expert_of_row)
             pairs = _reorder(rows, back, order) * top_k_weights.flatten()[:, None]
             output: torch.Tensor = pairs.unflatten(0, (-1, top_k)).sum(1)
             return output.to(hidden_states.dtype)
@@ -65,23 +73,31 @@ class FusableExperts(FusableModule):
             randn((count, *each.shape[1:]), device, torch.float32, seed=seed) * each.shape[1:].numel() ** -0.25
             for seed, each in ((2, gate_up), (3, down))
         ]
+        biases = self._biases()
+        matrices += [
+            randn((count, each.shape[1]), device, torch.float32, seed=seed) for seed, each in enumerate(biases, 4)
+        ]
         # The last expert gets no token, as may happen in training.
         routing = randn((29, max(count - 1, 1)), torch.device("cpu"), torch.float32).topk(min(2, max(count - 1, 1)))
         weights = routing.values.softmax(-1).to(device, dtype)
         return [
             randn((29, width), device, dtype).requires_grad_(), routing.indices.to(device), weights.requires_grad_(),
-            *(each.to(own.dtype).requires_grad_() for each, own in zip(matrices, (gate_up, down), strict=True)),
+            *(one.to(own.dtype).requires_grad_() for one, own in zip(matrices, (gate_up, down, *biases), strict=True)),
         ]  # fmt: skip
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        hidden, index, weights, gate_up, down = samples
+        hidden, index, weights, *parameters = samples
         count = self.module.num_experts
-        self.module.num_experts = len(gate_up)
+        self.module.num_experts = len(parameters[0])
         try:
-            matrices = {"gate_up_proj": gate_up, "down_proj": down}
-            return (functional_call(self.module, matrices, (hidden, index, weights)),)
+            named = dict(zip((*_MATRICES, *_BIASES), parameters, strict=False))
+            return (functional_call(self.module, named, (hidden, index, weights)),)
         finally:
             self.module.num_experts = count
+
+    def _biases(self) -> list[torch.Tensor]:
+        """Those of gate and up, (experts, out), and of down; empty if there are none."""
+        return [getattr(self.module, name) for name in _BIASES if hasattr(self.module, name)]
 
 
 def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
@@ -123,18 +139,24 @@ def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -
 def _is_transposed(module: nn.Module) -> bool | None:
     """Whether the matrices are stored transposed; None if parameters or arguments of the forward have another form."""
     parameters = dict(module.named_parameters())
-    if parameters.keys() != {"gate_up_proj", "down_proj"} or not isinstance(getattr(module, "num_experts", None), int):
+    if set(parameters) not in ({*_MATRICES}, {*_MATRICES, *_BIASES}):
         return None
     # The module, hidden states, the experts of each token and their weights.
     if len(inspect.signature(type(module).forward).parameters) != 4:
         return None
-    gate_up, down = (tuple(parameters[name].shape) for name in ("gate_up_proj", "down_proj"))
-    if len(gate_up) != 3 or len(down) != 3:
+    gate_up, down = (tuple(parameters[name].shape) for name in _MATRICES)
+    if not isinstance(getattr(module, "num_experts", None), int) or len(gate_up) != 3 or len(down) != 3:
         return None
     experts, first, second = gate_up
     if down == (experts, second, first // 2):
-        return False
-    return True if down == (experts, second // 2, first) else None
+        transposed = False
+    elif down == (experts, second // 2, first):
+        transposed = True
+    else:
+        return None
+    outputs = [(experts, parameters[name].shape[2 if transposed else 1]) for name in _MATRICES]
+    biases = [tuple(parameters[name].shape) for name in _BIASES if name in parameters]
+    return transposed if biases in ([], outputs) else None
 
 
 def _is_of_this_form(experts: FusableExperts, device: torch.device) -> bool:
@@ -178,6 +200,28 @@ class _Reorder(torch.autograd.Function):
         (back,) = ctx.saved_tensors
         gradient = gradient.index_select(0, back)
         return gradient.unflatten(0, (-1, ctx.times)).sum(1) if ctx.times > 1 else gradient, None, None, None
+
+
+def _add_bias(rows: torch.Tensor, bias: torch.Tensor, expert_of_row: torch.Tensor) -> torch.Tensor:
+    """rows (rows, out) plus the bias, (experts, out), of each row's expert, (rows,) int64; in the dtype of `rows`."""
+    of_rows: torch.Tensor = _BiasOfRows.apply(bias, expert_of_row)  # type: ignore[no-untyped-call]
+    return (rows + of_rows).to(rows.dtype)
+
+
+class _BiasOfRows(torch.autograd.Function):
+    """Selects rows; its derivative, too, is a product, which adds up in an order that is the same each time."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: torch.Tensor, expert_of_row: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(expert_of_row)
+        ctx.experts = len(bias)
+        return bias.index_select(0, expert_of_row)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (expert_of_row,) = ctx.saved_tensors
+        experts = torch.arange(ctx.experts, device=gradient.device)
+        return (experts[:, None] == expert_of_row).to(gradient.dtype) @ gradient, None
 
 
 def _gated(module: Any, gate_up: torch.Tensor) -> torch.Tensor:

@@ -25,22 +25,22 @@ GROUPED = "aclnnGroupedMatmulV5"
 
 @pytest.fixture
 def mixture(variant: Callable[..., Path]) -> Callable[..., Path]:
-    """A tiny mixture: of Qwen2, which has a shared expert too, or of Qwen3."""
+    """A tiny mixture: of Qwen2, which has a shared expert too, of Qwen3, or gpt-oss, whose experts have biases."""
 
     def make(family: str = "Qwen3MoeConfig") -> Path:
         import transformers
 
         config = getattr(transformers, family)(
             vocab_size=512, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
-            shared_expert_intermediate_size=24, pad_token_id=0,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_local_experts=4,
+            num_experts_per_tok=2, shared_expert_intermediate_size=24, pad_token_id=0,
         )  # fmt: skip
         return variant(config)
 
     return make
 
 
-@pytest.mark.parametrize("family", ["Qwen2MoeConfig", "Qwen3MoeConfig"])
+@pytest.mark.parametrize("family", ["Qwen2MoeConfig", "Qwen3MoeConfig", "GptOssConfig"])
 def test_fp32_is_what_the_cpu_computes(
     train_on_npu: Train, train: Train, mixture: Callable[..., Path], family: str
 ) -> None:
