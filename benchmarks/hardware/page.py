@@ -200,7 +200,7 @@ def _of_device(name: str, of_device: dict[str, Any], say: dict[str, str], *, has
 def _missing(found: dict[tuple[str, str], dict[str, Any]], say: dict[str, str]) -> list[str]:
     """The cells of the table that nobody has run there."""
     lacking = {
-        cell.name: [_TOOL_NAMES[tool] for tool in TOOLS if (cell.name, tool) not in found]
+        cell.name: [_TOOL_NAMES[tool] for tool in cell.tools if (cell.name, tool) not in found]
         for cell in cells(small=False)
     }
     named = [f"{cell} ({', '.join(tools)})" for cell, tools in lacking.items() if tools]

@@ -55,7 +55,7 @@ def pieces(*, small: bool) -> list[Piece]:
     pytest = ("-m", "pytest", "-p", "no:cacheprovider", "--junit-xml={out}")
     found = [Piece(f"test-{file.stem.removeprefix('test_').replace('_', '-')}", (*pytest, str(file))) for file in files]
     for cell in cells.cells(small=small):
-        for tool in cells.TOOLS:
+        for tool in cell.tools:
             found.append(Piece(f"speed-{cell.name}-{tool}", ("-m", "hardware.speed", cell.name, tool, "{out}"), tool))
     return found
 

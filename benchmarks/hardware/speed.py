@@ -60,10 +60,12 @@ def main() -> None:
 
 def write_inputs(directory: Path, cell: Cell) -> tuple[Path, Path]:
     """A model directory without weights, and prompt/completion rows as JSON Lines, enough for every step."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     model = write_tiny_model(directory / "model")
     (model / "model.safetensors").unlink()
     ids = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
-    architecture = "LlamaForCausalLM" if SHAPES[cell.shape]["model_type"] == "llama" else "Qwen3ForCausalLM"
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[SHAPES[cell.shape]["model_type"]]
     config = {"architectures": [architecture], "dtype": "bfloat16", **ids, **SHAPES[cell.shape]}
     (model / "config.json").write_text(json.dumps(config))
     pages = sorted((ROOT / "docs").rglob("*.md"))
@@ -192,14 +194,14 @@ def padded(tensor: torch.Tensor, length: int, fill: int) -> torch.Tensor:
 
 
 def random_model(directory: Path, device: Device, dtype: str = "bf16") -> Any:
-    """A model with SDPA whose weights are drawn on the device."""
+    """A model whose weights are drawn on the device; with SDPA, or eager attention where it has sinks."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(directory)
+    attention = "eager" if config.model_type == "gpt_oss" else "sdpa"
     with device.torch_device:
-        return AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(directory), dtype=DTYPES[dtype], attn_implementation="sdpa"
-        )
+        return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype], attn_implementation=attention)
 
 
 def save_random_model(directory: Path, device: Device, shape: str) -> None:
@@ -335,11 +337,11 @@ def mfu_6n(cell: Cell, tokens_per_second: float, peak_flops: float | None) -> fl
     It counts attention over whole rows, the head at each position, and for LoRA gradients that are not computed.
 
     Returns:
-        None where the peak of the device is not known.
+        None where the peak of the device is not known, and for mixtures of experts.
     """
-    if peak_flops is None:
-        return None
     shape = SHAPES[cell.shape]
+    if peak_flops is None or "num_experts_per_tok" in shape:
+        return None
     hidden, heads, width = shape["hidden_size"], shape["num_attention_heads"], shape["head_dim"]
     attention = hidden * width * (2 * heads + 2 * shape["num_key_value_heads"])
     block = attention + 3 * hidden * shape["intermediate_size"]
