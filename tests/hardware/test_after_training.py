@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from ascendtune.infer.engine import load
 from ascendtune.merge.merge import merge
 from ascendtune.recipe.parallel import ParallelSection
-from ascendtune.recipe.sections import BatchSection
-from ascendtune.train.deferred_weights import deferred_model
+from ascendtune.recipe.sections import BatchSection, ModelSection
+from ascendtune.train.model import load_deferred, read_config
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.fsdp import FsdpStrategy
@@ -46,15 +46,16 @@ def test_merged_adapter_answers_as_the_adapter_on_the_cpu(
 
 def test_weights_that_are_loaded_block_by_block_are_those_of_the_files(device: Device, tiny_model: Path) -> None:
     recipe: Any = SimpleNamespace(parallel=ParallelSection(), batch=BatchSection(accumulate=1))
-    config = AutoConfig.from_pretrained(tiny_model)
-    found = deferred_model(
-        AutoModelForCausalLM, tiny_model, config, dtype=torch.float32, implementation="sdpa", vocabulary=512
-    )
+    section, fp32 = ModelSection(path=str(tiny_model)), Precision("fp32", "fp32", "as asked", device.kind)
+    found = load_deferred(
+        section, "sft", tiny_model, read_config(section, tiny_model), precision=fp32, implementation="sdpa",
+        vocabulary=512, seed=0, unsharded=False,
+    )  # fmt: skip
     assert found is not None
     model, weights = found
     strategy = FsdpStrategy(device, recipe)
     try:
-        strategy.shard(RootModule(model), Precision("fp32", "fp32", "as asked", device.kind), weights.fill)
+        strategy.shard(RootModule(model), fp32, weights.fill)
         expected = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).state_dict()
         for name, parameter in model.named_parameters():
             assert isinstance(parameter, DTensor) and parameter.device.type == device.kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ascendtune.hub.loaded_weights import HEADS, prediction_weights, require_all
 from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
-from ascendtune.train.deferred_weights import DeferredWeights, deferred_model, may_defer
+from ascendtune.train.deferred_weights import DeferredWeights, may_defer
 from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
@@ -25,6 +25,7 @@ from ascendtune.train.tuner.frozen_adapters import Compute, compute_here
 from ascendtune.train.tuner.lora import add_adapter
 from ascendtune.train.tuner.oft import add_rotations
 from ascendtune.train.tuner.quantised_linear import quantised_numbers
+from ascendtune.train.unread_tensor import UnreadWeights
 
 
 def read_config(section: ModelSection, directory: Path) -> Any:
@@ -89,9 +90,7 @@ def load_model(
                 config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
             )
         else:
-            model = _load_weights(
-                section, kind, _config_of_files(section, directory, config), directory, dtype, implementation
-            )
+            model = _load_weights(section, kind, config, directory, dtype, implementation)
             if section.new_layers:
                 model = expand_layers(model, config)
     grow_embeddings(model, vocabulary)
@@ -101,31 +100,42 @@ def load_model(
 
 def load_deferred(
     section: ModelSection,
-    method: MethodSection,
+    stage: str,
     directory: Path,
     config: Any,
     *,
     precision: Precision,
     implementation: str,
     vocabulary: int,
+    seed: int,
     unsharded: bool,
 ) -> tuple[Any, DeferredWeights] | None:
     """Same as `load_model`, with the weights still in their files; None for a model that must be loaded as a whole.
 
+    Args:
+        unsharded: as in `DeferredWeights`.
+
     Raises:
         RecipeError: the files are damaged, or do not fit the architecture.
     """
-    if not may_defer(section, method):
+    if not may_defer(section) or getattr(config, "quantization_config", None) is not None:
         return None
-    with _loading(directory):
-        deferred = deferred_model(
-            auto_class(method.stage), directory, config,
-            dtype=DTYPES[precision.weights], implementation=implementation, vocabulary=vocabulary,
-            unsharded=unsharded,
-        )  # fmt: skip
-    if deferred is not None:
-        deferred[0].train()
-    return deferred
+    weights = UnreadWeights(directory)
+    torch.manual_seed(seed)
+    try:
+        with _loading(directory), weights.in_place_of_files():
+            model = _load_weights(
+                section, auto_class(stage), config, directory, DTYPES[precision.weights], implementation
+            )
+    except RecipeError:
+        if weights.values_needed:
+            return None
+        raise
+    grow_embeddings(model, vocabulary)
+    if weights.values_needed:
+        return None
+    model.train()
+    return model, DeferredWeights(model, weights, unsharded=unsharded)
 
 
 @contextmanager
@@ -172,6 +182,7 @@ def _config_of_files(section: ModelSection, directory: Path, config: Any) -> Any
 def _load_weights(
     section: ModelSection, kind: Any, config: Any, directory: Path, dtype: torch.dtype, implementation: str
 ) -> Any:
+    config = _config_of_files(section, directory, config)
     model, report = kind.from_pretrained(
         directory,
         config=config,
@@ -222,14 +233,42 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
     rows: int = model.get_input_embeddings().weight.shape[0]
     if vocabulary <= rows:
         return 0
+    old = [dict(table.named_parameters(recurse=False)) for table in _tables(model)]
+    # Resized without content, as the weights may still be in their files: the new rows are computed from the old ones.
+    weights = {weight for table in old for weight in table.values()}
+    _replace(model, {each: torch.nn.Parameter(_on_meta(each), each.requires_grad) for each in weights})
     model.resize_token_embeddings(vocabulary, mean_resizing=False)
-    tables = [model.get_input_embeddings().weight]
-    if (head := model.get_output_embeddings()) is not None:
-        tables += [each for each in head.parameters() if each is not tables[0]]
-    with torch.no_grad():
-        for table in tables:
-            table[rows:] = table[:rows].float().mean(0).to(table.dtype)
+    grown: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for table, before in zip(_tables(model), old, strict=True):
+        for name, resized in table.named_parameters(recurse=False):
+            if resized not in grown:
+                grown[resized] = _with_more_rows(before[name], vocabulary)
+    _replace(model, grown)
     return vocabulary - rows
+
+
+def _tables(model: Any) -> list[torch.nn.Module]:
+    """The token embeddings, and the head if there is one."""
+    return [each for each in (model.get_input_embeddings(), model.get_output_embeddings()) if each is not None]
+
+
+def _on_meta(weight: torch.Tensor) -> torch.Tensor:
+    return torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+
+
+def _with_more_rows(table: torch.nn.Parameter, rows: int) -> torch.nn.Parameter:
+    """`table`, (old rows, …), with `rows` rows; the new ones are the mean of the old ones."""
+    with torch.no_grad():
+        mean = table.float().mean(0).to(table.dtype)
+        more = mean.expand(rows - len(table), *table.shape[1:])
+        return torch.nn.Parameter(torch.cat([table, more]), table.requires_grad)
+
+
+def _replace(model: torch.nn.Module, parameters: Mapping[torch.nn.Parameter, torch.nn.Parameter]) -> None:
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter in parameters:
+                module.register_parameter(name, parameters[parameter])
 
 
 def apply_tuner(

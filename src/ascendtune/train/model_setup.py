@@ -33,6 +33,7 @@ from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.precision import Precision, choose_precision, promote_layer_norms
 from ascendtune.train.stored_adapters import StoredAdapter
 from ascendtune.train.strategy.base import RootModule, Strategy, node_count
+from ascendtune.train.tuner.initial_values import computing_initial_values
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising, require_no_parameter_adapted
 
 
@@ -69,14 +70,15 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     with strategy.uneven_work("loads the model"):
         model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
         linears = quantisable_linears(model, recipe.model)
-        if linears:
-            fill = quantising(linears, recipe.model, fill, device.torch_device)
-        elif not strategy.shards_weights:
+        if not linears and not strategy.shards_weights:
             model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
     adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
     require_no_parameter_adapted(tuned, linears)
+    fill = computing_initial_values(tuned, recipe.method, fill, strategy.fill_on_main)
+    if linears:
+        fill = quantising(linears, recipe.model, fill, device.torch_device)
     with strategy.uneven_work("loads the model"):
         if linears and not strategy.shards_weights:
             # After the tuner, which adds adapters to plain linear layers only.
@@ -111,8 +113,8 @@ def _load(
     section, implementation = recipe.model, attention.implementation()
     if strategy.shards_weights or section.quantization is not None:
         deferred = load_deferred(
-            section, recipe.method, directory, config,
-            precision=precision, implementation=implementation, vocabulary=vocabulary,
+            section, recipe.method.stage, directory, config,
+            precision=precision, implementation=implementation, vocabulary=vocabulary, seed=recipe.seed,
             unsharded=not strategy.shards_weights,
         )  # fmt: skip
         if deferred is not None:

@@ -148,7 +148,7 @@ def test_every_filter_of_jinja_is_free_or_metered() -> None:
 
 def test_every_test_of_jinja_compares_or_needs_no_limit() -> None:
     """A test that a new Jinja brings is looked at, as above."""
-    assert set(jinja2.tests.TESTS) - set(limits._COMPARING_TESTS) == {
+    assert set(jinja2.tests.TESTS) - set(template_limits._COMPARING_TESTS) == {
         "boolean", "callable", "defined", "divisibleby", "escaped", "even", "false", "filter", "float", "integer",
         "iterable", "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined",
     }  # fmt: skip

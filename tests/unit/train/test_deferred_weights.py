@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +14,25 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GPTJConfig, LlamaConfig, MixtralConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GPTJConfig, LlamaConfig, modeling_utils
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
-from ascendtune.recipe.sections import BatchSection
-from ascendtune.train.deferred_weights import DeferredWeights, can_defer, deferred_model
+from ascendtune.recipe.sections import BatchSection, ModelSection
+from ascendtune.train.deferred_weights import DeferredWeights, is_unread, may_defer, nothing_deferred
+from ascendtune.train.model import apply_tuner, load_deferred, load_model, read_config, set_single_score
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
+from ascendtune.train.tuner import frozen_adapters
+from ascendtune.train.tuner.frozen_adapters import compute_here
+from ascendtune.train.tuner.initial_values import computing_initial_values
+from ascendtune.train.unread_tensor import UnreadWeights
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
-FP32 = Precision("fp32", "fp32", "as asked", "cpu")
+FP32, BF16 = (Precision("fp32", each, "as asked", "cpu") for each in ("fp32", "bf16"))
 
 
 def saved(directory: Path, config: Any) -> Path:
@@ -53,12 +60,17 @@ def deferred(directory: Path, dtype: torch.dtype = torch.float32, vocabulary: in
 
 
 def find(
-    directory: Path, dtype: torch.dtype = torch.float32, vocabulary: int = 64
+    directory: Path, dtype: torch.dtype = torch.float32, vocabulary: int = 64, implementation: str = "sdpa"
 ) -> tuple[Any, DeferredWeights] | None:
-    config = AutoConfig.from_pretrained(directory)
-    return deferred_model(
-        AutoModelForCausalLM, directory, config, dtype=dtype, implementation="sdpa", vocabulary=vocabulary
-    )
+    section = ModelSection(path=str(directory))
+    return load_deferred(
+        section, "sft", directory, read_config(section, directory), precision=precision(dtype),
+        implementation=implementation, vocabulary=vocabulary, seed=3, unsharded=False,
+    )  # fmt: skip
+
+
+def precision(dtype: torch.dtype) -> Precision:
+    return BF16 if dtype == torch.bfloat16 else FP32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -84,10 +96,7 @@ def test_filled_model_is_the_one_that_transformers_loads(directory: Path, dtype:
 def test_buffers_in_bf16_are_those_that_transformers_computes(tmp_path: Path) -> None:
     """GPT-J divides whole numbers for its positions, which gives numbers of torch's default type."""
     directory = saved(tmp_path, GPTJConfig(vocab_size=64, n_positions=64, n_embd=16, n_layer=1, n_head=2, rotary_dim=8))
-    config = AutoConfig.from_pretrained(directory)
-    found = deferred_model(
-        AutoModelForCausalLM, directory, config, dtype=torch.bfloat16, implementation="eager", vocabulary=64
-    )
+    found = find(directory, torch.bfloat16, implementation="eager")
     assert found is not None
     expected = dict(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).named_buffers())
     assert expected
@@ -157,50 +166,205 @@ def change_weights(directory: Path, name: str, tensor: torch.Tensor | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor"),
+    ("name", "tensor", "code"),
     [
-        ("model.norm.weight", None),
-        ("model.norm.weight", torch.ones(17)),
-        ("model.norm.weight", torch.ones(16, dtype=torch.int8)),
-        ("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(4)),
+        ("model.norm.weight", None, "weights-missing"),
+        ("model.norm.weight", torch.ones(17), "weights-config-mismatch"),
+        ("model.layers.3.mlp.up_proj.weight", torch.ones(24, 16), "weights-config-mismatch"),
     ],
-    ids=["missing", "other shape", "integers", "not a parameter"],
+    ids=["missing", "other shape", "no place"],
 )
-def test_model_whose_files_hold_anything_else_is_loaded_whole(
-    tmp_path: Path, name: str, tensor: torch.Tensor | None
+def test_files_that_do_not_fit_the_model_are_refused(
+    tmp_path: Path, name: str, tensor: torch.Tensor | None, code: str
 ) -> None:
     directory = saved(tmp_path / "model", llama(tied=False))
-    assert find(directory) is not None
     change_weights(directory, name, tensor)
-    assert find(directory) is None
-
-
-def test_config_keeps_the_type_of_the_files(directory: Path) -> None:
-    config = AutoConfig.from_pretrained(directory)
-    deferred_model(AutoModelForCausalLM, directory, config, dtype=torch.float32, implementation="sdpa", vocabulary=64)
-    assert config.dtype == torch.bfloat16
-
-
-def test_model_with_too_few_rows_or_converted_weights_is_loaded_whole(tmp_path: Path) -> None:
-    assert find(saved(tmp_path / "llama", llama(tied=False)), vocabulary=65) is None
-    mixture = MixtralConfig(vocab_size=64, num_key_value_heads=1, num_local_experts=2, **SIZES)
-    assert find(saved(tmp_path / "mixtral", mixture)) is None
+    with pytest.raises(RecipeError) as refused:
+        find(directory)
+    assert refused.value.code == code
 
 
 @pytest.mark.parametrize(
-    ("section", "expected"),
+    ("name", "tensor"),
     [
-        ({}, True),
-        ({"tuner": "freeze"}, True),
-        ({"tuner": "lora"}, True),
-        ({"tuner": "lora", "lora": {"dora": True}}, False),
-        ({"tuner": "lora", "lora": {"init": "pissa"}}, False),
-        ({"tuner": "lora", "lora": {"modules_to_save": "all-embeddings"}}, False),
-        ({"tuner": "lora", "lora": {"start_from": ["adapter"]}}, False),
-        ({"tuner": "oft", "oft": {"start_from": ["adapter"]}}, False),
-        ({"tuner": "full", "lora": {"start_from": ["adapter"]}}, True),
-        ({"stage": "reward"}, False),
+        ("model.norm.weight", torch.arange(16, dtype=torch.int8)),
+        ("model.norm.weight", torch.arange(16, dtype=torch.float64)),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(4)),
+        ("model.mtp.layers.0.norm.weight", torch.ones(4)),
     ],
+    ids=["integers", "fp64", "old buffer", "layer that is not loaded"],
 )
-def test_tuners_that_take_values_of_weights_need_the_whole_model(section: dict[str, Any], *, expected: bool) -> None:
-    assert can_defer(MethodSection(**section)) == expected
+def test_files_with_other_types_and_more_tensors_are_loaded_as_by_transformers(
+    tmp_path: Path, name: str, tensor: torch.Tensor
+) -> None:
+    directory = saved(tmp_path / "model", llama(tied=False))
+    change_weights(directory, name, tensor)
+    require_equal_to_whole(directory)
+
+
+def test_config_keeps_the_type_of_the_files(directory: Path) -> None:
+    section = ModelSection(path=str(directory))
+    config = read_config(section, directory)
+    load_deferred(
+        section, "sft", directory, config, precision=FP32, implementation="sdpa", vocabulary=64, seed=3,
+        unsharded=False,
+    )  # fmt: skip
+    assert config.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_tables_that_are_both_in_the_files_are_tied_if_they_are_equal(tmp_path: Path, same: bool) -> None:
+    directory = saved(tmp_path / "model", llama(tied=True))
+    (file,) = (each for each in directory.glob("*.safetensors") if "model.embed_tokens.weight" in load_file(each))
+    table = load_file(file)["model.embed_tokens.weight"]
+    change_weights(directory, "lm_head.weight", table.clone() if same else table + 1)
+    model, weights = deferred(directory)
+    weights.fill(model)
+    expected = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    for each in (model, expected):
+        assert (each.lm_head.weight is each.get_input_embeddings().weight) == same
+    assert torch.equal(model.lm_head.weight, expected.lm_head.weight)
+
+
+def mixture(kind: str) -> Any:
+    """A mixture whose files have a tensor for each expert, and whose model has one for all of them."""
+    sizes = {**SIZES, "moe_intermediate_size": 8, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4}
+    ranks = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4}
+    groups = {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
+    return AutoConfig.for_model(kind, vocab_size=64, num_key_value_heads=2, **sizes, **ranks, **groups)
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward"])
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "deepseek_v3"])
+def test_experts_are_stacked_block_by_block(tmp_path: Path, kind: str, stage: str) -> None:
+    directory = saved(tmp_path / "model", mixture(kind))
+    stored = {name for file in directory.glob("*.safetensors") for name in load_file(file)}
+    assert any("experts.3." in name for name in stored)
+    require_equal_to_whole(directory, {"stage": stage})
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {},
+        {"stage": "reward"},
+        {"tuner": "freeze", "freeze": {"last_layers": 1}},
+        {"tuner": "lora", "lora": {"rank": 4}},
+        {"tuner": "lora", "lora": {"rank": 4, "dora": True, "target": ["q_proj", "embed_tokens"]}},
+        {"tuner": "lora", "lora": {"rank": 4, "dora": True, "modules_to_save": "all-embeddings"}},
+        {"tuner": "lora", "lora": {"rank": 4, "init": "pissa"}},
+        {"tuner": "lora", "lora": {"rank": 4, "modules_to_save": ["embed_tokens", "norm"]}},
+        {"tuner": "lora", "stage": "reward", "lora": {"rank": 4, "modules_to_save": ["embed_tokens"]}},
+        {"tuner": "oft", "oft": {"block_size": 4, "modules_to_save": "all-embeddings"}},
+    ],
+    ids=str,
+)
+def test_tuned_model_is_the_one_that_is_loaded_whole(
+    tmp_path: Path, tied: bool, dtype: torch.dtype, method: dict[str, Any]
+) -> None:
+    """Also with more tokens than the table has: the new rows are the mean of the others."""
+    require_equal_to_whole(saved(tmp_path / "model", llama(tied=tied)), method, dtype, vocabulary=70)
+
+
+@pytest.mark.parametrize("lora", [{}, {"dora": True}, {"modules_to_save": "all-embeddings"}], ids=str)
+def test_adapter_that_is_trained_further_is_the_one_over_a_whole_model(tmp_path: Path, lora: dict[str, Any]) -> None:
+    directory = saved(tmp_path / "model", llama(tied=False))
+    adapters = []
+    # Only one adapter may have modules of its own.
+    for number in range(1 if "modules_to_save" in lora else 2):
+        earlier = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        tuned = apply_tuner(earlier, method_of({"tuner": "lora", "lora": {"rank": 4, **lora}}))
+        for each in tuned.parameters():
+            if each.requires_grad:
+                nn.init.normal_(each)
+        tuned.save_pretrained(tmp_path / f"adapter-{number}")
+        adapters.append(tmp_path / f"adapter-{number}")
+    method = {"tuner": "lora", "lora": {"start_from": [str(each) for each in adapters]}}
+    require_equal_to_whole(directory, method, adapters=adapters)
+
+
+def test_order_in_which_modules_are_filled_has_no_effect_on_pissa(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger matrices are decomposed with random numbers."""
+    monkeypatch.setattr(frozen_adapters, "_WHOLE_UP_TO", 1)
+    method = {"tuner": "lora", "lora": {"rank": 4, "init": "pissa"}}
+    require_equal_to_whole(saved(tmp_path / "model", llama(tied=False)), method)
+
+
+def method_of(section: dict[str, Any]) -> MethodSection:
+    return MethodSection.model_validate(section)
+
+
+def require_equal_to_whole(
+    directory: Path, method: dict[str, Any] | None = None, dtype: torch.dtype = torch.float32, vocabulary: int = 64,
+    adapters: Sequence[Path] = (),
+) -> None:  # fmt: skip
+    """Fill a deferred model block by block, from the last one on, and compare it with the one that is loaded whole."""
+    section, method_section = ModelSection(path=str(directory)), method_of(method or {})
+    reward = method_section.stage == "reward"
+    tuned, fills = [], []
+    for load, options in ((load_model, {}), (load_deferred, {"unsharded": False})):
+        config = read_config(section, directory)
+        if reward:
+            set_single_score(config, 0)
+        loaded: Any = load(
+            section, method_section.stage, directory, config, precision=precision(dtype), implementation="sdpa",
+            vocabulary=vocabulary, seed=3, **options,
+        )  # fmt: skip
+        model, fill = (loaded[0], loaded[1].fill) if options else (loaded, nothing_deferred)
+        torch.manual_seed(4)
+        tuned.append(apply_tuner(model, method_section, adapters))
+        fills.append(computing_initial_values(tuned[-1], method_section, fill, compute_here))
+    whole, ours = tuned
+    unread = [each for each in ours.parameters() if is_unread(each)]
+    assert all(each.untyped_storage().nbytes() == each.itemsize for each in unread)
+    stored = {each for each in ours.parameters() if not each.requires_grad or method_section.adapter is None}
+    assert stored <= {*unread, *(each for name, each in ours.named_parameters() if "score" in name or "lora" in name)}
+    for block in reversed(blocks_of(RootModule(ours))):
+        fills[1](block)
+    fills[1](ours)
+    expected, found = ({**dict(each.named_parameters()), **dict(each.named_buffers())} for each in tuned)
+    assert list(expected) == list(found)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+        assert found[name].requires_grad == tensor.requires_grad, name
+    for ours_of, expected_of in zip(getattr(ours, "frozen_pairs", []), getattr(whole, "frozen_pairs", []), strict=True):
+        assert ours_of.keys() == expected_of.keys()
+        for layer, pair in expected_of.items():
+            assert all(map(torch.equal, ours_of[layer], pair)), layer
+
+
+def test_random_weights_and_new_layers_are_made_whole() -> None:
+    assert may_defer(ModelSection(path="model"))
+    assert not may_defer(ModelSection(path="model", init="random"))
+    assert not may_defer(ModelSection(path="model", new_layers=2))
+
+
+@pytest.mark.parametrize("operation", [torch.Tensor.sum, torch.Tensor.t, lambda each: torch.stack([each, each])[1, 0]])
+def test_unread_tensor_computes_what_the_tensor_computes(tmp_path: Path, operation: Any) -> None:
+    save_file({"a": torch.arange(6.0).view(2, 3)}, tmp_path / "model.safetensors")
+    weights = UnreadWeights(tmp_path)
+    with weights.in_place_of_files(), modeling_utils.safe_open(tmp_path / "model.safetensors") as file:
+        unread = operation(file.get_slice("a")[...])
+    expected = operation(torch.arange(6.0).view(2, 3))
+    assert unread.shape == expected.shape and unread.device.type == "cpu"
+    with weights.open() as read:
+        assert torch.equal(unread.compute(read), expected) and not weights.values_needed
+
+
+@pytest.mark.parametrize(
+    "operation", [lambda each: each.zero_(), lambda each: each[0].add_(1), lambda each: torch.zeros(2, 3).copy_(each)]
+)
+def test_operation_that_changes_values_is_noticed(tmp_path: Path, operation: Any) -> None:
+    save_file({"a": torch.ones(2, 3)}, tmp_path / "model.safetensors")
+    weights = UnreadWeights(tmp_path)
+    with weights.in_place_of_files(), modeling_utils.safe_open(tmp_path / "model.safetensors") as file:
+        unread = file.get_slice("a")[...]
+    unread.requires_grad_(False)
+    assert not weights.values_needed
+    with suppress(RuntimeError):
+        operation(unread)
+    assert weights.values_needed

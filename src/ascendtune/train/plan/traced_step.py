@@ -153,7 +153,7 @@ class _Steps:
                         table[name] = fakes.setdefault(tensor, self._faked(tensor))
         setting = self._setting
         # FSDP moves weights to an accelerator block by block, and can also read them from the files that way.
-        is_whole = setting.device.shares_host_memory and not may_defer(setting.recipe.model, setting.recipe.method)
+        is_whole = setting.device.shares_host_memory and not may_defer(setting.recipe.model)
         if setting.strategy != "fsdp" or is_whole:
             self._count_weights(self.model)
         for each in self.model.buffers():

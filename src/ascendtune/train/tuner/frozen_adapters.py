@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.train.deferred_weights import is_unread
 
 TRAINED = "default"
 """Name of the trained adapter in PEFT."""
@@ -28,6 +29,8 @@ Compute = Callable[[Callable[[], None], Sequence[torch.Tensor]], None]
 # hundreds. Larger weights: subspace iteration (the paper's fast variant, with its 16 iterations).
 _WHOLE_UP_TO = 1024
 _ITERATIONS = 16
+_SEED = 0
+"""Of the subspace iteration: with one seed for all matrices the order in which they are decomposed has no effect."""
 _START = "start"
 
 
@@ -110,9 +113,12 @@ def _pairs(tuned: Any, tensors: dict[str, torch.Tensor], adapter: str) -> dict[s
     for key, a in tensors.items():
         if key.endswith(".lora_A.weight"):
             layer = key.removesuffix(".lora_A.weight")
-            b = tensors[f"{layer}.lora_B.weight"] * tuned.get_submodule(layer).scaling[adapter]
-            pairs[layer] = a.detach().float().cpu(), b.detach().float().cpu()
+            pairs[layer] = _pair(a, tensors[f"{layer}.lora_B.weight"], tuned.get_submodule(layer).scaling[adapter])
     return pairs
+
+
+def _pair(a: torch.Tensor, b: torch.Tensor, scaling: float) -> Pair:
+    return a.detach().float().cpu(), (b * scaling).detach().float().cpu()
 
 
 def compute_here(fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:
@@ -122,6 +128,8 @@ def compute_here(fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> N
 
 def init_pissa(tuned: Any, compute: Compute) -> None:
     """Set the adapter of `tuned` (a PeftModel) to the principal part of each weight, and add a frozen one to undo it.
+
+    Adapters of weights that are still in their files are left as they are: `set_to_principal_parts` sets them later.
 
     Raises:
         RecipeError: the rank is larger than a weight has singular values.
@@ -151,10 +159,24 @@ def init_pissa(tuned: Any, compute: Compute) -> None:
                 code="lora-rank-too-large",
                 remedy=f"set method.lora.rank to {min(weight.shape)} or less, or use init: zero",
             )
-        if not weight.is_meta:
+        if not weight.is_meta and not is_unread(weight):
             layers.append(layer)
+    set_to_principal_parts(tuned, layers, compute)
+
+
+def set_to_principal_parts(tuned: Any, layers: Sequence[Any], compute: Compute) -> None:
+    """Set the adapters of `layers`, layers of `tuned`, to the principal parts of their weights, which have been read.
+
+    Args:
+        compute: computes them; all ranks must call this with the same layers.
+    """
     factors = [each[name].weight.data for layer in layers for each in (layer.lora_A, layer.lora_B) for name in each]
     compute(lambda: _decompose(layers), factors)
+    if stored := getattr(tuned, "frozen_pairs", None):
+        names = {module: name for name, module in tuned.named_modules()}
+        for layer in layers:
+            a, b = layer.lora_A[_START].weight, layer.lora_B[_START].weight
+            stored[0][names[layer]] = _pair(a, b, layer.scaling[_START])
 
 
 def _decompose(layers: Sequence[Any]) -> None:
@@ -176,7 +198,10 @@ def principal_part(weight: torch.Tensor, rank: int, scale: float) -> tuple[torch
     if min(matrix.shape) <= _WHOLE_UP_TO:
         u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     else:
+        state = torch.random.get_rng_state()
+        torch.random.default_generator.manual_seed(_SEED)
         u, s, v = torch.svd_lowrank(matrix, q=rank, niter=_ITERATIONS)
+        torch.random.set_rng_state(state)
         vh = v.T
     root = (s[:rank] / scale).sqrt()
     return root[:, None] * vh[:rank], u[:, :rank] * root

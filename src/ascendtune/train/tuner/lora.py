@@ -21,6 +21,7 @@ import torch
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say
 from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection, OftSection
+from ascendtune.train.deferred_weights import cast
 from ascendtune.train.tuner.frozen_adapters import (
     TRAINED,
     Compute,
@@ -74,7 +75,8 @@ def modules_to_save(model: Any, section: LoraSection | OftSection) -> list[str]:
     if section.modules_to_save != "all-embeddings":
         tuner = "lora" if isinstance(section, LoraSection) else "oft"
         require_modules(model, f"method.{tuner}.modules_to_save", section.modules_to_save)
-        return section.modules_to_save
+        # A copy: PEFT adds the score head of a reward model to the list that it gets.
+        return list(section.modules_to_save)
     tables = [model.get_input_embeddings(), model.get_output_embeddings()]
     return [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in tables)]
 
@@ -204,4 +206,4 @@ def train_in_fp32(tuned: Any) -> None:
     """Convert the trained parameters of `tuned` to fp32: in the base's dtype, which PEFT copies, small steps vanish."""
     for parameter in tuned.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.to(torch.float32)
+            cast(parameter, torch.float32)

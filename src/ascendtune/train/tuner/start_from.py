@@ -14,6 +14,7 @@ from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.recipe.method import MethodSection
+from ascendtune.train.deferred_weights import make_room
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 
 # Modules that PEFT's task SEQ_CLS adds to modules_to_save.
@@ -77,8 +78,13 @@ def load_adapter_weights(tuned: Any, name: str, weights: dict[str, torch.Tensor]
         weights: name in the file -> tensor of any shape and dtype.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from peft.utils.other import ModulesToSaveWrapper
     from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
 
+    for module in tuned.modules():
+        if isinstance(module, ModulesToSaveWrapper) and name in module.modules_to_save:
+            for parameter in module.modules_to_save[name].parameters():
+                make_room(parameter)
     result = set_peft_model_state_dict(tuned, weights, adapter_name=name)
     if missing := [each for each in result.missing_keys if f".{name}." in f"{each}."]:
         raise ValueError(f"its file has no {missing[0].replace(f'.{name}', '')}")
