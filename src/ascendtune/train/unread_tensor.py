@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
@@ -36,6 +37,7 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__set__"}
+_SET_DATA: Any = getattr(torch.Tensor, "data").__set__  # noqa: B009
 # These change no values.
 _SETTERS = [getattr(torch.Tensor, name).__set__ for name in ("requires_grad", "grad")]
 
@@ -133,38 +135,57 @@ class UnreadTensor(torch.Tensor):
         cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
     ) -> Any:
         options = dict(options or {})
-        weights = _weights_of([arguments, options])
+        name, weights = getattr(function, "__name__", ""), _weights_of([arguments, options])
         if weights is None or function == torch.Tensor.device.__get__:
             return torch.device("cpu")
         if function is torch.equal:
             # Of tables that the config ties, and both of which are in the files.
             with weights.open() as read:
-                return torch.equal(*(_computed(each, read) for each in arguments))
+                return torch.equal(*(_content(_remembered(each), read) for each in arguments))
         if function is torch.Tensor.to:
-            return _cast(arguments[0], weights, *arguments[1:], **options)
-        name = getattr(function, "__name__", "")
-        changes = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name != "requires_grad_")
-        if (changes and function not in _SETTERS) or "out" in options:
+            return _cast(arguments[0], *arguments[1:], **options)
+        if name.endswith("_like"):
+            # Only shape and dtype matter. Random numbers are drawn, as after reading.
+            return function(torch.empty(arguments[0].shape, dtype=arguments[0].dtype), *arguments[1:], **options)
+        if function == _SET_DATA and all(isinstance(each, UnreadTensor) for each in arguments):
+            tensor, value = arguments
+            tensor.compute = value.compute
+        elif _changes_values(function, name) or "out" in options:
             weights.values_needed = True
         try:
             with torch._C.DisableTorchFunctionSubclass():
-                result = function(*arguments, **options)
+                result = function(*_on_meta(arguments), **_on_meta(options))
         except Exception:
             weights.values_needed = True
             raise
         if any(result is each for each in arguments):
             return result
+        return _remembering(result, weights, function, _remembered(arguments), _remembered(options))
 
-        def computed(read: Read) -> Any:
-            return function(*_computed(arguments, read), **_computed(options, read))
 
-        if isinstance(result, torch.Tensor):
-            return _unread(result, weights, computed)
-        if type(result) in (tuple, list) and any(isinstance(each, torch.Tensor) for each in result):
-            return type(result)(
-                _unread(each, weights, partial(_part, computed, part)) for part, each in enumerate(result)
-            )
-        return result
+def _changes_values(function: Any, name: str) -> bool:
+    if name == "requires_grad_" or function in _SETTERS:
+        return False
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+
+def _remembering(
+    result: Any, weights: UnreadWeights, function: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """`result`, a tensor or several, with the call that computes its content; other results as they are."""
+
+    def compute(read: Read) -> Any:
+        return function(*_content(arguments, read), **_content(options, read))
+
+    def compute_part(part: int, read: Read) -> Any:
+        return compute(read)[part]
+
+    if isinstance(result, torch.Tensor):
+        return _unread(result, weights, compute)
+    if type(result) in (tuple, list) and any(isinstance(each, torch.Tensor) for each in result):
+        parts = (_unread(each, weights, partial(compute_part, number)) for number, each in enumerate(result))
+        return type(result)(parts)
+    return result
 
 
 def _unread(meta: torch.Tensor, weights: UnreadWeights, compute: Callable[[Read], torch.Tensor]) -> UnreadTensor:
@@ -173,19 +194,14 @@ def _unread(meta: torch.Tensor, weights: UnreadWeights, compute: Callable[[Read]
     return tensor
 
 
-def _part(computed: Callable[[Read], Any], part: int, read: Read) -> torch.Tensor:
-    result: torch.Tensor = computed(read)[part]
-    return result
-
-
-def _cast(tensor: UnreadTensor, weights: UnreadWeights, *arguments: Any, **options: Any) -> UnreadTensor:
+def _cast(tensor: UnreadTensor, *arguments: Any, **options: Any) -> UnreadTensor:
     """`tensor.to(…)` without the device."""
     dtype = next((each for each in (*arguments, *options.values()) if isinstance(each, torch.dtype)), tensor.dtype)
     if dtype == tensor.dtype:
         return tensor
-    with torch._C.DisableTorchFunctionSubclass():
-        meta = torch.empty_like(tensor, dtype=dtype)
-    return _unread(meta, weights, lambda read: in_own_pages(tensor.compute(read), dtype))
+    compute = tensor.compute
+    meta = torch.empty(tensor.shape, dtype=dtype, device="meta")
+    return _unread(meta, tensor.weights, lambda read: in_own_pages(compute(read), dtype))
 
 
 def in_own_pages(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -207,10 +223,33 @@ def _weights_of(value: Any) -> UnreadWeights | None:
     return next((found for each in nested if (found := _weights_of(each)) is not None), None)
 
 
-def _computed(value: Any, read: Read) -> Any:
-    """`value`, which may be nested, with the content of its unread tensors."""
-    if isinstance(value, UnreadTensor):
-        return value.compute(read)
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`value`, which may be nested, with `change` applied to each of its parts."""
     if isinstance(value, dict):
-        return {name: _computed(each, read) for name, each in value.items()}
-    return type(value)(_computed(each, read) for each in value) if type(value) in (list, tuple) else value
+        return {name: _each(each, change) for name, each in value.items()}
+    return type(value)(_each(each, change) for each in value) if type(value) in (list, tuple) else change(value)
+
+
+def _on_meta(value: Any) -> Any:
+    """`value`, whose unread tensors are on the meta device, with its other tensors there, too."""
+
+    def moved(each: Any) -> Any:
+        return each.to("meta") if isinstance(each, torch.Tensor) and not isinstance(each, UnreadTensor) else each
+
+    return _each(value, moved)
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """The content of an unread tensor when it was used: it may be assigned other data later."""
+
+    compute: Callable[[Read], torch.Tensor]
+
+
+def _remembered(value: Any) -> Any:
+    return _each(value, lambda each: _Remembered(each.compute) if isinstance(each, UnreadTensor) else each)
+
+
+def _content(value: Any, read: Read) -> Any:
+    """`value`, a result of `_remembered`, with the content of its tensors."""
+    return _each(value, lambda each: each.compute(read) if isinstance(each, _Remembered) else each)

@@ -343,7 +343,20 @@ def test_random_weights_and_new_layers_are_made_whole() -> None:
     assert not may_defer(ModelSection(path="model", new_layers=2))
 
 
-@pytest.mark.parametrize("operation", [torch.Tensor.sum, torch.Tensor.t, lambda each: torch.stack([each, each])[1, 0]])
+def assign(tensor: torch.Tensor) -> torch.Tensor:
+    taken = tensor + 1
+    tensor.data = torch.nn.functional.pad(tensor.data, (0, 1))
+    return tensor * 2 + torch.ones(3).sum() + taken.sum()
+
+
+def draw(tensor: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(5)
+    return tensor * torch.empty_like(tensor).uniform_() + torch.arange(3)
+
+
+@pytest.mark.parametrize(
+    "operation", [torch.Tensor.sum, torch.Tensor.t, lambda each: torch.stack([each, each])[1, 0], assign, draw]
+)
 def test_unread_tensor_computes_what_the_tensor_computes(tmp_path: Path, operation: Any) -> None:
     save_file({"a": torch.arange(6.0).view(2, 3)}, tmp_path / "model.safetensors")
     weights = UnreadWeights(tmp_path)
