@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ascendtune.hub.loaded_weights import HEADS, prediction_weights, require_all
 from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
-from ascendtune.train.deferred_weights import DeferredWeights, may_defer
+from ascendtune.train.deferred_weights import DeferredWeights, may_defer, nothing_deferred
 from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
@@ -96,6 +96,35 @@ def load_model(
     grow_embeddings(model, vocabulary)
     model.train()
     return model
+
+
+def load_in_parts(
+    section: ModelSection,
+    stage: str,
+    directory: Path,
+    config: Any,
+    *,
+    precision: Precision,
+    implementation: str,
+    vocabulary: int,
+    seed: int,
+    sharded: bool,
+) -> tuple[Any, Callable[[torch.nn.Module], None]]:
+    """The model of `load_model`, and the function that reads those weights of a part that are still in their files.
+
+    Args:
+        sharded: the parts are sharded one by one, after they are read.
+    """
+    options: Any = {
+        "precision": precision, "implementation": implementation, "vocabulary": vocabulary, "seed": seed
+    }  # fmt: skip
+    # Quantised layers are read one by one, too.
+    if sharded or section.quantization is not None:
+        deferred = load_deferred(section, stage, directory, config, **options, unsharded=not sharded)
+        if deferred is not None:
+            model, weights = deferred
+            return model, weights.fill
+    return load_model(section, stage, directory, config, **options), nothing_deferred
 
 
 def load_deferred(

@@ -19,12 +19,10 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
-from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.model import (
     apply_tuner,
-    load_deferred,
-    load_model,
+    load_in_parts,
     read_config,
     recompute_activations,
     set_single_score,
@@ -109,23 +107,12 @@ def _load(
     recipe: Recipe, directory: Path, config: Any, strategy: Strategy, precision: Precision,
     attention: AttentionChoice, vocabulary: int,
 ) -> tuple[Any, Callable[[nn.Module], None]]:  # fmt: skip
-    """The model, and the function that reads those weights of a part that are still in their files."""
-    section, implementation = recipe.model, attention.implementation()
-    if strategy.shards_weights or section.quantization is not None:
-        deferred = load_deferred(
-            section, recipe.method.stage, directory, config,
-            precision=precision, implementation=implementation, vocabulary=vocabulary, seed=recipe.seed,
-            unsharded=not strategy.shards_weights,
-        )  # fmt: skip
-        if deferred is not None:
-            model, weights = deferred
-            return model, weights.fill
-    # Random weights and adapters depend on the seed, so they are equal on every rank.
-    model = load_model(
-        section, recipe.method.stage, directory, config,
-        precision=precision, implementation=implementation, vocabulary=vocabulary, seed=recipe.seed,
+    """As `load_in_parts`."""
+    return load_in_parts(
+        recipe.model, recipe.method.stage, directory, config,
+        precision=precision, implementation=attention.implementation(), vocabulary=vocabulary, seed=recipe.seed,
+        sharded=strategy.shards_weights,
     )  # fmt: skip
-    return model, nothing_deferred
 
 
 def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:

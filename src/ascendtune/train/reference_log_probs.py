@@ -10,6 +10,7 @@ whole: after an interruption the remaining ones are computed as they would have 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import signal
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.batch import Batches, DeviceBatch
-from ascendtune.train.model import load_model, read_config
+from ascendtune.train.model import load_in_parts, read_config
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -116,6 +118,9 @@ def add_reference(
                     "reference log-probabilities: "
                     f"{done:,} of {count_of(len(missing), 'batch', 'batches')}, {remaining} left"
                 )
+    # Hooks of sharded modules refer to them: without a collection another model would stay in memory.
+    del log_probs
+    gc.collect()
     return replace(batches, reference=stored)
 
 
@@ -259,10 +264,11 @@ def _another_model(
     # It is not trained, so its weights need no more precision than its products have.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
     with strategy.uneven_work("loads the reference model"):
-        model = load_model(
+        model, fill = load_in_parts(
             section, "preference", directory, config,
             precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
-        ).to(strategy.device.torch_device)  # fmt: skip
+            sharded=strategy.shards_weights,
+        )  # fmt: skip
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(
             f"the reference model has {rows:,} tokens, the trained model {tokens:,}",
@@ -270,10 +276,13 @@ def _another_model(
             remedy="use a reference with the same tokenizer",
             where=directory,
         )
-    model.requires_grad_(False)
+    root = RootModule(model.requires_grad_(False))
+    # Apart from the work above, whose duration differs between hosts: ranks of fsdp synchronise before they fill.
+    with strategy.uneven_work("loads the reference model"):
+        strategy.shard_frozen(root, as_computed, fill)
     objective = make_objective(model, recipe, head_form=None, mean_over_ranks=strategy.mean).eval()
     assert isinstance(objective, PreferenceObjective)
-    yield objective.log_probs
+    yield partial(root, objective.log_probs)
 
 
 def section_of_reference(recipe: Recipe, directory: Path) -> tuple[ModelSection, Any]:

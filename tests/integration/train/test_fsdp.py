@@ -25,7 +25,8 @@ from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy import fsdp
-from ascendtune.train.strategy.fsdp import FsdpStrategy, _give_zeros_to_unused, blocks_of
+from ascendtune.train.strategy.expert_use import give_zeros_to_unused
+from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
 from families.measure import write_model
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
 
 def test_a_torch_that_cannot_sum_different_experts_is_refused() -> None:
     with pytest.raises(RecipeError) as caught:
-        _give_zeros_to_unused(object(), is_needed=True)  # As before torch 2.13: without the method.
+        give_zeros_to_unused(object(), is_needed=True)  # As before torch 2.13: without the method.
     assert caught.value.code == "experts-not-divisible"
 
 

@@ -73,7 +73,7 @@ def _sum_on_host(recipe: Recipe) -> None:
     # What NCCL alone has.
     c10d._get_split_source = lambda _: None
     device_mesh.split_group = _refuse
-    mesh = strategy._mesh()
+    mesh = strategy._make_mesh()
     assert mesh["shard"].size() == mesh["replicate"].size() == 2
     for name, ranks in (("shard", [[0, 1], [2, 3]]), ("replicate", [[0, 2], [1, 3]])):
         total = torch.tensor([strategy.rank])

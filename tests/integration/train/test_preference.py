@@ -18,6 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.integration.train.pairs import write_pairs, write_singles
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig
 
 from ascendtune.core.errors import RecipeError, Stopped
 from ascendtune.core.rundir import RunDir
@@ -26,6 +28,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.prepare import prepare_run
+from ascendtune.train.strategy.fsdp import FsdpStrategy
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -158,14 +161,32 @@ def _same(found: Trained, expected: Trained) -> None:
 
 
 def test_another_reference_model_changes_the_loss(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
-    from transformers import AutoConfig
-
     other = variant(AutoConfig.from_pretrained(tiny_model), lambda model: model.lm_head.weight.mul_(1.5))
     itself = train(**asking("sigmoid"))
     compared = train(**asking("sigmoid", method={"preference": {"reference": str(other)}}, name="other"))
     assert compared.losses()[0] != pytest.approx(itself.losses()[0], rel=1e-3)
     same = train(**asking("sigmoid", method={"preference": {"reference": str(tiny_model)}}, name="same"))
     assert same.losses() == pytest.approx(itself.losses(), rel=1e-5)
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_another_reference_model_is_sharded_with_fsdp(
+    train: Train, train_on_ranks: Any, asking: Asking, variant: Any, monkeypatch: pytest.MonkeyPatch, tiny_model: Path,
+    tuner: str,
+) -> None:  # fmt: skip
+    reference = variant(AutoConfig.from_pretrained(tiny_model), lambda model: model.lm_head.weight.mul_(1.5))
+    method = {"tuner": tuner, "preference": {"reference": str(reference)}}
+    alone = train(**asking("sigmoid", method=method, name="alone"))
+    shard_frozen = FsdpStrategy.shard_frozen
+
+    def require_shares(strategy: FsdpStrategy, root: Any, *options: Any) -> None:
+        assert all(each.untyped_storage().nbytes() == each.itemsize for each in root.parameters()), "still in files"
+        shard_frozen(strategy, root, *options)
+        assert all(isinstance(each, DTensor) for each in root.parameters())
+
+    monkeypatch.setattr(FsdpStrategy, "shard_frozen", require_shares)
+    fsdp = {"parallel": {"strategy": "fsdp"}, "batch": {"per_device": 2}}
+    _same(train_on_ranks(2, **asking("sigmoid", method=method, name="ranks", **fsdp)), alone)
 
 
 def test_a_resumed_run_keeps_its_reference(recipe: Callable[..., Recipe], train: Train, asking: Asking) -> None:

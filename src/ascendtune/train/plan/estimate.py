@@ -37,6 +37,7 @@ from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.plan.work import Work
 from ascendtune.train.precision import DTYPES
 from ascendtune.train.reference_log_probs import section_of_reference
+from ascendtune.train.strategy.fsdp import blocks_of
 
 _ARITHMETIC_SPREAD = (0.65, 1.5)
 """Low and high estimate as factors of the expected value, if no step was traced."""
@@ -167,7 +168,7 @@ def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
     if request.reference is not None:
-        # Before the first step: without gradients and optimizer state, and with a full reference model on each device.
+        # Before the first step: without gradients and optimizer state, and with the reference model.
         model_bytes = Counter({name: resting[name] for name in ("weights", "adapters")})
         moments = {
             **moments,
@@ -241,11 +242,15 @@ def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
 
 
 def _reference_bytes(setting: TrainingChoices, directory: str) -> int:
-    """Bytes of the reference model in the compute dtype."""
+    """Bytes of the reference model in the compute dtype; with FSDP, of a rank's share and the gathered groups."""
     _, config = section_of_reference(setting.recipe, Path(directory))
     with torch.device("meta"):
         model = auto_class("preference").from_config(config, trust_remote_code=setting.recipe.model.trust_remote_code)
     parameters: int = sum(each.numel() for each in model.parameters())
+    if setting.strategy == "fsdp":
+        blocks = [sum(each.numel() for each in block.parameters()) for block in blocks_of(model)]
+        # Gathered at the same time: parameters outside the blocks, and two blocks.
+        parameters = parameters // setting.shards + parameters - sum(blocks) + 2 * max(blocks, default=0)
     return parameters * DTYPES[setting.precision.compute].itemsize
 
 

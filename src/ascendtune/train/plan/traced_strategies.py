@@ -55,10 +55,10 @@ class _Fsdp(FsdpStrategy):
     def agree(self, answer: bool) -> bool:
         return answer
 
-    def _mesh(self) -> DeviceMesh:
+    def _make_mesh(self) -> DeviceMesh:
         # Creating the mesh reads the content of a tensor of ranks.
         with unset_fake_temporarily():
-            return super()._mesh()
+            return super()._make_mesh()
 
     def _offload_policy(self) -> OffloadPolicy:
         # Offloaded memory is separated afterwards: here all memory is the CPU's.

@@ -106,6 +106,15 @@ class Strategy:
             fill: reads those weights of a module that are still in their files; called before the module is sharded.
         """
 
+    def shard_frozen(self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None]) -> None:
+        """Move another model, which is not trained, to the device; shard it if trained models are sharded.
+
+        Args:
+            fill: as in `shard`, which must have been called before.
+        """
+        fill(root)
+        root.to(self.device.torch_device)
+
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:

@@ -1,4 +1,4 @@
-"""Records which experts of a list the ranks use in a step: the others get no gradient, as on one device."""
+"""Experts that ranks of FSDP do not use in a step: their gradients are summed as zeros, then removed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+
+from ascendtune.core.errors import RecipeError
 
 
 class ExpertUses:
@@ -42,3 +44,27 @@ class ExpertUses:
             if use == 0:
                 parameter.grad = None
         self.called.clear()
+
+
+def give_zeros_to_unused(root: Any, *, is_needed: bool) -> None:
+    """Make trained weights of a mixture that this rank has not used have a gradient of zeros.
+
+    Without it ranks would sum tensors of different sizes if one of them uses no expert of a list, or bypasses the
+    experts in one tensor with all tokens (LongCat's router may).
+
+    Args:
+        root: sharded by `fully_shard`.
+        is_needed: whether ranks use different weights in most steps.
+
+    Raises:
+        RecipeError: this torch does not support it, and it is needed.
+    """
+    if hasattr(root, "set_reduce_scatter_unused_params"):
+        root.set_reduce_scatter_unused_params(True)
+    elif is_needed:
+        raise RecipeError(
+            "the experts of this model are modules in a list, and ranks may use different ones: fsdp of torch "
+            f"{torch.__version__} cannot sum their gradients",
+            code="experts-not-divisible",
+            remedy="use parallel.strategy: ddp, or torch 2.13",
+        )

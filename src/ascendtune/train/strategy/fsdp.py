@@ -36,7 +36,7 @@ from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.optimizer import is_vector, states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import COMFORTABLE, TIMEOUT, GroupStrategy, MakeOptimizer, RootModule, node_rank
-from ascendtune.train.strategy.expert_use import ExpertUses
+from ascendtune.train.strategy.expert_use import ExpertUses, give_zeros_to_unused
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.mixtures import find_mixtures, listed_experts
 
@@ -89,11 +89,20 @@ class FsdpStrategy(GroupStrategy):
         self.reduces_once = self.agree(reduces_once(root, self.recipe, self.device, shards=self.shards))
         if self.reduces_once:
             self.reason += "; gradients are reduced once a step"
-        mesh = self._mesh()
-        self._shard_group = mesh.get_group(mesh.ndim - 1)
-        options: dict[str, Any] = {"mesh": mesh, "offload_policy": self._offload_policy()}
+        self._mesh = self._make_mesh()
+        self._shard_group = self._mesh.get_group(self._mesh.ndim - 1)
+        self._divide(root, precision, fill)
+        self._uses = ExpertUses(listed_experts(root.model))
+        if find_mixtures(root.model):
+            give_zeros_to_unused(root, is_needed=bool(self._uses.trained))
+
+    def shard_frozen(self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None]) -> None:
+        self._divide(root, precision, fill)
+
+    def _divide(self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None]) -> None:
+        options: dict[str, Any] = {"mesh": self._mesh, "offload_policy": self._offload_policy()}
         section = self.recipe.parallel
-        experts, has_mixture = listed_experts(root.model), bool(find_mixtures(root.model))
+        experts = listed_experts(root.model)
         reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
         blocks, policy = blocks_of(root), _policy(precision, reduced)
         vectors = {block: _wide_vectors(block, policy, experts) for block in blocks}
@@ -125,9 +134,6 @@ class FsdpStrategy(GroupStrategy):
         fill(root)
         _unify_dtypes(root, [*blocks, *separate])
         fully_shard(root, reshard_after_forward=False, **options)
-        self._uses = ExpertUses(experts)
-        if has_mixture:
-            _give_zeros_to_unused(root, is_needed=bool(self._uses.trained))
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
             # A host that is behind gathers the next block, with its vectors, while the device computes this one;
@@ -181,7 +187,7 @@ class FsdpStrategy(GroupStrategy):
         gradient = parameter.grad
         return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
-    def _mesh(self) -> DeviceMesh:
+    def _make_mesh(self) -> DeviceMesh:
         """The device mesh: (shards,), or (copies, shards), where consecutive ranks have one copy."""
         if self.shards == self.world_size:
             return init_device_mesh(self.device.kind, (self.world_size,))
@@ -267,30 +273,6 @@ def blocks_of(root: nn.Module) -> list[nn.Module]:
     }
     uses = Counter([*outside, *(each for block in blocks for each in block.parameters())])
     return [block for block in blocks if {uses[each] for each in block.parameters()} == {1}]
-
-
-def _give_zeros_to_unused(root: Any, *, is_needed: bool) -> None:
-    """Make trained weights of a mixture that this rank has not used have a gradient of zeros.
-
-    Without it ranks would sum tensors of different sizes if one of them uses no expert of a list, or bypasses the
-    experts in one tensor with all tokens (LongCat's router may).
-
-    Args:
-        root: sharded by `fully_shard`.
-        is_needed: whether ranks use different weights in most steps.
-
-    Raises:
-        RecipeError: this torch does not support it, and it is needed.
-    """
-    if hasattr(root, "set_reduce_scatter_unused_params"):
-        root.set_reduce_scatter_unused_params(True)
-    elif is_needed:
-        raise RecipeError(
-            "the experts of this model are modules in a list, and ranks may use different ones: fsdp of torch "
-            f"{torch.__version__} cannot sum their gradients",
-            code="experts-not-divisible",
-            remedy="use parallel.strategy: ddp, or torch 2.13",
-        )
 
 
 def _reshard_after_inference(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
