@@ -211,6 +211,7 @@ def test_the_error_shown_is_what_a_user_gets(name: str, tmp_path: Path) -> None:
         "data": {"train": "rows.jsonl", "max_lenght": 1024},
         "method": {"tuner": "laro"},
     }
+    (tmp_path / "rows.jsonl").touch()
     (tmp_path / "recipe.yaml").write_text("name: alpaca-qwen\n" + yaml.safe_dump(recipe, sort_keys=False))
     argv = [sys.executable, "-m", "ascendtune", "train", "recipe.yaml"]
     result = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)

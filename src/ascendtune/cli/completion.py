@@ -52,7 +52,10 @@ _ZSH = f"""
     done < <{_ASK.format(line="${words[1,$CURRENT]}")}
     (( ${{#whole}} )) && _describe %(prog_name)s whole
     (( ${{#begun}} )) && _describe %(prog_name)s begun -S ''
-    (( ${{#whole}} + ${{#begun}} )) || _files
+    (( ${{#whole}} + ${{#begun}} )) && return
+    # The value of a key may be a path.
+    compset -P '*='
+    _files
 }}
 
 compdef %(complete_func)s %(prog_name)s

@@ -26,10 +26,22 @@ if TYPE_CHECKING:
 _HOUR = 3600
 
 
+def _complete_caches(incomplete: str) -> list[str]:
+    """Names of caches that complete the last of the given ones."""
+    from ascendtune.machine.environment.caches import NAMES
+
+    given, comma, begun = incomplete.rpartition(",")
+    return [given + comma + name for name in NAMES if name.startswith(begun)]
+
+
 def caches(
     clean: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Remove entries of these caches, e.g. torch_extensions,triton."),
+        typer.Option(
+            metavar="NAMES",
+            help="Remove entries of these caches, e.g. torch_extensions,triton.",
+            autocompletion=_complete_caches,
+        ),
     ] = None,
     older_than: Annotated[
         float, typer.Option(metavar="HOURS", min=0, help="Only entries that have not changed for this time.")

@@ -177,6 +177,10 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
     if not equals:
         return [(f"{key}=", about) for key, _, about in _keys(Recipe, ()) if key.startswith(incomplete)]
     found = [f"{key}={value}" for key, kind, _ in _keys(Recipe, ()) if key == known for value in _values(kind)]
+    if known == "data.template":
+        from ascendtune.data.spec import NAMED
+
+        found += [f"{known}={name}" for name in ("auto", *NAMED)]
     words = [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
     if known == "checkpoint.resume":
         named = [("auto", ""), ("never", ""), *complete_weights(begun)]
@@ -208,9 +212,8 @@ def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]
 
     explained = field_docstrings(section)
     for name, field in section.model_fields.items():
-        inner = sections_in(field.annotation)
-        if inner:
-            for each in inner:
-                yield from _keys(each, (*path, name))
-        else:
+        inner, is_list = sections_in(field.annotation), get_origin(field.annotation) is list
+        if not inner or is_list or any(_values(field.annotation)):
             yield ".".join((*path, name)), field.annotation, explained.get(name, "").partition("\n")[0]
+        for each in inner:
+            yield from _keys(each, (*path, name, *(("0",) if is_list else ())))

@@ -13,8 +13,10 @@ from typer import _completion_shared
 
 from ascendtune.cli.completion import use_own_scripts
 from ascendtune.cli.run_names import complete_key
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.field_docstrings import field_docstrings
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import OptimSection
 
 _ANSWERS = {
@@ -108,6 +110,24 @@ def test_words_and_truth_values_of_a_key_are_completed() -> None:
     assert schedulers == {"optim.scheduler=constant", "optim.scheduler=cosine"}
     assert {value for value, _ in complete_key("checkpoint.best=")} == {"checkpoint.best=false", "checkpoint.best=true"}
     assert complete_key("optim.learning_rate=") == [] == complete_key("optim.nothing=")
+    assert [value for value, _ in complete_key("data.template=glm4_7_")] == ["data.template=glm4_7_last_thought"]
+
+
+def test_keys_that_are_sections_or_lists_are_completed_where_they_take_values() -> None:
+    assert [value for value, _ in complete_key("data.train=")] == []
+    assert [value for value, _ in complete_key("data.train")][:2] == ["data.train=", "data.train.0.path="]
+    assert {value for value, _ in complete_key("kernel=")} == {"kernel=auto", "kernel=off"}
+    assert "optim=" not in {value for value, _ in complete_key("optim")}
+
+
+def test_each_completed_key_is_one_of_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: {path: m}\ndata: {train: [{path: o/d}], eval: [{path: o/d}]}\n")
+    for key, _ in complete_key(""):
+        try:
+            Recipe.load(path, [f"{key}null"])
+        except RecipeError as error:
+            assert "unknown-recipe-key" not in str(error) and "override-path-missing" not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +169,8 @@ def test_names_of_runs_are_completed_wherever_they_are_taken(
         ("devices --lang z", ["zh"]),
         ("env mirrors use tu", ["tuna"]),
         ("plan --device h2", ["h200"]),
+        ("env caches --clean tri", ["triton"]),
+        ("env caches --clean pip,tri", ["pip,triton"]),
         ("train r.yaml --allow-change optim.sch", ["optim.scheduler"]),
         ("train r.yaml --allow-change dat", ["data"]),
     ],
