@@ -259,8 +259,8 @@ def send(
     if faults:
         sys.exit(max(each.exit_code for each in faults))
     if offline:
-        run = shlex.quote(str(runs[0]))
-        suggest_next(f"ascendtune track sync {run}" if to == "wandb" else "swanlab sync DIRECTORY")
+        first = shlex.quote(str(runs[0]))
+        suggest_next(f"ascendtune track sync {first}" if to == "wandb" else "swanlab sync DIRECTORY")
 
 
 def _require_no_host(run: RunDir) -> None:

@@ -105,9 +105,7 @@ def _without_driver(system: System) -> Finding:
 def _device_options(ids: str) -> str:
     """Options of `docker run`; bash expands the braces."""
     cards = f"{{{ids}}}" if "," in ids else ids
-    needs = vendor_of("npu").container
-    files = (needs.device_file.format(cards), *needs.control_files)
-    return " ".join(f"--device={file}" for file in files)
+    return " ".join(f"--device={file}" for file in vendor_of("npu").container.device_files([cards]))
 
 
 def _cpu_alone(system: System) -> Finding:
