@@ -189,12 +189,15 @@ def furthest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
 
 
 def _try(attempt: Callable[[Tried], None]) -> Tried:
-    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.core.errors import AscendtuneError, CheckFailed
 
     tried, warnings = Tried(), _Warnings()
     logging.getLogger("ascendtune").addHandler(warnings)
     try:
         attempt(tried)
+    except CheckFailed as error:
+        # Our own check of what we have made, such as a merged model.
+        tried.failed = error.what
     except AscendtuneError as error:
         tried.refused = error.what
     except Exception as error:  # noqa: BLE001  # this is what is looked for

@@ -167,7 +167,12 @@ class _Conversion:
 
         Only its dtype may be read: a model may convert the inputs of a product to it.
         """
-        for module in [each for each in self._model.modules() if type(each) is nn.Linear]:
+        from peft.tuners.lora.layer import ParamWrapper
+
+        # For `target_parameters` PEFT reads the adapter's matrices itself, and adds their product to the module's.
+        wrappers = [each for each in self._model.modules() if isinstance(each, ParamWrapper)]
+        read_by_peft = {module for wrapper in wrappers for module in wrapper.modules()}
+        for module in [each for each in self._model.modules() if type(each) is nn.Linear and each not in read_by_peft]:
             self._linear[module] = weight = module.weight
             module.forward = partial(self._multiply, module)  # type: ignore[method-assign]
             if not self._is_changed(weight):

@@ -176,13 +176,14 @@ def adapter(tmp_path: Path, recipe: Callable[..., Recipe]) -> Callable[..., Path
 
 
 @every_family
+@pytest.mark.parametrize("target", ["all-linear", BOTH], ids=["linear", "experts too"])
 def test_merge_equals_peft_bit_for_bit(
-    name: str, changes: dict[str, Any], linear: list[str], base: Callable[..., Path], adapter: Callable[..., Path],
-    tmp_path: Path,
+    target: Any, name: str, changes: dict[str, Any], linear: list[str], base: Callable[..., Path],
+    adapter: Callable[..., Path], tmp_path: Path,
 ) -> None:  # fmt: skip
     directory = base(name, changes)
     # Another scale than the rank's, for some.
-    path = adapter(directory, lora(BOTH, rslora="MoeConfig" in name, alpha=5))
+    path = adapter(directory, lora(target, rslora="MoeConfig" in name, alpha=5))
     merged = merge([str(path)], tmp_path / "merged")
     assert merged.verification is not None
     assert merged.verification.difference < 1e-5 < merged.verification.effect

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from torch import nn
 
@@ -67,6 +68,19 @@ def test_logits_are_those_of_the_model_in_fp32(saved: tuple[Layered, MappedFiles
     for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.bfloat16
         assert parameter.data_ptr() == files.tensors[name].data_ptr()
+
+
+def test_adapter_that_is_added_to_a_matrix_itself_is_computed(saved: tuple[Layered, MappedFiles]) -> None:
+    model, files = saved
+    exact = Layered()
+    exact.load_state_dict({name: each.float() for name, each in model.state_dict().items()})
+    config = LoraConfig(r=2, target_parameters=["layers.0.0.weight", "layers.1.0.weight"])
+    expected, tuned = get_peft_model(exact, config), get_peft_model(model, config)
+    for of_expected, own in zip(expected.parameters(), tuned.parameters(), strict=True):
+        if own.requires_grad:
+            own.data = of_expected.data.normal_()
+    with torch.no_grad(), in_fp32(tuned, files):
+        assert torch.equal(tuned(IDS), expected(IDS))
 
 
 def test_every_weight_that_computes_can_be_changed(saved: tuple[Layered, MappedFiles]) -> None:
