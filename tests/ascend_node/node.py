@@ -37,6 +37,8 @@ class Chip:
     address: str | None = "auto"
     netmask: str = "255.255.255.0"
     gateway: str | None = "10.20.0.1"
+    kept: str | None = None
+    """The address of this port in /etc/hccn.conf; None: none."""
     network_health: str = "Success"
     tls: int = 0
     udp_source: str = "auto"
@@ -156,7 +158,7 @@ class Node:
             "-route": route + (f"default {chip.gateway} 0.0.0.0 UG 0 0 0 eth{index}\n" if chip.gateway else ""),
             "-net_health": f"net health status: {chip.network_health}\n",
             "-link_stat": _link_history(index, chip.link_downs),
-            "-udp": f"status:{chip.udp_source}\nudp_port:4791\n",
+            "-udp": f"udp_port:4791\nstatus:{chip.udp_source}\n",
             "-tls": f"dev_id:{index}, tls switch[{chip.tls}](0:disable, 1:enable), tls alarm time threshold[60]days\n",
         }
         return told | ({"-link": f"link status: {chip.link}\n"} if chip.link else {})
@@ -172,6 +174,10 @@ class Node:
         if self.dcmi:
             _write(root / "usr/local/dcmi/libdcmi.so", "")
             _write(root / "etc/ascend_install.info", "Driver_Install_Path_Param=/usr/local/Ascend\n")
+        kept = {index: chip.kept for index, chip in enumerate(self.chips) if chip.kept}
+        if kept:
+            lines = (f"address_{index}={each}\nnetmask_{index}=255.255.255.0\n" for index, each in kept.items())
+            _write(root / "etc/hccn.conf", "".join(lines))
         if self.nnal:
             _write(root / _HOME / "nnal/atb/latest/version.info", f"    Ascend-cann-atb : {self.nnal}\n")
         for each in self.cann:

@@ -25,6 +25,13 @@ SCENARIOS: dict[str, Node] = {
     "udp-source-fixed": replace(HEALTHY, chips=tuple(replace(chip, udp_source="custom") for chip in HEALTHY.chips)),
     "link-unstable": replace(HEALTHY, chips=(Chip(link_downs=7), *_REST)),
     "udp-source-differs": replace(HEALTHY, chips=(Chip(udp_source="custom"), *_REST)),
+    "address-lost": replace(
+        HEALTHY, chips=(Chip(address=None, kept="10.20.0.10"), Chip(address=None, kept="10.20.0.11"), *_REST[:6])
+    ),
+    "address-other-than-kept": replace(HEALTHY, chips=(Chip(kept="10.20.9.9"), *_REST)),
+    "without-network": replace(
+        HEALTHY, chips=tuple(replace(chip, link=None, address=None, gateway=None) for chip in HEALTHY.chips)
+    ),
     "address-twice": replace(HEALTHY, chips=(Chip(address="10.20.0.17"), *_REST)),
     "leftover-process": replace(HEALTHY, chips=(_LEFT_OVER, *_REST)),
     "used-by-nobody": replace(HEALTHY, chips=(Chip(memory_used_megabytes=26214), *_REST), container=True),

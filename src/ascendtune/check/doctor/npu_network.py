@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.npu_ports import Port, npu_ports
+from ascendtune.check.doctor.npu_ports import HCCN_CONF, NpuPorts, Port, kept_addresses, npu_ports
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
+from ascendtune.machine.npu.hccn import is_reachable
 
 NPU_NETWORK = "npu_network"
 
@@ -34,23 +35,25 @@ def _look(system: System) -> Iterator[Finding]:
             remedy=say("run it as root on the host"),
         )
     else:
-        yield from _judge(answer.ports)
+        yield from _judge(system, answer)
 
 
-def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
+def _judge(system: System, answer: NpuPorts) -> Iterator[Finding]:
+    ports = answer.ports
     if all(port.link is None and port.address is None for port in ports):
         yield unknown(
             NPU_NETWORK,
-            say("the output of hccn_tool has an unknown format"),
-            remedy=say("run `hccn_tool -i 0 -link -g` by hand"),
+            say("hccn_tool reports neither link nor address: {output}", output=answer.first_answer or say("no output")),
+            remedy=say("run `hccn_tool -i {npu} -link -g` by hand", npu=ports[0].device),
         )
         return
     found = [
         *_links(ports),
         *_unstable_links(ports),
-        *_addresses(ports),
-        *_tls(ports),
-        *_paths(ports),
+        *_addresses(system, ports),
+        *_kept(system, ports),
+        *_tls(system, ports),
+        *_paths(system, ports),
         *_unreported(ports),
     ]
     yield from found
@@ -86,7 +89,7 @@ def _links(ports: Sequence[Port]) -> Iterator[Finding]:
             ),
             evidence=tuple(f"hccn_tool -i {port.device} -link -g: {port.link}" for port in down),
         )
-    sick = [port for port in ports if port.health not in (None, "Success", "Init") and port.link == "UP"]
+    sick = [port for port in ports if port.health and is_reachable(port.health) is False and port.link == "UP"]
     if sick:
         yield warning(
             NPU_NETWORK,
@@ -121,13 +124,26 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
         )
 
 
-def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
-    if without := [port for port in ports if port.has_no_address and port.link == "UP"]:
+def _addresses(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
+    without = [port for port in ports if port.has_no_address and port.link == "UP"]
+    kept = kept_addresses(system)
+    if lost := [port for port in without if port.device in kept]:
         yield warning(
             NPU_NETWORK,
-            say("NPU {npus} has no network address", npus=_ids(without)),
+            say(
+                "NPU {npus} has no network address, although {file} has one",
+                npus=_ids(lost),
+                file=HCCN_CONF,
+            ),
+            expected=", ".join(kept[port.device] for port in lost),
+            remedy=_on_host(system, "sudo hccn_tool -a -cfg recovery"),
+        )
+    if never := [port for port in without if port.device not in kept]:
+        yield warning(
+            NPU_NETWORK,
+            say("NPU {npus} has no network address", npus=_ids(never)),
             expected=say("an address on every NPU, in one subnet per rail"),
-            remedy=_set_address(without[0]),
+            remedy=_on_host(system, _set_address(never[0])),
         )
     counts = Counter(port.address for port in ports if port.address)
     if twice := [address for address, count in counts.items() if count > 1]:
@@ -139,34 +155,55 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
                 names=", ".join(twice),
             ),
             expected=say("one address for each NPU"),
-            remedy=_set_address(next(port for port in reversed(ports) if port.address in twice)),
+            remedy=_on_host(system, _set_address(next(port for port in reversed(ports) if port.address in twice))),
         )
-    lost = [port for port in ports if port.address and port.has_no_gateway]
-    if lost and any(port.gateway for port in ports):
+    direct = [port for port in ports if port.address and port.has_no_gateway]
+    if direct and any(port.gateway for port in ports):
         yield warning(
             NPU_NETWORK,
-            say("NPU {npus} has no gateway, other NPUs have one", npus=_ids(lost)),
+            say("NPU {npus} has no gateway, other NPUs have one", npus=_ids(direct)),
             expected=say("a gateway on all or on none"),
-            remedy=f"sudo hccn_tool -i {lost[0].device} -gateway -s gateway <GATEWAY>",
+            remedy=_on_host(system, f"sudo hccn_tool -i {direct[0].device} -gateway -s gateway <GATEWAY>"),
         )
 
 
-def _set_address(port: Port) -> str:
-    return f"sudo hccn_tool -i {port.device} -ip -s address <ADDRESS> netmask <NETMASK>"
+def _kept(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
+    """Rank tables and services such as Mooncake read the file, not the device (vllm-ascend pull request 16847)."""
+    kept = kept_addresses(system)
+    other = [port for port in ports if port.address and kept.get(port.device, port.address) != port.address]
+    if other:
+        yield warning(
+            NPU_NETWORK,
+            say("{file} has another address than NPU {npus}", file=HCCN_CONF, npus=_ids(other)),
+            expected=say("equal addresses: rank tables are made from the file, and it is restored from"),
+            remedy=_on_host(system, _set_address(other[0], other[0].address or "")),
+            evidence=tuple(f"NPU {port.device}: {port.address}; {HCCN_CONF}: {kept[port.device]}" for port in other),
+        )
 
 
-def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
+def _set_address(port: Port, address: str = "<ADDRESS>") -> str:
+    """The command, which also writes /etc/hccn.conf."""
+    netmask = port.netmask or "<NETMASK>"
+    return f"sudo hccn_tool -i {port.device} -ip -s address {address} netmask {netmask}"
+
+
+def _on_host(system: System, command: str) -> str:
+    """Containers that are not privileged may only query (HDK 26.1.0, A3 HCCN Tool); numbers of chips are the host's."""
+    return say("on the host: {command}", command=command) if system.in_container else command
+
+
+def _tls(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
     switches = {port.tls for port in ports if port.tls is not None}
     if len(switches) > 1:
         yield failure(
             NPU_NETWORK,
             say("TLS is on for NPU {npus} and off for the others", npus=_ids([port for port in ports if port.tls])),
             expected=say("the same on every NPU of a job"),
-            remedy=_for_each(ports, "-tls -s enable 0"),
+            remedy=_on_host(system, _for_each(ports, "-tls -s enable 0")),
         )
 
 
-def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
+def _paths(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
     modes = sorted({port.udp.mode for port in ports if port.udp.mode})
     if len(modes) > 1:
         each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
@@ -174,7 +211,7 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
             NPU_NETWORK,
             say("RoCE's UDP source port is set in {count} ways: {names}", count=len(modes), names=say("; ").join(each)),
             expected=say("the same on every NPU, auto where several machines meet at a switch"),
-            remedy=_for_each(ports, "-udp -s auto"),
+            remedy=_on_host(system, _for_each(ports, "-udp -s auto")),
         )
 
 
@@ -215,10 +252,12 @@ def _ids(ports: Sequence[Port]) -> str:
 
 NPU_NETWORK_CHECK = Check(
     NPU_NETWORK,
-    what="Reads link state and history, address, gateway, health, TLS and UDP source port of every NPU with hccn_tool.",
+    what="Reads link state and history, address, gateway, health, TLS and UDP source port of every NPU with hccn_tool, "
+    "and compares the addresses with /etc/hccn.conf.",
     why="Between machines, each NPU communicates through its own port. A port that is down, or whose TLS setting "
     "differs, keeps the whole job from connecting (EI0006, EI0014, EI0016), and the message rarely names it.",
-    fix="Link down, or down more often than others: check cable, transceiver and switch. No address: hccn_tool -ip -s. "
+    fix="Link down, or down more often than others: check cable, transceiver and switch. No address: hccn_tool -ip -s, "
+    "or `hccn_tool -a -cfg recovery`, which restores those of /etc/hccn.conf. "
     "TLS: use the same setting on all cards of all nodes; `hccn_tool -i N -tls -s enable 0` turns it off. Several "
     "machines that are slow together: `hccn_tool -i N -udp -s auto` spreads flows over paths through the switches. "
     "Within one machine, cards use HCCS, and a port that is down does not matter.",

@@ -24,8 +24,10 @@ from ascendtune.machine.npu.hccn import (
     read_tls,
     read_udp_source,
 )
+from ascendtune.machine.npu.versions import read_values
 
 _PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
+HCCN_CONF = "/etc/hccn.conf"
 _AT_ONCE = 8
 _BUSY_PAUSES = (0.1, 0.3, 1.0)
 """Seconds before a query is repeated for which the tool was busy: it serves one call at a time."""
@@ -57,6 +59,8 @@ class NpuPorts:
     has_tool: bool
     error: str | None = None
     ports: tuple[Port, ...] = ()
+    first_answer: str = ""
+    """The output about the link of the first one."""
 
 
 def npu_ports(system: System) -> NpuPorts:
@@ -77,7 +81,16 @@ def _read(system: System) -> NpuPorts:
     alone = Lock()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         ports = tuple(pool.map(lambda device: _query_port(system, tool, device, alone), devices))
-    return NpuPorts(has_tool=True, ports=ports)
+    return NpuPorts(has_tool=True, ports=ports, first_answer=" ".join(output.split())[:200])
+
+
+def kept_addresses(system: System) -> dict[int, str]:
+    """NPU -> the address that hccn_tool keeps for it, and restores from, in /etc/hccn.conf: lines `address_0=…`.
+
+    Source of the path: github.com/hicann/driver, src/custom/network/hccn/ascend910B/hccn_tool/cfg.h.
+    """
+    names = {name.removeprefix("address_"): value for name, value in read_values(system.text(HCCN_CONF)).items()}
+    return {int(name): value for name, value in names.items() if name.isdecimal() and value}
 
 
 def _query_port(system: System, tool: str, device: int, alone: Lock) -> Port:

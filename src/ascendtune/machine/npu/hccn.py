@@ -19,7 +19,7 @@ class UdpSource:
     """UDP source port of RoCE. Switches choose a path by it: all flows from one port may use the same path."""
 
     mode: str | None
-    """auto: spread over 4097-65535; custom: fixed; code(…): chosen by HCCL."""
+    """auto: spread over 4097-65535; custom: fixed; multi_qp: a list; code(…): chosen by HCCL."""
     port: int | None
 
 
@@ -38,8 +38,16 @@ def read_link(text: str) -> str | None:
 
 
 def read_health(text: str) -> str | None:
-    """`-net_health`: Success, Init, Fault, Socket failed: whether the tested address answers."""
+    """`-net_health`: whether the tested address answers: "Success", "Fault", "Unreachable", "Socket failed"…"""
     return _after(text, r"net health status")
+
+
+def is_reachable(health: str) -> bool | None:
+    """Whether the tested address answers; None: it is not set, or not tested yet.
+
+    Source: github.com/hicann/driver, src/custom/network/hccn/ascend910B/hccn_tool/tool_ops.c, g_net_health_status.
+    """
+    return None if health in ("Init", "Detect ip set", "Unknown") else health == "Success"
 
 
 def read_address(text: str) -> str | None:
@@ -80,13 +88,12 @@ def read_tls(text: str) -> bool | None:
 
 
 def read_udp_source(text: str) -> UdpSource:
-    """`-udp`. There is no public transcript of an answer: the names are from the vendor's pages on setting it.
-
-    Source: https://www.hiascend.com/document/detail/zh/HDK/latest/A3/A3HCCN/hccntool_107.html and _108, _133.
+    """`-udp`. Source of the names: github.com/hicann/driver, src/custom/network/hccn/ascend910B/hccn_tool/tool_roce.c;
+    https://www.hiascend.com/document/detail/zh/HDK/latest/A3/A3HCCN/hccntool_107.html and _108, _133.
     """
     text = whole_lines(text)
-    mode = re.search(r"\bstatus\s*:\s*(auto|custom|code)\b(\(\w+\))?", text, re.IGNORECASE)
-    port = re.search(r"\budp[_ ]port\s*:\s*([0-9]{1,5})\b", text, re.IGNORECASE)
+    mode = re.search(r"\bstatus\s*:\s*(auto|custom|multi_qp|code)\b(\(\w+\))?", text, re.IGNORECASE)
+    port = re.search(r"\budp[_ ]port\s*:\s*([0-9]{1,5})(?![0-9,])", text, re.IGNORECASE)
     return UdpSource(mode[1].lower() + (mode[2] or "") if mode else None, natural(port[1]) if port else None)
 
 

@@ -55,6 +55,8 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("npu_network", "link-unstable", "warning", "the link of NPU 0 went down 7 times since the card started, others 1"),
     ("npu_network", "tls-differs", "failure", "TLS is on for NPU 0"),
     ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
+    ("npu_network", "address-lost", "warning", "NPU 0, 1 has no network address, although /etc/hccn.conf has one"),
+    ("npu_network", "address-other-than-kept", "warning", "/etc/hccn.conf has another address than NPU 0"),
     ("npu_network", "udp-source-differs", "warning", "UDP source port is set in 2 ways: auto for NPU 1, 2, 3, 4"),
     ("npu_network", "udp-source-fixed", "ok", "UDP source ports fixed (4791)"),
     ("npu_network", "container-without-driver", "unknown", "hccn_tool was not found"),
@@ -78,6 +80,36 @@ def test_planted_fault_of_a_machine_is_found(lay: Lay, code: str, machine: str, 
     found = _answers(lay(machine), code)
     assert any(each.status == status and said in each.measured for each in found), found
     assert all(each.code == code for each in found)
+
+
+@pytest.mark.parametrize(
+    ("machine", "container", "remedy"),
+    [
+        ("address-lost", False, "sudo hccn_tool -a -cfg recovery"),
+        ("address-lost", True, "on the host: sudo hccn_tool -a -cfg recovery"),
+        (
+            "address-other-than-kept",
+            False,
+            "sudo hccn_tool -i 0 -ip -s address 10.20.0.10 netmask 255.255.255.0",
+        ),
+        ("tls-differs", True, "on the host: for i in 0 1 2 3 4 5 6 7; do sudo hccn_tool -i $i -tls -s enable 0; done"),
+    ],
+)
+def test_settings_of_ports_are_repaired_on_the_host(lay: Lay, machine: str, container: bool, remedy: str) -> None:
+    (found,) = _answers(lay(replace(SCENARIOS[machine], container=container)), "npu_network")
+    assert found.remedy == remedy
+
+
+def test_ports_that_the_tool_cannot_read_are_unknown_with_its_words(lay: Lay) -> None:
+    (found,) = _answers(lay("without-network"), "npu_network")
+    assert found.status == "unknown" and "Error parameter of -t" in found.measured
+
+
+@pytest.mark.parametrize(("health", "status"), [("Unreachable", "warning"), ("Detect ip set", "ok"), ("Init", "ok")])
+def test_a_probe_address_that_was_not_tested_yet_is_no_fault(lay: Lay, health: str, status: str) -> None:
+    chips = tuple(replace(chip, network_health=health) for chip in HEALTHY.chips)
+    (found,) = _answers(lay(replace(HEALTHY, chips=chips)), "npu_network")
+    assert found.status == status
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ def test_recorded_hccn_captures_are_read(shared: Path) -> None:
 
 
 def test_udp_source_port_of_roce_is_read() -> None:
-    assert hccn.read_udp_source("status:auto\nudp_port:4791\n") == UdpSource("auto", 4791)
+    assert hccn.read_udp_source("udp_port:4791\nstatus:auto\n") == UdpSource("auto", 4791)
+    assert hccn.read_udp_source("udp_port:Unknown\nstatus:auto\n") == UdpSource("auto", None)
+    assert hccn.read_udp_source("udp_port:5000,5001\nstatus:multi_qp\nqp_count:2\n") == UdpSource("multi_qp", None)
+    assert hccn.read_udp_source("Unknown udp port\n") == UdpSource(None, None)
     assert hccn.read_udp_source("status: custom, udp port: 5000\n") == UdpSource("custom", 5000)
     assert hccn.read_udp_source("status:code(nslb_dp)\n") == UdpSource("code(nslb_dp)", None)
     assert hccn.read_udp_source("hccn_tool is busy, please try again") == UdpSource(None, None)
