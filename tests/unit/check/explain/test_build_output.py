@@ -101,3 +101,18 @@ def test_complaint_with_a_known_cause_names_its_subject(
 
     assert entry_of(explanation) == entry
     assert named in explanation.headline()
+
+
+@pytest.mark.parametrize("said", ["AssertionError: Could not find moontide in PATH", "error: [WinError 7] no moontide"])
+def test_output_of_pip_whose_beginning_was_cut_off_has_its_complaint(explained: Explained, said: str) -> None:
+    cut = f"      running build\n      {said}\n      [end of output]\n  ERROR: Failed building wheel for moon\n"
+
+    assert said in explained(cut).headline()
+
+
+def test_compiler_that_nvcc_does_not_find_is_named(explained: Explained) -> None:
+    explanation = explained(
+        _by_ninja("g++-77: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.")
+    )
+
+    assert "the C++ compiler g++-77, which is not on this machine" in explanation.headline()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _WRAPPER = re.compile(
-    r"ninja: build stopped|\bg?make(?:\[\d+\])?: \*\*\* |did not complete successfully: exit|"
+    r"ninja: build stopped|\[end of output\]|\bg?make(?:\[\d+\])?: \*\*\* |did not complete successfully: exit|"
     r"returned a non-zero code: \d|Error building extension|ERROR: Failed building wheel|[Bb]uild failed\b|"
     r"subprocess-exited-with-error|error: command '\S+' failed with exit|Command '\['(?:ninja|cmake|make)'"
 )

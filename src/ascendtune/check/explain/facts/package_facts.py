@@ -129,13 +129,13 @@ def _of_build(text: str, lower: str) -> Iterator[str]:
     if "cmake error at " in lower and (refused := complaint_of_cmake(text)):
         yield refused
         return
-    if "[end of output]" in lower or "[stderr]" in lower:
-        for output in _OUTPUT.finditer(text):
-            rows = output["lines"].splitlines()
-            if said := complaint_in(rows) or _last_words(rows):
-                yield said
-    elif said := complaint_above(text):
-        # The log lacks pip's frame around the output.
+    outputs = list(_OUTPUT.finditer(text)) if "[end of output]" in lower or "[stderr]" in lower else []
+    for output in outputs:
+        rows = output["lines"].splitlines()
+        if said := complaint_in(rows) or _last_words(rows):
+            yield said
+    if not outputs and (said := complaint_above(text)):
+        # The log lacks pip's frame around the output, or its first line.
         yield said
 
 
