@@ -49,7 +49,7 @@ def test_weights_that_are_loaded_block_by_block_are_those_of_the_files(device: D
     section, fp32 = ModelSection(path=str(tiny_model)), Precision("fp32", "fp32", "as asked", device.kind)
     found = load_deferred(
         section, "sft", tiny_model, read_config(section, tiny_model), precision=fp32, implementation="sdpa",
-        vocabulary=512, seed=0, unsharded=False,
+        vocabulary=512, seed=0, copied=False,
     )  # fmt: skip
     assert found is not None
     model, weights = found

@@ -153,7 +153,8 @@ def inner_of(each: Any) -> Any:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, OnCuda)
+    """Whether its class leaves operators to torch, or is this device's."""
+    return isinstance(tensor, OnCuda) or type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def _kind(kwargs: dict[str, Any]) -> str | None:

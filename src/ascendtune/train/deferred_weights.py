@@ -21,11 +21,11 @@ class DeferredWeights:
 
     Args:
         model: loaded with unread tensors. Its parameters are replaced, and its buffers are read.
-        unsharded: the weights are not sharded; they are copied, as a file that stays mapped may be replaced.
+        copied: the weights stay where they are read; they are copied, as a file that stays mapped may be replaced.
     """
 
-    def __init__(self, model: nn.Module, weights: UnreadWeights, *, unsharded: bool) -> None:
-        self._weights, self._unsharded = weights, unsharded
+    def __init__(self, model: nn.Module, weights: UnreadWeights, *, copied: bool) -> None:
+        self._weights, self._copied = weights, copied
         self._compute: dict[nn.Parameter, Callable[[Read], torch.Tensor]] = {}
         stand_ins: dict[UnreadTensor, nn.Parameter] = {}
         with weights.open() as read:
@@ -47,7 +47,7 @@ class DeferredWeights:
                 # A reference kept here would keep the full weight alive after sharding.
                 if (compute := self._compute.pop(parameter, None)) is not None:
                     weight = compute(read)
-                    if self._unsharded and weight.dtype == parameter.dtype:
+                    if self._copied and weight.dtype == parameter.dtype:
                         weight = weight.clone()
                     parameter.data = in_own_pages(weight, parameter.dtype)
                     parameter.__dict__.clear()
@@ -92,6 +92,14 @@ def make_room(parameter: nn.Parameter) -> None:
 
 def nothing_deferred(module: nn.Module) -> None:
     """Do nothing: the weights of `module` are in memory already."""
+
+
+def move_in_parts(model: nn.Module, fill: Callable[[nn.Module], None], device: torch.device) -> None:
+    """Move `model` to `device`, one module after the other, each when its weights have been read."""
+    # A module follows the one that contains it.
+    for module in reversed(list(model.modules())):
+        fill(module)
+        module._apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 def may_defer(section: ModelSection) -> bool:

@@ -108,19 +108,18 @@ def load_in_parts(
     implementation: str,
     vocabulary: int,
     seed: int,
-    sharded: bool,
+    stays: bool,
 ) -> tuple[Any, Callable[[torch.nn.Module], None]]:
     """The model of `load_model`, and the function that reads those weights of a part that are still in their files.
 
     Args:
-        sharded: the parts are sharded one by one, after they are read.
+        stays: the weights stay in host memory as they are read; they are neither sharded nor moved to a device.
     """
     options: Any = {
         "precision": precision, "implementation": implementation, "vocabulary": vocabulary, "seed": seed
     }  # fmt: skip
-    # Quantised layers are read one by one, too.
-    if sharded or section.quantization is not None:
-        deferred = load_deferred(section, stage, directory, config, **options, unsharded=not sharded)
+    if not stays or section.quantization is not None:
+        deferred = load_deferred(section, stage, directory, config, **options, copied=stays)
         if deferred is not None:
             model, weights = deferred
             return model, weights.fill
@@ -137,12 +136,12 @@ def load_deferred(
     implementation: str,
     vocabulary: int,
     seed: int,
-    unsharded: bool,
+    copied: bool,
 ) -> tuple[Any, DeferredWeights] | None:
     """Same as `load_model`, with the weights still in their files; None for a model that must be loaded as a whole.
 
     Args:
-        unsharded: as in `DeferredWeights`.
+        copied: as in `DeferredWeights`.
 
     Raises:
         RecipeError: the files are damaged, or do not fit the architecture.
@@ -164,7 +163,7 @@ def load_deferred(
     if weights.values_needed:
         return None
     model.train()
-    return model, DeferredWeights(model, weights, unsharded=unsharded)
+    return model, DeferredWeights(model, weights, copied=copied)
 
 
 @contextmanager

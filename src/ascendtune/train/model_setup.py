@@ -19,6 +19,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
+from ascendtune.train.deferred_weights import move_in_parts
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.model import (
     apply_tuner,
@@ -69,7 +70,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
         linears = quantisable_linears(model, recipe.model)
         if not linears and not strategy.shards_weights:
-            model.to(device.torch_device)
+            move_in_parts(model, fill, device.torch_device)
     torch.manual_seed(recipe.seed)
     adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
@@ -80,8 +81,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     with strategy.uneven_work("loads the model"):
         if linears and not strategy.shards_weights:
             # After the tuner, which adds adapters to plain linear layers only.
-            fill(model)
-            model.to(device.torch_device)
+            move_in_parts(model, fill, device.torch_device)
         # After the tuner: it copies modules, and must copy the model's own ones.
         kernels = install_kernels(model, recipe.kernel, device, precision, fill)
         promote_layer_norms(model)
@@ -111,7 +111,7 @@ def _load(
     return load_in_parts(
         recipe.model, recipe.method.stage, directory, config,
         precision=precision, implementation=attention.implementation(), vocabulary=vocabulary, seed=recipe.seed,
-        sharded=strategy.shards_weights,
+        stays=not strategy.shards_weights and strategy.device.shares_host_memory,
     )  # fmt: skip
 
 

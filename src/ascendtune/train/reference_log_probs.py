@@ -267,7 +267,7 @@ def _another_model(
         model, fill = load_in_parts(
             section, "preference", directory, config,
             precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
-            sharded=strategy.shards_weights,
+            stays=not strategy.shards_weights and strategy.device.shares_host_memory,
         )  # fmt: skip
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(

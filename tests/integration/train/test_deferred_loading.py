@@ -78,7 +78,7 @@ def _load(strategy: FsdpStrategy, directory: Path, method: MethodSection, vocabu
     expected = load_model(section, method.stage, directory, config, **options)
     torch.manual_seed(3)
     expected = apply_tuner(expected, method)
-    found = load_deferred(section, method.stage, directory, config, unsharded=False, **options)
+    found = load_deferred(section, method.stage, directory, config, copied=False, **options)
     assert found is not None
     model, weights = found
     torch.manual_seed(3)

@@ -21,7 +21,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import BatchSection, ModelSection
-from ascendtune.train.deferred_weights import DeferredWeights, is_unread, may_defer, nothing_deferred
+from ascendtune.train.deferred_weights import DeferredWeights, is_unread, may_defer, move_in_parts, nothing_deferred
 from ascendtune.train.model import apply_tuner, load_deferred, load_model, read_config, set_single_score
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
@@ -65,7 +65,7 @@ def find(
     section = ModelSection(path=str(directory))
     return load_deferred(
         section, "sft", directory, read_config(section, directory), precision=precision(dtype),
-        implementation=implementation, vocabulary=vocabulary, seed=3, unsharded=False,
+        implementation=implementation, vocabulary=vocabulary, seed=3, copied=False,
     )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def test_config_keeps_the_type_of_the_files(directory: Path) -> None:
     config = read_config(section, directory)
     load_deferred(
         section, "sft", directory, config, precision=FP32, implementation="sdpa", vocabulary=64, seed=3,
-        unsharded=False,
+        copied=False,
     )  # fmt: skip
     assert config.dtype == torch.bfloat16
 
@@ -306,7 +306,7 @@ def require_equal_to_whole(
     section, method_section = ModelSection(path=str(directory)), method_of(method or {})
     reward = method_section.stage == "reward"
     tuned, fills = [], []
-    for load, options in ((load_model, {}), (load_deferred, {"unsharded": False})):
+    for load, options in ((load_model, {}), (load_deferred, {"copied": False})):
         config = read_config(section, directory)
         if reward:
             set_single_score(config, 0)
@@ -335,6 +335,24 @@ def require_equal_to_whole(
         assert ours_of.keys() == expected_of.keys()
         for layer, pair in expected_of.items():
             assert all(map(torch.equal, ours_of[layer], pair)), layer
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_model_that_is_moved_to_a_device_takes_host_memory_for_one_module(tmp_path: Path, kind: str) -> None:
+    config: Any = llama(tied=False) if kind == "llama" else mixture(kind)
+    model, weights = deferred(saved(tmp_path / "model", config))
+    own = [sum(each.numel() * each.itemsize for each in module.parameters(recurse=False)) for module in model.modules()]
+    largest, most = max(own), 0
+
+    def fill(module: nn.Module) -> None:
+        nonlocal most
+        weights.fill(module)
+        on_host = {each.data_ptr(): each for each in model.parameters() if not each.is_meta}
+        most = max(most, sum(each.untyped_storage().nbytes() for each in on_host.values() if not is_unread(each)))
+
+    move_in_parts(model, fill, torch.device("meta"))
+    assert 0 < most <= largest
+    assert all(each.is_meta for each in (*model.parameters(), *model.buffers()))
 
 
 def test_random_weights_and_new_layers_are_made_whole() -> None:

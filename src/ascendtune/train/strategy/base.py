@@ -20,7 +20,7 @@ from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.content import CheckpointContent, NamedTensors
-from ascendtune.train.deferred_weights import nothing_deferred
+from ascendtune.train.deferred_weights import move_in_parts, nothing_deferred
 from ascendtune.train.gradient_norm import norm_of_parts
 from ascendtune.train.object_collectives import refuse_foreign_pickles
 from ascendtune.train.precision import Precision
@@ -112,8 +112,7 @@ class Strategy:
         Args:
             fill: as in `shard`, which must have been called before.
         """
-        fill(root)
-        root.to(self.device.torch_device)
+        move_in_parts(root, fill, self.device.torch_device)
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
