@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.messages import warn
-from ascendtune.cli.options import Overrides, RecipeFile
+from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, width
 from ascendtune.core.errors import InputError, all_errors, translated_disk_errors
 from ascendtune.core.suggest import same_path_elsewhere
@@ -17,6 +17,7 @@ from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
+    from ascendtune.data.prepare import PreparedData
     from ascendtune.data.spec import DatasetSpec, Task
     from ascendtune.recipe.method import MethodSection
     from ascendtune.recipe.recipe import Recipe
@@ -29,6 +30,7 @@ def check(
     data: Annotated[
         bool, typer.Option("--data", help="Read and tokenise every row, as `ascendtune train --prepare` does.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a recipe and the paths in it, and summarise it. Nothing is started; without --data nothing is downloaded.
 
@@ -39,14 +41,31 @@ def check(
 
     Without --data only the first rows of each data set are read, for their format.
     """
+    from ascendtune.data.report import lines
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import require_paths
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
     require_paths(checked)
     facts = _facts(checked)
-    report = _data_report(checked) if data else []
+    prepared = _prepared(checked) if data else None
     given = sum(origin != "default" for origin in origins.values())
+    warnings = [*checked.notes, *checked.without_effect(origins)]
+    if as_json:
+        from ascendtune.train.prepare import data_reports
+
+        of_data = None if prepared is None else data_reports(prepared)
+        found = {
+            "recipe": str(recipe),
+            "values": checked.model_dump(mode="json"),
+            "set": [key for key, origin in origins.items() if origin != "default"],
+            "learning_rate": checked.learning_rate,
+            "run_directory": str(checked.run_directory()),
+            "data_reports": of_data,
+            "warnings": warnings,
+        }
+        print_json(found)
+        return
     print(f"{recipe}: valid, {count_of(given, 'key')} set, {len(origins) - given} at their defaults")
     longest = max(map(len, facts))
     for name, value in facts.items():
@@ -54,13 +73,14 @@ def check(
     unchecked = (
         "memory, devices" if data else "rows beyond the first of each data set (--data reads all), memory, devices"
     )
+    report = [] if prepared is None else lines(prepared.report, width(sys.stdout) or PLAIN_COLUMNS)
     for line in (*report, f"not checked: {unchecked}"):
         print(wrapped(line, width(sys.stdout)))
-    for sentence in (*checked.notes, *checked.without_effect(origins)):
+    for sentence in warnings:
         warn(sentence)
 
 
-def _data_report(recipe: Recipe) -> list[str]:
+def _prepared(recipe: Recipe) -> PreparedData:
     """Prepare the data, stored in the cache where `ascendtune train` finds them.
 
     Raises:
@@ -68,13 +88,12 @@ def _data_report(recipe: Recipe) -> list[str]:
     """
     from ascendtune.cli.data_show import prepared_data
     from ascendtune.core import log
-    from ascendtune.data.report import lines
 
     log.set_up()
     prepared = prepared_data(recipe)
     for message in prepared.warnings:
         warn(message)
-    return lines(prepared.report, width(sys.stdout) or PLAIN_COLUMNS)
+    return prepared
 
 
 def _facts(recipe: Recipe) -> dict[str, str]:

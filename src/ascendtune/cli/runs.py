@@ -18,6 +18,7 @@ from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import PLAIN_COLUMNS, print_json, table, width
 from ascendtune.core.attempt_time import seconds_since
+from ascendtune.core.checkpoint_names import best_step
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.procfs import is_alive
 from ascendtune.core.rundir import RunDir
@@ -85,18 +86,25 @@ def show(
 
 
 def _facts(run: RunDir) -> dict[str, Any]:
-    record = run.read()
+    record, evaluations = run.read(), unless_damaged(run.comparable_evaluations)
     return {
         "path": str(run),
         **record,
         "state": state_of(record),
         "last_metrics": unless_damaged(run.last_metrics),
-        "last_evaluation": unless_damaged(lambda: next(reversed(list(run.read_evaluations())), None)),
+        "last_evaluation": evaluations[-1] if evaluations else None,
+        "best_evaluation": _best(run, evaluations) if evaluations else None,
         "data_report": unless_damaged(run.read_data_report),
         "checkpoints": [str(run.checkpoint(step)) for step in run.checkpoint_steps()],
         "model": str(run.model) if run.model.is_dir() else None,
         "pictures": sorted(str(path) for path in run.path.glob("loss.*")),
     }
+
+
+def _best(run: RunDir, evaluations: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The evaluation of the lowest loss."""
+    step = best_step(run)
+    return next((each for each in evaluations if step is not None and each.get("step") == step), None)
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
@@ -117,6 +125,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines += _section("imported", {"from": imported.get("from"), "points": imported.get("points")})
     lines += _section("last step", _without_names(facts["last_metrics"], "batch_hash", "seconds", "time"))
     lines += _section("last evaluation", _evaluation(facts["last_evaluation"]))
+    if facts["best_evaluation"] != facts["last_evaluation"]:
+        lines += _section("best evaluation", _evaluation(facts["best_evaluation"]))
     lines += _data(Path(facts["path"]), facts["data_report"])
     lines += _section("chosen", facts.get("resolved"))
     lines += _section("versions", facts.get("versions"))

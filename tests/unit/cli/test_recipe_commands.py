@@ -281,6 +281,20 @@ def test_recipe_check_says_what_it_did_not_look_at_and_reads_all_rows_when_asked
     assert "data: 60 rows read" in looked.stdout and "not checked: memory, devices" in looked.stdout
 
 
+def test_recipe_check_prints_json_for_a_program(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+    ascendtune("init", "--model", tiny_model, "--data", data)
+    words = ("recipe", "check", "recipe.yaml", "optim.learning_rate=3e-4", "method.lora.rank=4", "--json")
+    found = json.loads(ascendtune(*words).stdout)
+    assert found["values"]["optim"]["learning_rate"] == found["learning_rate"] == 3e-4
+    assert "optim.learning_rate" in found["set"] and "optim.beta2" not in found["set"]
+    assert found["data_reports"] is None and any("method.lora.rank" in each for each in found["warnings"])
+    found = json.loads(ascendtune(*words, "--data").stdout)
+    assert found["data_reports"]["train"]["rows_read"] == 60
+    refused = ascendtune(*words, "optim.epoch=1", "data.train=./no.json")
+    codes = {each["code"] for each in json.loads(refused.stdout)["errors"]}
+    assert refused.returncode == 2 and codes == {"unknown-recipe-key", "path-missing"}
+
+
 def test_a_dry_run_names_the_run_directory_that_the_start_would_make(
     ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -398,3 +398,15 @@ def test_directory_without_runs_names_that_of_the_newest_run(tmp_path: Path, mon
         find_runs(tmp_path / "runs")
     assert caught.value.code == "path-missing"
     assert caught.value.remedy.endswith(f"ascendtune runs list '{tmp_path}/my saves'")
+
+
+def test_show_has_the_best_evaluation_beside_the_last(ascendtune: Any, runs: Path) -> None:
+    run = RunDir(runs / "a")
+    losses = {5: (0.1, "other"), 10: (2.0, "same"), 20: (1.5, "same"), 30: (1.75, "same")}
+    lines = ({"step": step, "loss": loss, "data_hash": rows} for step, (loss, rows) in losses.items())
+    run.evaluations.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    facts = json.loads(ascendtune("runs", "show", run, "--json").stdout)
+    assert [facts[name]["step"] for name in ("last_evaluation", "best_evaluation")] == [30, 20]
+    text = ascendtune("runs", "show", run).stdout
+    assert "1.75" in text.partition("last evaluation")[2].partition("best evaluation")[0]
+    assert "1.5" in text.partition("best evaluation")[2]
