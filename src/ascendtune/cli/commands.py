@@ -102,7 +102,7 @@ COMMANDS = {
     "runs list": CommandEntry("ascendtune.cli.runs:list_runs", "List runs: state, step, loss, speed, age."),
     "runs show": CommandEntry("ascendtune.cli.runs:show", "Show one run: data, versions, choices, checkpoints."),
     "runs clean": CommandEntry(
-        "ascendtune.cli.runs_clean:clean", "Show the disk space of runs; remove checkpoints that are not needed."
+        "ascendtune.cli.runs_clean:clean", "Show disk space of runs; remove unneeded checkpoints."
     ),
     "runs compare": CommandEntry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
     "track send": CommandEntry("ascendtune.cli.track:send", "Send runs to wandb, swanlab, mlflow or trackio."),
