@@ -80,6 +80,7 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
         "report": report.to_json(),
         "eval_report": eval_report.to_json() if eval_report else None,
         "vocab_size": tokenizer.vocab_size,
+        "added_ids": sorted(tokenizer.backend.get_added_tokens_decoder()),
         "eos_id": tokenizer.eos_id,
         "pad_id": tokenizer.pad_id,
         **facts,

@@ -49,6 +49,8 @@ class PreparedData:
     eval_report: DataReport | None
     vocab_size: int
     """Required rows of the model's embeddings."""
+    added_ids: tuple[int, ...]
+    """Ids of the tokenizer's added tokens, such as BOS and EOS."""
     eos_id: int | None
     pad_id: int
     stop_ids: tuple[int, ...]
@@ -226,6 +228,7 @@ def _read(directory: Path, *, cached: bool) -> PreparedData:
         report=DataReport.from_json(record["report"]),
         eval_report=DataReport.from_json(evaluated) if evaluated else None,
         vocab_size=record["vocab_size"],
+        added_ids=tuple(record["added_ids"]),
         eos_id=record["eos_id"],
         pad_id=record["pad_id"],
         stop_ids=tuple(record["stop_ids"]),

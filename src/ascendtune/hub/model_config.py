@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,35 @@ def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> 
             "name tokens that were added to the tokenizer later in model.new_tokens",
             where=config_path,
         )
+
+
+_SMALLEST_SHARE = 0.8
+"""Vocabularies are padded to a round number of rows; public models have at least nine tenths of them in use."""
+
+
+def signs_of_other_tokenizer(config_path: Path, vocab_size: int, added_ids: Collection[int]) -> list[str]:
+    """Sentences on what suggests that the tokenizer is that of another model; such a model learns from noise.
+
+    Args:
+        vocab_size: largest id of the tokenizer + 1.
+        added_ids: ids of its added tokens, such as BOS and EOS.
+    """
+    config = text_config(read_model_config(config_path))
+    rows, signs = config.get("vocab_size"), list[str]()
+    if isinstance(rows, int) and vocab_size < _SMALLEST_SHARE * rows:
+        signs.append(f"it has {vocab_size:,} tokens, and the model {rows:,}")
+    for key in ("bos_token_id", "eos_token_id"):
+        given = config.get(key)
+        ids = [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, int) and each >= 0]
+        if ids and not any(each in added_ids for each in ids):
+            kind = "no token" if min(ids) >= vocab_size else "ordinary text"
+            signs.append(f"{key} {', '.join(map(str, ids))} of config.json is {kind} in it")
+    if not signs:
+        return []
+    return [
+        f"the tokenizer may be that of another model: {'; '.join(signs)}. Copy config.json, weights and tokenizer from "
+        "the same model; a wrong id in config.json alone has no effect on training"
+    ]
 
 
 def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.prepare import PreparedData, prepare
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model, require_local_paths
-from ascendtune.hub.model_config import require_rows_for_tokens
+from ascendtune.hub.model_config import require_rows_for_tokens, signs_of_other_tokenizer
 from ascendtune.hub.verify import require_unquantised
 from ascendtune.recipe.changes import ResumeOptions, require_known, require_same_data
 from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
@@ -138,7 +138,7 @@ def require_paths(recipe: Recipe, *, only_data: bool = False) -> None:
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> PreparedData:
     """The recipe's tokens, from the cache or newly tokenised. Data sets that are hub ids are downloaded first."""
     with with_other_names(recipe.other_names):
-        return prepare(
+        prepared = prepare(
             recipe.data,
             model_directory,
             task=recipe.method.task,
@@ -147,6 +147,8 @@ def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | Non
             resolve=_resolve,
             progress=progress,
         )
+    signs = signs_of_other_tokenizer(model_directory / "config.json", prepared.vocab_size, prepared.added_ids)
+    return replace(prepared, warnings=(*prepared.warnings, *signs))
 
 
 def places_of_rows(recipe: Recipe, run: RunDir, rows: Sequence[int]) -> list[str]:

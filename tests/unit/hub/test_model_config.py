@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.hub.model_config import activation_fault, read_model_config, require_layers, require_rows_for_tokens
+from ascendtune.hub.model_config import (
+    activation_fault,
+    read_model_config,
+    require_layers,
+    require_rows_for_tokens,
+    signs_of_other_tokenizer,
+)
 
 QWEN2 = {
     "model_type": "qwen2",
@@ -180,3 +187,47 @@ def test_file_that_is_not_a_config_is_refused_at_once(tmp_path: Path, make: Any,
     make(tmp_path / "config.json")
     with pytest.raises(RecipeError, match=said):
         read_model_config(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("config", "vocab_size", "added", "said"),
+    [
+        # Public models: padded vocabularies, several ids of EOS, no BOS.
+        (
+            {"vocab_size": 151_936, "bos_token_id": 151_643, "eos_token_id": 151_645},
+            151_665,
+            range(151_643, 151_665),
+            [],
+        ),
+        ({"vocab_size": 128_256, "eos_token_id": [128_001, 128_008, 128_009]}, 128_256, range(128_000, 128_256), []),
+        ({"vocab_size": 51_200, "bos_token_id": 50_256, "eos_token_id": 50_256}, 50_295, range(50_256, 50_295), []),
+        ({"vocab_size": 32_000, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": -1}, 32_000, [0, 1, 2], []),
+        (
+            {"vocab_size": 262_208, "text_config": {"eos_token_id": [1, 106], "vocab_size": 262_208}},
+            262_145,
+            [1, 2],
+            [],
+        ),
+        ({"vocab_size": 100, "bos_token_id": None, "eos_token_id": -1}, 100, [], []),
+        # Another tokenizer: smaller; of the same size.
+        (
+            {"vocab_size": 151_936, "eos_token_id": 151_645},
+            32_000,
+            [0, 1, 2],
+            ["32,000 tokens, and the model 151,936", "eos_token_id 151645 of config.json is no token"],
+        ),
+        (
+            {"vocab_size": 50_304, "bos_token_id": 0, "eos_token_id": [0, 1]},
+            50_257,
+            [50_256],
+            ["bos_token_id 0 of config.json is ordinary text", "eos_token_id 0, 1 of config.json is ordinary text"],
+        ),
+    ],
+)
+def test_signs_of_another_models_tokenizer(
+    config: dict[str, object], vocab_size: int, added: Collection[int], said: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **config}))
+    found = signs_of_other_tokenizer(path, vocab_size, added)
+    assert len(found) == bool(said) and all(each in found[0] for each in said)
