@@ -204,19 +204,22 @@ def removed_on_failure(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def appearing(target: Path, building: Path, *, replace: bool = False) -> Iterator[None]:
-    """Context whose block creates the directory `building`, which is then flushed and renamed to `target`.
+def appearing(target: Path, building: Path, *, replace: bool = False, mode: int = 0o777) -> Iterator[None]:
+    """Context that makes the directory `building`, in which its block writes; then flushed and renamed to `target`.
 
     If the process is killed at any moment, `target` is absent or complete.
 
     Args:
         building: a path in the same directory as `target`; leftovers of a killed process there are removed.
         replace: whether to remove an existing `target`, once the new directory is on the disk.
+        mode: permission bits of the directory, without the umask.
 
     Raises:
-        OSError: a fault of the disk, or `target` exists and `replace` is not given.
+        OSError: a fault of the disk, or `target` exists and `replace` is not given, or `building` cannot be removed:
+            another user may have put links there.
     """
     shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(mode)
     with removed_on_failure(building):
         yield
         sync_tree(building)

@@ -108,8 +108,7 @@ def prepare(
             # Needs tokenizers, jinja2 and pyarrow, which a cached run does not.
             from ascendtune.data.build import build
 
-            with appearing(entry, building):
-                building.mkdir(mode=0o755)
+            with appearing(entry, building, mode=0o755):
                 facts = build(building, inputs, progress)
                 _write_record(building, facts)
     return _read(entry, cached=False)

@@ -127,7 +127,6 @@ def claimed_target(target: Path) -> Iterator[Path]:
         require_absent(target)
         try:
             with appearing(target, temporary):
-                temporary.mkdir()
                 yield temporary
         finally:
             lock.unlink(missing_ok=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,7 +17,7 @@ from ascendtune.check.doctor.bundle import write_bundle
 from ascendtune.core.directories import require_place_for
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.figure import write_figure
-from ascendtune.core.files import LineWriter, is_endless, parsed_record, probe_disk, walk, write_json
+from ascendtune.core.files import LineWriter, appearing, is_endless, parsed_record, probe_disk, walk, write_json
 from ascendtune.core.locks import file_lock
 
 
@@ -67,6 +68,19 @@ def test_no_link_leads_a_file_that_is_written_elsewhere(tmp_path: Path) -> None:
     write_json(directory / "note.json", {})
     probe_disk(directory)
     assert other.read_text() == "precious" and not (directory / "note.json").is_symlink()
+
+
+def test_directory_that_another_user_has_prepared_is_not_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory like /tmp what another user made cannot be removed."""
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".out.writing").mkdir()
+    (tmp_path / ".out.writing" / "model").symlink_to(tmp_path / "mine")
+    with pytest.raises(FileExistsError), appearing(tmp_path / "out", tmp_path / ".out.writing"):
+        (tmp_path / ".out.writing" / "model").write_text("model")
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "out").exists()
 
 
 def test_a_file_name_that_is_not_utf8_can_be_noted(tmp_path: Path) -> None:

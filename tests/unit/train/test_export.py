@@ -55,7 +55,7 @@ def test_remedy_for_a_full_disk_names_keep_only_where_it_helps(
 def test_fault_of_the_disk_that_safetensors_words_is_named(tmp_path: Path, said: str, code: str) -> None:
     class Model(nn.Linear):
         def save_pretrained(self, directory: Path) -> None:
-            directory.mkdir()
+            directory.mkdir(exist_ok=True)
             raise SafetensorError(f"Error while serializing: I/O error: {said}")
 
     tokenizer: Any = None

@@ -146,9 +146,10 @@ def write_run(imported: ImportedRun, target: Path) -> RunDir:
     if not target.exists():
         # Complete or absent: the next import would refuse a directory without run.json.
         unfinished = target.with_name(f".{target.name}.importing")
-        with translated_disk_errors(target, "creating the run directory"), appearing(target, unfinished):
-            unfinished.mkdir(parents=True)
-            _write(RunDir(unfinished), imported, source)
+        with translated_disk_errors(target, "creating the run directory"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with appearing(target, unfinished):
+                _write(RunDir(unfinished), imported, source)
     else:
         run = RunDir(target)
         if value_at(run.read_if_any(), "imported", "from") != source:
