@@ -145,6 +145,41 @@ def test_a_checkpoint_with_a_pipe_in_it_is_not_waited_for(runs: Path, tmp_path: 
         (checkpoint / file).write_bytes(content)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("checkpoints/step_4/digests.json", "[" * 100_000),
+        ("checkpoints/step_4/digests.json", '["state.json"]'),
+        ("checkpoints/step_4/state.json", "5"),
+        *(("run.json", changes) for changes in (
+            {"model_directory": None}, {"model_directory": 5}, {"resolved": {"precision": {"weights": ["fp32"]}}},
+            {"resolved": {}}, {"config_hashes": None, "adapters": [5]}, {"adapters": {"path": "a"}},
+        )),
+    ],
+)  # fmt: skip
+def test_damaged_records_of_a_foreign_run_are_named(
+    file: str, content: str | dict[str, Any], runs: Path, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads((foreign / file).read_text()), **content})
+    (foreign / file).write_text(content)
+    with pytest.raises(MachineError) as caught:
+        weights_named(f"{foreign}@4")
+    assert caught.value.code in ("record-damaged", "checkpoint-damaged")
+
+
+def test_export_does_not_follow_what_others_may_have_put_into_a_run(runs: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    (foreign / "exported").mkdir()
+    (foreign / "exported").chmod(0o777)
+    with pytest.raises(MachineError) as caught:
+        weights_named(f"{foreign}@4")
+    assert caught.value.code == "writable-by-others"
+
+
 def test_code_that_a_run_of_another_user_trusts_does_not_run(runs: Path, tiny_model: Path, tmp_path: Path) -> None:
     foreign, model = tmp_path / "foreign", tmp_path / "model"
     shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))

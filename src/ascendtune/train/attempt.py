@@ -36,7 +36,7 @@ from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
-from ascendtune.train.stored_adapters import StoredAdapter, require_recorded_adapters
+from ascendtune.train.stored_adapters import recorded_adapters, require_recorded_adapters
 from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.torch_errors import TIMED_OUT, is_lost_connection, lost_connection, translated
 
@@ -216,7 +216,7 @@ def _set_torch_defaults(device: Device, stack: ExitStack) -> None:
 
 def _require_models(record: dict[str, Any]) -> None:
     """Raise if this host lacks a model of the run, or has another config or adapter."""
-    adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
+    adapters = [each.path for each in recorded_adapters(record)]
     for path in (record["model_directory"], record.get("reference_directory"), *adapters):
         if path is not None and not Path(path).is_dir():
             raise RecipeError(

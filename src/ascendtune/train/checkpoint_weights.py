@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,10 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import read_record
+from ascendtune.core.files import parsed_record, read_record
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.locks import file_lock
+from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import cached_tokens, open_prepared
 from ascendtune.data.template import template_source
@@ -24,9 +25,9 @@ from ascendtune.train.checkpoint.checkpointer import require_intact
 from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint, read_weights
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.model import apply_tuner, load_model, read_config, set_single_score
-from ascendtune.train.precision import Precision, export_dtype
+from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.recorded_config import require_recorded_configs
-from ascendtune.train.stored_adapters import StoredAdapter, require_recorded_adapters
+from ascendtune.train.stored_adapters import recorded_adapters, require_recorded_adapters
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -48,7 +49,9 @@ def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool
     """
     run.require_present()
     target = run.path / "exported" / f"{checkpoint.name}-{_identity(checkpoint)}"
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(0o755, exist_ok=True)
+    # Otherwise links in a run of another user could lead to any file of this one.
+    require_own(target.parent, remedy="copy the run into a directory of your own")
     with file_lock(target.parent / ".lock", wait=True):
         if not target.is_dir():
             try:
@@ -77,8 +80,8 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     strategy = Strategy(open_device("cpu"))
     try:
         require_intact(checkpoint, strategy)
-        form = json.loads(read_record(checkpoint / "state.json")).get("form")
-    except (OSError, ValueError, AttributeError) as error:
+        form = parsed_record(read_record(checkpoint / "state.json"), checkpoint / "state.json").get("form")
+    except (OSError, ValueError) as error:
         raise damaged_checkpoint(checkpoint, error) from error
     if form != NamedTensors.form:
         raise InputError(
@@ -90,7 +93,15 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     record, recipe = run.read(), Recipe.load(run.recipe)
     require_recorded_configs(record)
     require_recorded_adapters(record)
-    directory = Path(record["model_directory"])
+    base, weights = record.get("model_directory"), value_at(record, "resolved", "precision", "weights")
+    if not isinstance(base, str) or not isinstance(weights, str) or weights not in DTYPES:
+        raise MachineError(
+            "run.json does not name the base model, or the type of its weights",
+            code="record-damaged",
+            remedy="restore run.json from a copy, or use the weights in the directory `model` of the run",
+            where=run.run_json,
+        )
+    directory = Path(base)
     if recipe.model.trust_remote_code and not trust_remote_code and _brings_code(directory):
         raise _code_not_trusted(directory)
     section = recipe.model.model_copy(update={"trust_remote_code": trust_remote_code})
@@ -99,14 +110,13 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
         set_single_score(config, tokenizer.pad_id)
     # The initial value of some adapters is split off the base weights; it depends on the type in which these were
     # loaded.
-    weights = record["resolved"]["precision"]["weights"]
     model = load_model(
         section, recipe.method.stage, directory, config,
         precision=Precision("fp32", weights, "weights are only written", "cpu"),
         implementation="eager", vocabulary=tokenizer.vocab_size, seed=recipe.seed,
     )  # fmt: skip
     torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method, [StoredAdapter.of(each).path for each in record.get("adapters", [])])
+    tuned = apply_tuner(model, recipe.method, [each.path for each in recorded_adapters(record)])
     read_weights(model, checkpoint)
     new_tokens = bool(recipe.model.new_tokens)
     strategy.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))

@@ -30,7 +30,7 @@ from ascendtune.train.model import (
 )
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.precision import Precision, choose_precision, promote_layer_norms
-from ascendtune.train.stored_adapters import StoredAdapter
+from ascendtune.train.stored_adapters import recorded_adapters
 from ascendtune.train.strategy.base import RootModule, Strategy, node_count
 from ascendtune.train.tuner.initial_values import computing_initial_values
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising, require_no_parameter_adapted
@@ -72,7 +72,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         if not linears and not strategy.shards_weights:
             move_in_parts(model, fill, device.torch_device)
     torch.manual_seed(recipe.seed)
-    adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
+    adapters = [each.path for each in recorded_adapters(record)]
     tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
     require_no_parameter_adapted(tuned, linears)
     fill = computing_initial_values(tuned, recipe.method, fill, strategy.fill_on_main)

@@ -41,7 +41,7 @@ def require_recorded_configs(record: dict[str, Any]) -> None:
     Args:
         record: run.json.
     """
-    for directory, digest in record.get("config_hashes", {}).items():
+    for directory, digest in (record.get("config_hashes") or {}).items():
         path = Path(directory) / "config.json"
         if hash_of_model_config(path) != digest:
             raise RecipeError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
@@ -41,9 +41,24 @@ class StoredAdapter:
     def to_json(self) -> dict[str, str]:
         return {"path": str(self.path), "digest": self.digest}
 
-    @classmethod
-    def of(cls, facts: dict[str, str]) -> StoredAdapter:
-        return cls(Path(facts["path"]), facts["digest"])
+
+def recorded_adapters(record: dict[str, Any]) -> list[StoredAdapter]:
+    """The adapters that a run started from.
+
+    Args:
+        record: run.json.
+
+    Raises:
+        MachineError: it is damaged.
+    """
+    try:
+        return [StoredAdapter(Path(each["path"]), each["digest"]) for each in record.get("adapters") or []]
+    except (KeyError, TypeError) as error:
+        raise MachineError(
+            "run.json is damaged: an adapter in it has no path and digest",
+            code="record-damaged",
+            remedy="restore run.json from a copy; to train again, start a new run with another name",
+        ) from error
 
 
 def find_adapters(section: MethodSection, base: Path | None = None, *, quantised: bool = False) -> list[StoredAdapter]:
@@ -76,7 +91,7 @@ def require_same_adapters(record: dict[str, Any], adapters: list[StoredAdapter])
         record: run.json of that run.
     """
     # A checkpoint holds the trained weights only; the frozen adapters are read from their files at each start.
-    before = [StoredAdapter.of(each) for each in record.get("adapters", [])]
+    before = recorded_adapters(record)
     if len(before) != len(adapters):
         raise RecipeError(
             f"the checkpoint was trained beside {count_of(len(before), 'adapter')} of start_from, and the recipe names "
@@ -102,7 +117,7 @@ def require_recorded_adapters(record: dict[str, Any]) -> None:
     Args:
         record: run.json.
     """
-    for adapter in map(StoredAdapter.of, record.get("adapters", [])):
+    for adapter in recorded_adapters(record):
         if _digest(adapter.path) != adapter.digest:
             raise RecipeError(
                 f"the adapter on {socket.gethostname()} is not the one that the run was started with",

@@ -27,7 +27,7 @@ from typing import Any
 from ascendtune.core.checkpoint_names import is_checkpoint_of
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_path, write_json
+from ascendtune.core.files import digest_of_file, parsed_record, read_record, removed_on_failure, sync_path, write_json
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
@@ -259,9 +259,9 @@ def require_intact(directory: Path, strategy: Strategy) -> None:
     Raises:
         ValueError: a file differs or is missing.
         OSError: the list of digests cannot be read.
-        MachineError: the list is not a regular file.
+        MachineError: the list is not a regular file, or damaged.
     """
-    expected: dict[str, str] = json.loads(read_record(directory / _DIGESTS))
+    expected = parsed_record(read_record(directory / _DIGESTS), directory / _DIGESTS)
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
         # A pipe is not opened: that would wait for a writer.
         if not (directory / name).is_file() or digest_of_file(directory / name) != expected[name]:
