@@ -46,8 +46,10 @@ def usage_error(error: TyperException, words: list[str]) -> InputError | None:
         return None
     # If pydantic converted a value, its message is written for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    # Choices are on separate lines.
-    message = " ".join(message.split())
+    from ascendtune.core.mask import without_secrets
+
+    # Choices are on separate lines. A wrong value may be an address with a password.
+    message = without_secrets(" ".join(message.split()))
     remedy = option_remedy(getattr(error, "option_name", None) or "", words) or f"see `{command} --help`"
     if command == "ascendtune init" and "unexpected extra argument" in message:
         remedy = "ascendtune init --model MODEL --data DATA"

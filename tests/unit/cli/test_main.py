@@ -448,3 +448,17 @@ def test_a_deleted_working_directory_is_named(tmp_path: Path) -> None:
     shell = f'cd {gone}; rmdir {gone}; exec "$0" -m ascendtune doctor disk'
     result = subprocess.run(["/bin/sh", "-c", shell, sys.executable], capture_output=True, text=True, check=False)
     assert result.returncode == 2 and result.stderr.startswith("error: the working directory does not exist any more\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fetch", "https://me:hunter22@host/x"],
+        ["train", "--devices", "https://me:hunter22@host/x"],
+        ["runs", "shwo", "--token=hunter22"],
+    ],
+)
+def test_usage_error_shows_no_password(in_process: Any, words: list[str]) -> None:
+    result = in_process(*words)
+    assert result.returncode == InputError.exit_code and "code: usage" in result.stderr
+    assert "hunter22" not in result.stdout + result.stderr
