@@ -23,7 +23,9 @@ _UNSAFE = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, overrides and isolates of direction
-    "\u200b\u2028\u2029\u2060\ufeff"  # invisible, or a line break to some
+    "\u034f\u180e\u200b\u2060-\u2064\u206a-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"  # invisible
+    "\u2028\u2029"  # a line break to some
+    "\U000e0000-\U000e007f"  # tags: a second, invisible ASCII, in which rows and answers may hide sentences
     "\ud800-\udc7f\udd00-\udfff"  # halves of surrogate pairs; the rest of them are bytes of file names
     "]"
 )
@@ -57,7 +59,12 @@ def safe(text: str) -> str:
     if _BYTES.search(text):
         # Consecutive bytes of a file name may form a character that is not safe.
         text = _BYTES.sub(_joined, text)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    # Above U+FFFF two escapes, as in JSON; below, one form for all.
+    return json.dumps(found[0])[1:-1] if found[0] > "\uffff" else f"\\u{ord(found[0]):04x}"
 
 
 def plain(text: str) -> str:
