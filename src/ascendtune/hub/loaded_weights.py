@@ -9,6 +9,7 @@ from typing import Any
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import shown_names
+from ascendtune.core.replaced import replaced
 from ascendtune.core.units import count_of
 
 _HARMLESS = re.compile(
@@ -112,3 +113,13 @@ def _predicting_layers(config: Any) -> range:
     if not isinstance(layers, int) or not isinstance(further, int):
         return range(0)
     return range(layers, layers + further)
+
+
+def resize_embeddings(model: Any, rows: int) -> None:
+    """Give the embeddings and the head `rows` rows each. The caller writes the rows that are new.
+
+    The model's own initialisation is left out: it draws whole tables anew, of which the old rows are copied afterwards,
+    and that of xLSTM fails for a single table.
+    """
+    with replaced(type(model), _init_weights=lambda model, module: None):
+        model.resize_token_embeddings(rows, mean_resizing=False)

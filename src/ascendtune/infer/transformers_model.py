@@ -15,7 +15,7 @@ from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, require_all_adapter_weights
-from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.hub.loaded_weights import require_all_weights, resize_embeddings, without_own_implementations
 from ascendtune.hub.model_config import lengths_that_change_rope
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.infer.engine import Sampling, Weights
@@ -311,7 +311,7 @@ def _resize_embeddings(model: Any, adapter: Path, vocabulary: int) -> None:
             where=adapter,
         )
     if rows != present:
-        model.resize_token_embeddings(rows, mean_resizing=False)
+        resize_embeddings(model, rows)
 
 
 def _rows_of_embeddings(model: Any, adapter: Path) -> list[int | None]:

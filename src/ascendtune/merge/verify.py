@@ -21,7 +21,7 @@ import torch
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.adapter_files import is_adapter_weight
-from ascendtune.hub.loaded_weights import HEADS, require_all_weights, without_own_implementations
+from ascendtune.hub.loaded_weights import HEADS, require_all_weights, resize_embeddings, without_own_implementations
 from ascendtune.hub.peft_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES
@@ -161,7 +161,7 @@ def _logits_with_adapter(
     is_resized = rows is not None and rows != model.get_input_embeddings().weight.shape[0]
     base = None if in_one_batch and not is_resized else _logits(model, files, ids)
     if is_resized:
-        model.resize_token_embeddings(rows, mean_resizing=False)
+        resize_embeddings(model, rows)
     tuned = _with_adapters(model, plan.adapters)
     try:
         if base is not None:

@@ -13,7 +13,13 @@ from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
-from ascendtune.hub.loaded_weights import HEADS, prediction_weights, require_all_weights, without_own_implementations
+from ascendtune.hub.loaded_weights import (
+    HEADS,
+    prediction_weights,
+    require_all_weights,
+    resize_embeddings,
+    without_own_implementations,
+)
 from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
@@ -265,7 +271,7 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
     # Resized without content, as the weights may still be in their files: the new rows are computed from the old ones.
     weights = {weight for table in old for weight in table.values()}
     _replace(model, {each: torch.nn.Parameter(_on_meta(each), each.requires_grad) for each in weights})
-    model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    resize_embeddings(model, vocabulary)
     grown: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for table, before in zip(_tables(model), old, strict=True):
         for name, resized in table.named_parameters(recurse=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM, xLSTMConfig, xLSTMForCausalLM
 
 from ascendtune.hub.loaded_weights import without_own_implementations
 from ascendtune.train.model import grow_embeddings
@@ -42,6 +42,20 @@ def test_a_new_token_gets_the_mean_bias_of_a_head_that_has_one() -> None:
     grow_embeddings(model, 23)
     logits = model(input_ids=torch.tensor([[5, 21]])).logits
     torch.testing.assert_close(logits[..., 20:], logits[..., :20].mean(-1, keepdim=True).expand(1, 2, 3))
+
+
+def test_new_tokens_need_no_initialisation_of_the_models_own() -> None:
+    """That of xLSTM is written for the whole model, and fails for a single table."""
+    config = xLSTMConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_heads=2, chunkwise_kernel="chunkwise--native_autograd",
+        sequence_kernel="native_sequence__native", step_kernel="native",
+    )  # fmt: skip
+    model = xLSTMForCausalLM(config)
+    before = model.get_input_embeddings().weight.detach().clone()
+    own = xLSTMForCausalLM._init_weights
+    assert grow_embeddings(model, 23) == 3
+    torch.testing.assert_close(model.get_input_embeddings().weight[20:], before.mean(0).expand(3, 16))
+    assert xLSTMForCausalLM._init_weights is own
 
 
 def test_a_larger_table_than_the_tokenizer_needs_is_left_as_it_is() -> None:
