@@ -16,7 +16,7 @@ import torch
 from ascendtune.core.errors import InputError
 from ascendtune.hub.peft_adapter import Adapter
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.output import Addition, ExpertAddition, InputRotation, Output
+from ascendtune.merge.merge_plan import Addition, ExpertAddition, InputRotation, Output
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout

@@ -10,7 +10,7 @@ from ascendtune.core.units import count_of
 from ascendtune.hub.oft_adapter import Rotation
 from ascendtune.hub.peft_adapter import Adapter, ExpertLora, LowRank, rank_and_alpha, scaling_of
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
-from ascendtune.merge.output import Addition, ExpertAddition, InputRotation, MergePlan, Output
+from ascendtune.merge.merge_plan import Addition, ExpertAddition, InputRotation, MergePlan, Output
 from ascendtune.merge.source import Base, is_head
 from ascendtune.merge.tied import keep_tied_embeddings
 

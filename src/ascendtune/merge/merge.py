@@ -11,7 +11,7 @@ from ascendtune.core.errors import CheckFailed
 from ascendtune.core.files import require_writable
 from ascendtune.core.imports import uncollected_imports
 from ascendtune.merge.matching import plan_merge
-from ascendtune.merge.output import MergePlan, Progress
+from ascendtune.merge.merge_plan import MergePlan, Progress
 from ascendtune.merge.source import find_sources, read_base
 from ascendtune.merge.write import claimed_target, require_absent, require_writable_target, write_model
 

@@ -11,8 +11,8 @@ import torch
 from ascendtune.core.errors import CheckFailed
 from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.merge.arithmetic import DTYPES, Merger
-from ascendtune.merge.mapped import MappedFiles
-from ascendtune.merge.output import MergePlan, Output
+from ascendtune.merge.mapped_model import MappedFiles
+from ascendtune.merge.merge_plan import MergePlan, Output
 
 _ROUNDED = {"F16": "fp16", "BF16": "bf16"}
 # Relative to a tensor's largest number: possible effect of another order of additions in fp32.

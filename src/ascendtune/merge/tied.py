@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import InputError
-from ascendtune.merge.output import Output
+from ascendtune.merge.merge_plan import Output
 
 if TYPE_CHECKING:
     from ascendtune.hub.peft_adapter import Adapter

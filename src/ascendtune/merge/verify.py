@@ -25,8 +25,8 @@ from ascendtune.hub.loaded_weights import HEADS, require_all_weights, resize_emb
 from ascendtune.hub.peft_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES
-from ascendtune.merge.mapped import AsStored, Changes, MappedFiles, NotInFp32, in_fp32
-from ascendtune.merge.output import MergePlan, Progress
+from ascendtune.merge.mapped_model import AsStored, Changes, MappedFiles, NotInFp32, in_fp32
+from ascendtune.merge.merge_plan import MergePlan, Progress
 from ascendtune.merge.rounded import ExactWeights, rounded_outputs
 from ascendtune.merge.source import Base
 
@@ -157,10 +157,10 @@ def _logits_with_adapter(
     """Logits of base with adapters, and of the base alone."""
     files = MappedFiles(plan.base.files.values())
     model = _load(plan, plan.base.directory, files)
-    rows = _rows(plan)
-    is_resized = rows is not None and rows != model.get_input_embeddings().weight.shape[0]
-    base = None if in_one_batch and not is_resized else _logits(model, files, ids)
-    if is_resized:
+    present = model.get_input_embeddings().weight.shape[0]
+    rows = _rows(plan) or present
+    base = None if in_one_batch and rows == present else _logits(model, files, ids)
+    if rows != present:
         resize_embeddings(model, rows)
     tuned = _with_adapters(model, plan.adapters)
     try:

@@ -18,7 +18,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.stop_ids import add_stop_ids
 from ascendtune.hub.verify import has_vocabulary
 from ascendtune.hub.weight_files import INDEX
-from ascendtune.merge.output import MergePlan, Output, Progress
+from ascendtune.merge.merge_plan import MergePlan, Output, Progress
 
 if TYPE_CHECKING:
     from ascendtune.merge.arithmetic import Merger

@@ -15,7 +15,7 @@ from ascendtune.hub.peft_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.merge import arithmetic
 from ascendtune.merge.arithmetic import Merger, _accumulate_product
-from ascendtune.merge.output import Addition, Output
+from ascendtune.merge.merge_plan import Addition, Output
 
 _RANKS = [1, 2, 16, 100, 300]
 _SCALINGS = [1.0, 2.0, -0.25, 0.0, 4 / 3**0.5]

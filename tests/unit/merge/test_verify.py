@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ascendtune.hub.safetensors_header import read_safetensors_header
-from ascendtune.merge.mapped import MappedFiles
+from ascendtune.merge.mapped_model import MappedFiles
 from ascendtune.merge.verify import _logits, _scale
 
 

@@ -1,4 +1,4 @@
-"""The output of a merge: every tensor of the merged model, its source and its changes."""
+"""The plan of a merge: every tensor of the merged model, its source and its changes."""
 
 from __future__ import annotations
 

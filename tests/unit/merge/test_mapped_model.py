@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ascendtune.hub.safetensors_header import read_safetensors_header
-from ascendtune.merge.mapped import MappedFiles, NotInFp32, in_fp32
+from ascendtune.merge.mapped_model import MappedFiles, NotInFp32, in_fp32
 
 
 class Layered(nn.Module):
