@@ -110,3 +110,10 @@ def test_every_file_of_a_row_exists() -> None:
     for row, name in named:
         room = row.replace("explain/", "check/explain/")
         assert any((SOURCE / room).glob(name)) or (SOURCE / name).is_file(), f"{room}: no {name}"
+
+
+def test_files_that_the_decisions_and_the_rules_name_exist() -> None:
+    pages = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "decisions").glob("*.md")]
+    named = {each for page in pages for each in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text(encoding="utf-8"))}
+    assert len(named) > 60
+    assert [each for each in named if not (SOURCE / each).is_file() and not (ROOT / each).is_file()] == []
