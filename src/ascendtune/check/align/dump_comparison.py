@@ -16,14 +16,14 @@ from ascendtune.check.align.adam_updates import AdamCheck
 from ascendtune.check.align.dump import MOST_STEPS, Dump, RankDump
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.last_weights import LastWeights, digests_of
-from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
-from ascendtune.check.align.tensor_row import TensorRow
-from ascendtune.check.align.tensor_rows import (
+from ascendtune.check.align.paired_tensors import (
     FROM_WEIGHTS,
     largest_of_matrices,
     make_tensor_rows,
     replica_rows,
 )
+from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
+from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.align.untrained import trained_rows
 
 _REPLICATED = ("parameter_before", "gradient", "parameter_after")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ascendtune.check.align.dump import RankDump, TensorKey
+from ascendtune.check.align.paired_tensors import rows_of_pair
 from ascendtune.check.align.tensor_row import TensorRow
-from ascendtune.check.align.tensor_rows import rows_of_pair
 
 
 class LastWeights:

@@ -10,9 +10,9 @@ import pytest
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
 from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.paired_tensors import make_tensor_rows
 from ascendtune.check.align.stages import compare_trainings
 from ascendtune.check.align.tensor_noise import ExtraNoise
-from ascendtune.check.align.tensor_rows import make_tensor_rows
 from ascendtune.check.align.training_record import TrainingRecord
 
 

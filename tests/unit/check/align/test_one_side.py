@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
-from ascendtune.check.align.tensor_rows import make_tensor_rows
+from ascendtune.check.align.paired_tensors import make_tensor_rows
 
 ZERO = (2, 2), "float32", 0.0, 0.0, 0.0, 0.0, 0, 0, "", (0.0, 0.0, 0.0, 0.0)
 

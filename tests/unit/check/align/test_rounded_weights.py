@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
-from ascendtune.check.align.tensor_rows import make_tensor_rows
+from ascendtune.check.align.paired_tensors import make_tensor_rows
 
 APART = 2.0**-9
 """Of a number that one side has rounded to bf16."""

@@ -1,4 +1,4 @@
-"""Tensors of one step and rank, reference beside candidate, with their difference and its limit."""
+"""The tensors of one step and rank of both sides in pairs, with their difference and its limit."""
 
 from __future__ import annotations
 
