@@ -27,8 +27,8 @@ from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.patient_barrier import PatientBarrier
 from ascendtune.train.phases import Phases
+from ascendtune.train.plan.finished_run import add_run, note_peak
 from ascendtune.train.plan.out_of_memory import describe_memory
-from ascendtune.train.plan.scoreboard import add_run, note_peak
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.recorded_config import require_recorded_configs
 from ascendtune.train.report.callback import Callback, RunFacts

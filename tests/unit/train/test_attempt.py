@@ -16,7 +16,7 @@ from ascendtune.core.rundir import RunDir, State
 from ascendtune.train import attempt
 from ascendtune.train.attempt_end import note_end
 from ascendtune.train.phases import Phases
-from ascendtune.train.plan.scoreboard import note_peak
+from ascendtune.train.plan.finished_run import note_peak
 
 
 def test_full_disk_names_the_step_that_the_same_command_resumes_from(

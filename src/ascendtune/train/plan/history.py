@@ -1,4 +1,4 @@
-"""The scoreboard: speed and memory of past runs, beside their predictions. Free of torch.
+"""The history: speed and memory of past runs, beside their predictions. Free of torch.
 
 `plan_history.jsonl` in the state directory has one line per run: sizes, settings, name of the device, predictions and
 measurements; no paths, run names or host names.

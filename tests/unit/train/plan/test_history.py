@@ -1,4 +1,4 @@
-"""The scoreboard of past runs: its file, and the speed that it leads to expect."""
+"""The history of past runs: its file, and the speed that it leads to expect."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.finished_run import _features
 from ascendtune.train.plan.history import tuner_of
-from ascendtune.train.plan.scoreboard import _features
 
 
 def _recipe(**keys: Any) -> Recipe:
