@@ -9,6 +9,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.system import Interface, System
 from ascendtune.check.finding import Finding, failure, ok, warning
+from ascendtune.machine.npu.chip_family import family_of
 
 HCCL_HOST = "hccl_host"
 
@@ -20,6 +21,38 @@ servers with 16 chips 16)."""
 _CONNECT_SECONDS, _EXEC_SECONDS, _NEVER = 120, 1836, 0
 """Defaults of HCCL_CONNECT_TIMEOUT and HCCL_EXEC_TIMEOUT (vendor's documentation). Where HCCL_EVENT_TIMEOUT is not set,
 torch_npu waits 30 s longer than HCCL_EXEC_TIMEOUT says (ProcessGroupHCCL.cpp, 2.6 to 2.12), so the order is right."""
+_AIV_SECONDS = 1091
+"""The longest HCCL_EXEC_TIMEOUT where the AI cores themselves communicate; it may be 0.05 then, too (same source)."""
+_NUMBERS: dict[str, tuple[int, int | None, int]] = {
+    "HCCL_IF_BASE_PORT": (1024, 65520, 1),
+    "HCCL_RDMA_TC": (0, 255, 4),
+    "HCCL_RDMA_SL": (0, 7, 1),
+    "HCCL_RDMA_RETRY_CNT": (1, 7, 1),
+    "HCCL_RDMA_QPS_PER_CONNECTION": (1, 32, 1),
+    "HCCL_MULTI_QP_THRESHOLD": (1, 8192, 1),
+    "HCCL_BUFFSIZE": (1, None, 1),
+}
+"""Smallest and largest value, and what it must be a multiple of: github.com/hicann/hccl, docs/zh/user_guide/hccl_env.
+HCCL does not start with any other value (EI0001: fault_diagnosis/env_config_error_EI0001.md beside that)."""
+_RDMA_TIMEOUT = {
+    "ascend910b": (5, 20, 1),
+    "ascend910_93": (5, 20, 1),
+    "ascend910": (5, 24, 1),
+    "ascend310p": (5, 24, 1),
+}
+"""HCCL_RDMA_TIMEOUT, by family of chips; source as above."""
+_WORDS = {
+    "HCCL_DETERMINISTIC": ("true", "false", "strict"),
+    "HCCL_INTER_HCCS_DISABLE": ("true", "false"),
+    "HCCL_RDMA_PCIE_DIRECT_POST_NOSTRICT": ("true", "false"),
+    "HCCL_DIAGNOSE_ENABLE": ("0", "1"),
+    "HCCL_ENTRY_LOG_ENABLE": ("0", "1"),
+    "HCCL_INTRA_ROCE_ENABLE": ("0", "1"),
+    "HCCL_INTRA_PCIE_ENABLE": ("0", "1"),
+    "HCCL_WHITELIST_DISABLE": ("0", "1"),
+    "HCCL_SOCKET_FAMILY": ("af_inet", "af_inet6"),
+}
+"""Values in lower case; source as above."""
 
 
 def _look(system: System) -> Iterator[Finding]:
@@ -29,7 +62,7 @@ def _look(system: System) -> Iterator[Finding]:
         return
     found = [*_names(system.env, interfaces), *_address(system.env, interfaces)]
     if system.has_npus:
-        found += _waits(system.env)
+        found += [*_waits(system.env), *_values(system)]
     found += _taken_ports(system)
     yield from found
     if not found:
@@ -93,9 +126,10 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
     value = env.get("HCCL_IF_IP")
     if value is None:
         return
-    own = [address for each in interfaces.values() for address in each.addresses]
+    # HCCL takes "ADDRESS%INTERFACE", too; psutil shows link-local addresses of IPv6 like that.
+    own = [address.partition("%")[0] for each in interfaces.values() for address in each.addresses]
     try:
-        known = str(ip_address(value)) in own
+        known = str(ip_address(value.partition("%")[0])) in own
     except ValueError:
         known = False
     if not known:
@@ -109,12 +143,13 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
 
 def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     connect = _seconds(env, "HCCL_CONNECT_TIMEOUT", _CONNECT_SECONDS)
-    running = _seconds(env, "HCCL_EXEC_TIMEOUT", _EXEC_SECONDS)
+    is_aiv = env.get("HCCL_OP_EXPANSION_MODE", "").upper() == "AIV"
+    running = _AIV_SECONDS if is_aiv else _seconds(env, "HCCL_EXEC_TIMEOUT", _EXEC_SECONDS)
     event = _seconds(env, "HCCL_EVENT_TIMEOUT", _NEVER)
     if connect is None or not 120 <= connect <= 7200:
         yield failure(
             HCCL_HOST,
-            say("HCCL_CONNECT_TIMEOUT={value} is rejected (EI0001)", value=env["HCCL_CONNECT_TIMEOUT"]),
+            say("{name}={value} is rejected (EI0001)", name="HCCL_CONNECT_TIMEOUT", value=env["HCCL_CONNECT_TIMEOUT"]),
             expected=say("whole seconds, 120 to 7200, the same on all nodes"),
             remedy=say("export HCCL_CONNECT_TIMEOUT=1200"),
         )
@@ -138,6 +173,40 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
             expected=say("HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both"),
             remedy=say("unset HCCL_EVENT_TIMEOUT: torch_npu then waits longer than HCCL_EXEC_TIMEOUT"),
         )
+
+
+def _values(system: System) -> Iterator[Finding]:
+    """Values of HCCL's variables that it rejects."""
+    families = {family.directory for each in system.npu_smi[0].devices if (family := family_of(each.name or ""))}
+    times = [_RDMA_TIMEOUT[each] for each in families if each in _RDMA_TIMEOUT]
+    numbers = {**_NUMBERS, **({"HCCL_RDMA_TIMEOUT": times[0]} if len(times) == 1 else {})}
+    for name, (least, most, multiple) in numbers.items():
+        value = system.env.get(name)
+        is_fit = value is not None and value.isdecimal() and least <= int(value) <= (most or int(value))
+        if value and not (is_fit and int(value) % multiple == 0):
+            bounds = (
+                say("a whole number of {least} or more", least=least)
+                if most is None
+                else say("a whole number, {least} to {most}", least=least, most=most)
+            )
+            yield _rejected(
+                name, value, bounds + (say(", a multiple of {multiple}", multiple=multiple) if multiple > 1 else "")
+            )
+    for name, words in _WORDS.items():
+        value = system.env.get(name)
+        if value and value.lower() not in words:
+            # AF_INET is a constant of C, which users write as it is.
+            names = (word.upper() if word.startswith("af_") else word for word in words)
+            yield _rejected(name, value, say("one of {others}", others=", ".join(names)))
+
+
+def _rejected(name: str, value: str, expected: str) -> Finding:
+    return failure(
+        HCCL_HOST,
+        say("{name}={value} is rejected (EI0001)", name=name, value=value),
+        expected=expected,
+        remedy=say("unset {name}", name=name),
+    )
 
 
 def _taken_ports(system: System) -> Iterator[Finding]:
@@ -210,8 +279,9 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
 HCCL_HOST_CHECK = Check(
     HCCL_HOST,
     what="Compares HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP with the interfaces of this machine, and the "
-    "time-outs with each other; checks whether MASTER_PORT and the ports of torchrun (29500) and HCCL "
-    "(60000 to 60031, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE say) are free.",
+    "time-outs with each other; checks whether HCCL accepts the values of its variables, and whether MASTER_PORT and "
+    "the ports of torchrun (29500) and HCCL (60000 to 60031, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE "
+    "say) are free.",
     why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script copied "
     "from another node has that node's name. Time-outs in the wrong order hide which rank was late.",
     fix="Set the interface that reaches the other nodes, on each node with its own name. Keep HCCL_CONNECT_TIMEOUT "

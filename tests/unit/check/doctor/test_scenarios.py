@@ -381,6 +381,16 @@ def test_harmful_environment_variable_is_a_warning(lay: Lay, env: dict[str, str]
         ({"HCCL_EXEC_TIMEOUT": "7200", "HCCL_CONNECT_TIMEOUT": "7200"}, "ok", "eth0"),
         ({"HCCL_EXEC_TIMEOUT": "0"}, "ok", "eth0"),
         ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is not a number"),
+        ({"HCCL_EXEC_TIMEOUT": "0.05", "HCCL_OP_EXPANSION_MODE": "AIV"}, "ok", "eth0"),
+        ({"HCCL_IF_IP": "192.168.7.2%eth0"}, "ok", "eth0"),
+        ({"HCCL_RDMA_SL": "1000"}, "failure", "HCCL_RDMA_SL=1000 is rejected (EI0001)"),
+        ({"HCCL_RDMA_TC": "130"}, "failure", "HCCL_RDMA_TC=130"),
+        ({"HCCL_RDMA_TC": "100", "HCCL_RDMA_SL": "3", "HCCL_BUFFSIZE": "400"}, "ok", "eth0"),
+        ({"HCCL_BUFFSIZE": "0"}, "failure", "HCCL_BUFFSIZE=0"),
+        ({"HCCL_BUFFSIZE": "200MB"}, "failure", "HCCL_BUFFSIZE=200MB"),
+        ({"HCCL_RDMA_TIMEOUT": "22"}, "failure", "HCCL_RDMA_TIMEOUT=22"),
+        ({"HCCL_DETERMINISTIC": "1"}, "failure", "HCCL_DETERMINISTIC=1"),
+        ({"HCCL_DETERMINISTIC": "TRUE", "HCCL_SOCKET_FAMILY": "AF_INET6"}, "ok", "eth0"),
     ],
 )
 def test_hccl_variables_that_do_not_fit_the_host_are_found(
@@ -391,6 +401,16 @@ def test_hccl_variables_that_do_not_fit_the_host_are_found(
     system.interfaces = lambda: {**up, "ib0": Interface((), is_up=False)}
     (found,) = _answers(system, "hccl_host")
     assert found.status == status and said in found.measured
+
+
+def test_the_first_generation_accepts_longer_waits_of_its_network(lay: Lay) -> None:
+    (found,) = _answers(lay(replace(HEALTHY, name="910A"), HCCL_RDMA_TIMEOUT="22"), "hccl_host")
+    assert found.status == "ok"
+
+
+def test_a_rejected_value_has_the_range_of_the_vendors_page(lay: Lay) -> None:
+    (found,) = _answers(lay(HEALTHY, HCCL_RDMA_TC="130"), "hccl_host")
+    assert (found.expected, found.remedy) == ("a whole number, 0 to 255, a multiple of 4", "unset HCCL_RDMA_TC")
 
 
 @pytest.mark.parametrize(("code", "free"), [("shared_memory", 64 << 20), ("disk", 5 * GIB)])
