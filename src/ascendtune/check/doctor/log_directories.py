@@ -19,6 +19,8 @@ from ascendtune.core.units import format_bytes
 LOG_DIRECTORIES = "log_directories"
 
 _LOG = "log"
+_CACHES = {"CANN": "ASCEND_CACHE_PATH", "Triton": "TRITON_CACHE_DIR", "Inductor": "TORCHINDUCTOR_CACHE_DIR"}
+"""Compiled kernels, and the variable that moves them."""
 _ENOUGH_BYTES = 2 << 30
 _ENOUGH_INODES = 20_000
 _LARGE_BYTES = 20 << 30
@@ -39,7 +41,7 @@ def _look(system: System) -> Iterator[Finding]:
             found.append(_large(name, path, size))
     for directory in dict.fromkeys(existing_parent(path) for path in _places(system).values()):
         found += _room(system, directory)
-    found += _quota(system)
+    found += [*_shared(system), *_quota(system)]
     yield from found
     if not found and (sizes or system.has_npus):
         yield ok(LOG_DIRECTORIES, say("; ").join(sizes) or say("no logs and no compiled kernels yet"))
@@ -50,7 +52,9 @@ def _places(system: System) -> dict[str, Path]:
     home = Path(env.get("HOME") or "/root")
     found: dict[str, Path] = {}
     if system.has_npus:
-        cache, work = env.get("ASCEND_CACHE_PATH"), env.get("ASCEND_WORK_PATH")
+        # The first takes precedence (torch_npu's page on ACL_OP_COMPILER_CACHE_DIR).
+        cache = env.get("ACL_OP_COMPILER_CACHE_DIR") or env.get("ASCEND_CACHE_PATH")
+        work = env.get("ASCEND_WORK_PATH")
         found[_LOG] = system.cann_logs
         # Not the directories of the variables: they may contain other files, and a remedy removes the paths listed
         # here.
@@ -113,6 +117,26 @@ def _room(system: System, directory: Path) -> Iterator[Finding]:
             )
 
 
+def _shared(system: System) -> Iterator[Finding]:
+    """Caches of kernels on a network file system: all ranks of all hosts compile into them.
+
+    DeepSpeed warns of Triton's there, too ("appears to be on an NFS system", for slowdowns and hangs).
+    """
+    mounts = {name: system.mount(existing_parent(path)) for name, path in _places(system).items() if name in _CACHES}
+    remote = {name: mount for name, mount in mounts.items() if mount.is_remote}
+    if remote and system.has_npus:
+        yield warning(
+            LOG_DIRECTORIES,
+            say(
+                "compiled kernels ({names}) are kept on {kind}",
+                names=", ".join(remote),
+                kind=next(iter(remote.values())).kind,
+            ),
+            expected=say("a local disk: all ranks of all hosts write there at the first step"),
+            remedy="export " + " ".join(f"{_CACHES[name]}=/var/tmp/$USER/{name.lower()}" for name in remote),
+        )
+
+
 def _quota(system: System) -> Iterator[Finding]:
     """Quotas of this user that are nearly used, by the program `quota`, in blocks of 1 KiB."""
     done = system.run(["quota", "-w", "-p"], timeout_seconds=2)
@@ -135,7 +159,7 @@ def _quota(system: System) -> Iterator[Finding]:
 LOG_DIRECTORIES_CHECK = Check(
     LOG_DIRECTORIES,
     what="Measures CANN's logs (~/ascend/log or ASCEND_PROCESS_LOG_PATH) and the caches of compiled kernels, and "
-    "checks the free space, the free inodes and this user's quota where they are.",
+    "checks the free space, the free inodes, this user's quota and the file system where they are.",
     why="Every rank writes logs, and every new shape compiles kernels. When the disk, the inodes or the quota are used "
     "up, the job fails with an error of the compiler (EZ9999, 500001) or loses the log that would explain a failure.",
     fix="Remove old logs (find ~/ascend/log -name '*.log' -mtime +7 -delete), or move logs with ASCEND_WORK_PATH and "

@@ -124,6 +124,25 @@ def test_large_logs_and_quota_are_reported(lay: Lay, tmp_path: Path) -> None:
     assert near.measured == "this user's quota on server:/home is nearly used: 966.8 MiB of 976.6 MiB"
 
 
+def test_kernels_in_a_home_on_nfs_are_a_warning_with_local_places(lay: Lay, tmp_path: Path) -> None:
+    system = lay(HEALTHY, HOME=str(tmp_path))
+    mounts = f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {tmp_path} rw - nfs4 server:/home rw,vers=4.1\n"
+    system.path("/proc/self/mountinfo").write_text(mounts)
+    (found,) = _found(system, "log_directories")
+    assert found.status == "warning" and found.measured == "compiled kernels (CANN, Triton) are kept on nfs4"
+    assert found.remedy == "export ASCEND_CACHE_PATH=/var/tmp/$USER/cann TRITON_CACHE_DIR=/var/tmp/$USER/triton"
+    moved = {"ASCEND_CACHE_PATH": "/var/tmp/cann", "TRITON_CACHE_DIR": "/var/tmp/triton"}
+    assert [each.status for each in _found(replace(system, env={**system.env, **moved}), "log_directories")] == ["ok"]
+
+
+def test_the_cache_of_the_compiler_is_measured_where_its_own_variable_says(lay: Lay, tmp_path: Path) -> None:
+    (tmp_path / "own/kernel_cache").mkdir(parents=True)
+    (tmp_path / "general/kernel_cache").mkdir(parents=True)
+    variables = {"ACL_OP_COMPILER_CACHE_DIR": str(tmp_path / "own"), "ASCEND_CACHE_PATH": str(tmp_path / "general")}
+    (found,) = _found(lay(HEALTHY, **variables), "log_directories")
+    assert str(tmp_path / "own/kernel_cache") in found.measured and "general" not in found.measured
+
+
 def test_remedy_never_removes_a_whole_directory_that_a_variable_names(lay: Lay, tmp_path: Path) -> None:
     system = lay(HEALTHY, ASCEND_WORK_PATH=str(tmp_path), ASCEND_CACHE_PATH=str(tmp_path))
     for name in ("data", "kernel_cache"):
