@@ -16,6 +16,8 @@ DISK = "disk"
 
 _ENOUGH_BYTES = 20 << 30
 """A 7B model in bf16 and its final weights, without optimizer checkpoints."""
+_LEAST_BYTES = 1 << 30
+"""With less, logs and metrics of a run fill the file system before its first checkpoint."""
 _ELSEWHERE = {
     "working directory": "cd to another disk",
     "cache": "export XDG_CACHE_HOME=<a directory on a local disk>",
@@ -51,8 +53,9 @@ def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
             remedy=say(_ELSEWHERE[name]),
         )
     elif free < _ENOUGH_BYTES:
-        yield warning(
+        yield Finding(
             DISK,
+            "failure" if free < _LEAST_BYTES else "warning",
             say("the {name} {path} has {free} free", name=say(name), path=path, free=format_bytes(free)),
             expected=say("{enough_bytes} for a 7B model and its results", enough_bytes=format_bytes(_ENOUGH_BYTES)),
             remedy=say("free space, or {elsewhere}", elsewhere=say(_ELSEWHERE[name])),

@@ -420,6 +420,14 @@ def test_little_free_space_is_a_warning(lay: Lay, code: str, free: int) -> None:
     assert {each.status for each in _answers(system, code)} == {"warning"}
 
 
+def test_a_full_disk_is_a_failure_in_the_verdict(lay: Lay) -> None:
+    system = lay(HEALTHY)
+    system.space = lambda path: (1 << 20, 64 * GIB) if path.name != "shm" else (GIB * 8, GIB * 8)
+    examination = examine(system, ["disk"])
+    assert {each.status for each in examination.findings} == {"failure"}
+    assert "trains on 8 NPU (910B4), but the working directory" in verdict(examination, system)
+
+
 @pytest.mark.parametrize(
     ("kind", "status"),
     [("nfs4 server:/x rw,vers=4.1", "warning"), ("fuse.dpc dpc rw", "warning"), ("ext4 /dev/a rw", "ok")],
