@@ -256,6 +256,7 @@ def test_two_hosts_train_one_model(place: Place, cluster: Cluster) -> None:
     run = RunDir(place.path / "runs/alpaca")
     assert run.last_step() == 2 and run.read()["attempts"][0]["world_size"] == 2
     (doctor,) = needing("two-nodes", "two hosts", "ascendtune doctor")
+    assert [doctor] == commands("doctor --nodes node1,node2", "two hosts")
     assert "the same on both nodes" in place.run(doctor, env=env, code=None)
     (restarting,) = needing("two-nodes", "two hosts", "ascendtune train")
     place.write_recipe(optim=_STEPS, name="restarting")
