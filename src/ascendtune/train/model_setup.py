@@ -15,6 +15,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import say, warn
 from ascendtune.data.prepare import PreparedData
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.gpu_functions import missing_packages, use_plain_functions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
@@ -84,6 +85,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
             move_in_parts(model, fill, device.torch_device)
         # After the tuner: it copies modules, and must copy the model's own ones.
         kernels = install_kernels(model, recipe.kernel, device, precision, fill)
+        choose_gpu_functions(model, strategy)
         promote_layer_norms(model)
         model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
         if strategy.is_main:
@@ -124,6 +126,18 @@ def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> Attent
     elif attention.support.reason is not None and strategy.is_main:
         say(f"attention is {attention.name}; {attention.reason}")
     return attention
+
+
+def choose_gpu_functions(model: Any, strategy: Strategy) -> None:
+    """Use functions of packages for GPUs on GPUs only; there, name those that are not installed."""
+    device = strategy.device
+    if device.shares_host_memory:
+        use_plain_functions(model)
+    elif device.runs_gpu_packages and strategy.is_main and (packages := missing_packages(model)):
+        warn(
+            "recurrent layers of this model are computed in plain torch, which is correct and much slower: install "
+            + " and ".join(packages)
+        )
 
 
 def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:

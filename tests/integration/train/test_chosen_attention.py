@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,40 @@ def test_attention_that_picks_keys_by_score_takes_one_row_at_a_time(
     gradients = gradients_of(loop.model)
     for parameter, gradient in expected.items():
         assert float((gradients[parameter] - gradient).abs().max()) <= 1e-5 * largest, parameter
+
+
+_PACKAGES = {
+    "fla/__init__.py": "", "fla/ops/__init__.py": "",
+    "fla/ops/gated_delta_rule.py": "def chunk_gated_delta_rule(q, k, v, **_): raise ValueError('cpu tensor?')\n",
+    "causal_conv1d.py": "def causal_conv1d_fn(x, weight, **_): raise RuntimeError('Expected x.is_cuda()')\n",
+}  # fmt: skip
+"""Packages for GPUs, as they answer to tensors in host memory."""
+
+
+def test_packages_for_gpus_do_not_change_what_is_chosen(variant: Callable[..., Path], tmp_path: Path) -> None:
+    """With them a model calls their kernels, in the trials on the host, too: it was left with rows alone, eager."""
+    from transformers import Qwen3NextConfig
+
+    model = variant(Qwen3NextConfig(**{**SHAPE, **LINEAR}))
+    for name, text in _PACKAGES.items():
+        file = tmp_path / "packages" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    script = (
+        "import sys\n"
+        "from transformers import AutoConfig\n"
+        "from ascendtune.recipe.sections import ModelSection\n"
+        "from ascendtune.train.attention.choice import choose_attention\n"
+        "config = AutoConfig.from_pretrained(sys.argv[1])\n"
+        "choice = choose_attention(ModelSection(path=sys.argv[1]), 'sft', config, 'varlen')\n"
+        "from transformers.models.qwen3_next import modeling_qwen3_next\n"
+        "print(choice.name, choice.support.padded, 'fla' in sys.modules)\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    argv = [sys.executable, "-c", script, str(model)]
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["varlen", "True", "True"], ended.stdout + ended.stderr
 
 
 def by_transformers(directory: Path, loop: Loop, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks, model_setup
 from ascendtune.train.attention.choice import AttentionChoice, AttentionSupport
-from ascendtune.train.model_setup import check_head, isolates, set_up_model
+from ascendtune.train.model_setup import check_head, choose_gpu_functions, isolates, set_up_model
 from ascendtune.train.precision import DTYPES, choose_precision
 
 _PAIRS, _SINGLES = {"stage": "preference"}, {"stage": "preference", "preference": {"loss": "kto"}}
@@ -181,3 +181,15 @@ def test_weights_that_move_are_not_warned_of(changes: dict[str, Any], caplog: py
         Recipe.check({"model": {"path": "m", "dtype": "bf16"}, "data": {"train": "x"}, "precision": "bf16", **changes})
     )
     assert not caplog.text
+
+
+@pytest.mark.parametrize(("on_gpu", "is_main", "said"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_packages_for_gpus_that_are_missing_are_named_on_gpus(
+    on_gpu: bool, is_main: bool, said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ascendtune.train.model_setup.missing_packages", lambda model: ["causal-conv1d", "mamba-ssm"])
+    device = SimpleNamespace(shares_host_memory=False, runs_gpu_packages=on_gpu)
+    strategy: Any = SimpleNamespace(device=device, is_main=is_main)
+    choose_gpu_functions(torch.nn.Linear(2, 2), strategy)
+    found = [each.message for each in caplog.records if "install causal-conv1d and mamba-ssm" in each.message]
+    assert len(found) == said

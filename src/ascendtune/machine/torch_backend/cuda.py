@@ -39,6 +39,7 @@ _FIRST_WITH_TF32 = 8
 class CudaDevice(Device):
     kind = "cuda"
     collective_backend = "nccl"
+    runs_gpu_packages = True
     # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
     deterministic_variables = MappingProxyType({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
 

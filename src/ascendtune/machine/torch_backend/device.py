@@ -118,6 +118,8 @@ class Device(ABC):
     supports_fp64 = True
     batches_messages = True
     """Whether torch.distributed can start messages in both directions as one (batch_isend_irecv)."""
+    runs_gpu_packages = False
+    """Whether flash-linear-attention, mamba-ssm and causal-conv1d, whose kernels are written for GPUs, run here."""
     binds_process_group = True
     """Whether the device of a rank is passed to torch.distributed, so that it connects early and need not guess."""
 

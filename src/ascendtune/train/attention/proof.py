@@ -19,6 +19,7 @@ from torch import nn
 
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.foreign_json import first_line
+from ascendtune.hub.gpu_functions import plain_functions
 from ascendtune.train.attention.small_copy import WINDOW, small_configs
 from ascendtune.train.objective.head import decoder_of
 
@@ -185,7 +186,9 @@ class AttentionTrial:
         return _compared(outcome, self._expected, self._rounding)
 
     def _values(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        return self._values_of(model, {**inputs, "use_cache": False}).float()
+        # Functions of packages for GPUs refuse host memory.
+        with plain_functions(model):
+            return self._values_of(model, {**inputs, "use_cache": False}).float()
 
     def _outcome(self, model: nn.Module, rows: list[torch.Tensor]) -> _Outcome:
         model.zero_grad()
@@ -251,7 +254,8 @@ def _failure(error: Exception, condition: str) -> str:
     sentence = f"the model's code does not run {condition}"
     if not isinstance(error, NotComparable | ValueError | NotImplementedError | ImportError):
         return sentence
-    return f"{sentence}: {first_line(error).rstrip('.')}"
+    # The first sentence: advice that may follow is for other programs.
+    return f"{sentence}: {first_line(error).partition('. ')[0].rstrip('.')}"
 
 
 @contextmanager

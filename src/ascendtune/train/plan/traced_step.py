@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from ascendtune.core.units import count_of
 from ascendtune.data.collate import Batch
 from ascendtune.hub.adapter_files import is_adapter_weight
+from ascendtune.hub.gpu_functions import plain_functions
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.batch import DeviceBatch, to_device
 from ascendtune.train.deferred_weights import may_defer
@@ -140,7 +141,8 @@ class _Steps:
     def run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes, int]:
         """Peaks by moment, live bytes between two steps, and bytes of saved tensors in host memory."""
         self._replace_by_fakes()
-        with self._fake, self._live, self._live.follow_resizing():
+        # FakeTensors have no memory that functions of packages for GPUs could read.
+        with plain_functions(self.model), self._fake, self._live, self._live.follow_resizing():
             return self._run(host)
 
     def _replace_by_fakes(self) -> None:
