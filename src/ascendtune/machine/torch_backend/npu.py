@@ -26,7 +26,12 @@ _PEAK_FLOPS = {
 
 _JIT_COMPILE = "ASCENDTUNE_JIT_COMPILE"
 """1: compile operators at first use; with packed rows of one length they can be faster."""
-_SETTINGS = ("TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_SETTINGS = (
+    "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "MULTI_STREAM_MEMORY_REUSE", "CPU_AFFINITY_CONF", "COMBINED_ENABLE", "ACLNN_CACHE_LIMIT", "HCCL_BUFFSIZE",
+    "HCCL_OP_EXPANSION_MODE", "HCCL_DETERMINISTIC",
+)  # fmt: skip
+"""Variables that scripts for Ascend set for speed or memory."""
 
 
 def npu_is_usable() -> bool:

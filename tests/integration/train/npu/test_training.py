@@ -216,11 +216,13 @@ def step_with_three_optimizers() -> list[list[float]]:
             {
                 "ASCENDTUNE_JIT_COMPILE": 1,
                 "TASK_QUEUE_ENABLE": 2,
+                "MULTI_STREAM_MEMORY_REUSE": 2,
                 "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:False",
             },
             {
                 "jit_compile": "true",
                 "TASK_QUEUE_ENABLE": "2",
+                "MULTI_STREAM_MEMORY_REUSE": "2",
                 "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:False",
             },
         ),
