@@ -165,7 +165,11 @@ def test_package_called_from_a_clone_has_no_function_of_one_s_own(explained: Exp
     error = "TypeError: rise() got an unexpected keyword argument 'tide'"
     frames = (("/w/verl/verl/trainer/main.py", "run()"), (f"{PACKAGES}/moonlib/a.py", "out = self.rise(tide=7)"))
 
-    assert "your own code" not in explained(written_trace(error, *frames)).headline()
+    explanation = explained(written_trace(error, *frames))
+
+    assert "your own code" not in explanation.headline()
+    assert "its arguments are not those of the call" in explanation.headline()
+    assert "a function or class of yours that moonlib was given" in " ".join(explanation.remedies())
 
 
 def test_remedy_for_one_s_own_code_is_not_the_first_one_in_a_package(explained: Explained) -> None:

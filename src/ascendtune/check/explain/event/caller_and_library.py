@@ -96,7 +96,7 @@ def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
         return importer, ""
     if (named := named_in(used)) and named != importer:
         return importer, named
-    if _is_known_by_name(used, trace.code):
+    if is_called_by_name(used, trace.code):
         return importer, ""
     # A package calls back a function of its own caller.
     callers = (name for name in SUBCLASSED.get(importer, ()) if any(f"/{name}/" in file for file in trace.files))
@@ -107,7 +107,7 @@ def _begins_in_own_code(trace: Trace) -> bool:
     return is_own(trace.files[0]) and not trace.package_of(trace.frames[0])
 
 
-def _is_known_by_name(used: str, code: str) -> bool:
+def is_called_by_name(used: str, code: str) -> bool:
     """Whether a package called a function or class by the name under which its own module defines or imports it: it is
     not a function of the user's, which a package calls by an argument or an attribute."""
     name = used.removesuffix(".__init__")

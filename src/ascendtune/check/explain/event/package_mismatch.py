@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ascendtune.check.explain.event.caller_and_library import EXTENDED, SUBCLASSED, names_fix, owners_of, spelt, used_in
+from ascendtune.check.explain.event.caller_and_library import (
+    EXTENDED,
+    SUBCLASSED,
+    is_called_by_name,
+    names_fix,
+    owners_of,
+    spelt,
+    used_in,
+)
 from ascendtune.check.explain.facts.facts import Facts, versions
 from ascendtune.check.explain.knowledge.entries import FIX, IMPORTER, MISMATCH, OWN_CODE, OWNER
 from ascendtune.check.explain.knowledge.matcher import Hit
@@ -56,7 +64,8 @@ def name_mismatch(hit: Hit, message: str, facts: Facts, code: str = "") -> None:
             "another class of {owner} may be the one for this model or setting, or the releases do not fit",
             owner=owner,
         )
-    elif is_own:
+    elif is_own or (importer and not owner and code and used and not is_called_by_name(used, code)):
+        # A function of the user's, or of a package, that another package got as an argument.
         mismatch = say("its arguments are not those of the call") if "argument" in message else ""
     elif importer and not owner and _may_be_of(used, importer):
         mismatch = say("most likely both sides are {importer}'s own: a fault of this release", importer=importer)
@@ -144,8 +153,9 @@ def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None, att
     if not owner:
         return say(
             "`grep -rn '{kind} {used}' $(python -c \"import {importer}; print({importer}.__path__[0])\")`: found: a "
-            "fault of {importer} itself in this case: another release (`pip index versions {importer}`); not found: "
-            "the package that {used} is of, in the release that {importer} names (`pip check`)",
+            "fault of {importer} itself in this case: another release (`pip index versions {importer}`); not found: a "
+            "function or class of yours that {importer} was given: give it the arguments of the call; else the package "
+            "that {used} is of, in the release that {importer} names (`pip check`)",
             importer=importer,
             kind="class" if used[:1].isupper() else "def",
             used=used.partition(".")[0],
