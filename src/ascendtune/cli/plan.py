@@ -209,7 +209,8 @@ def _as_text(answer: EstimatorResult, target: Target) -> str:
     ]
     if found.host:
         lines.append(
-            f"host memory for each rank: {format_bytes(found.host)}, in part only while checkpoints are written"
+            f"host memory for each rank: {format_bytes(found.host)}, in part only while the model is made or a "
+            "checkpoint is written"
         )
     lines.append(_verdict(answer, target))
     for change in answer.changes:

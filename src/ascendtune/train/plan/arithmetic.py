@@ -25,6 +25,8 @@ from ascendtune.train.tuner.quantised_linear import quantisable_linears
 
 ARITHMETIC = "arithmetic"
 """The method of an estimate."""
+LOADING = "loading"
+"""The moment at which DeepSpeed gets the model, whole on each device."""
 _REDUCE_BUCKET = 500_000_000
 """Numbers in the buffer in which gradients are reduced, unless the JSON sets it (DeepSpeed 0.19)."""
 _LAYER_BYTES = 34
@@ -66,7 +68,8 @@ def compute_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) ->
     cast = (weights.all - sum(linears)) * weights.computed_bytes if casts else 0
     labels = sum(min(each.labels, each.tokens) for each in documents)
     usage, host = _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
-    usage["weights"] += sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
+    quantised = sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
+    usage["weights"] += quantised
     of_layer = int(wide * _LAYER_BYTES * hidden * tokens)
     activations = int(wide * kept_bytes) + of_layer * whole_layers
     if recipe.memory.offload_activations and not setting.device.shares_host_memory:
@@ -82,7 +85,12 @@ def compute_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) ->
     resting = Counter({name: usage[name] for name in ("weights", "optimizer")})
     # Adapters, and modules that are trained beside them, add to the model's parameters.
     parameters = weights.frozen + weights.trained
-    return StepMemory({"step": usage}, resting, parameters, weights.trained, layers, ARITHMETIC, offloaded=host)
+    moments = {"step": usage}
+    if setting.strategy == "deepspeed":
+        # The engine converts and divides a model that is on the device.
+        whole = dense.frozen * dense.frozen_bytes + dense.trained * dense.trained_bytes
+        moments[LOADING] = Counter({"weights": whole + quantised})
+    return StepMemory(moments, resting, parameters, weights.trained, layers, ARITHMETIC, offloaded=host)
 
 
 def _layers_with_gradient(model: Any, method: MethodSection, layers: int) -> int:

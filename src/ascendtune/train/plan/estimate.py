@@ -24,6 +24,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.model_type import ROWS_NEED_PADDING
+from ascendtune.train.deferred_weights import may_defer
 from ascendtune.train.model import auto_class
 from ascendtune.train.plan.arithmetic import ARITHMETIC, compute_step
 from ascendtune.train.plan.changes import Change, changed, changes
@@ -193,7 +194,7 @@ def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
         at_peak=at_peak,
         moments={name: each.total() for name, each in moments.items()},
         resting=resting.total(),
-        host=host + (0 if on_host else copied),
+        host=host if on_host else max(host + copied, _host_bytes_of_loading(setting, step)),
         context=target.context_bytes,
         facts={
             "parameters": step.parameters, "trainable": step.trainable, "layers": step.layers, "how": step.how,
@@ -252,6 +253,13 @@ def _reference_bytes(setting: TrainingChoices, directory: str) -> int:
         # Gathered at the same time: parameters outside the blocks, and two blocks.
         parameters = parameters // setting.shards + parameters - sum(blocks) + 2 * max(blocks, default=0)
     return parameters * DTYPES[setting.precision.compute].itemsize
+
+
+def _host_bytes_of_loading(setting: TrainingChoices, step: StepMemory) -> int:
+    """Bytes of a model that each rank makes whole in host memory, because its weights are not in files as they are."""
+    if may_defer(setting.recipe.model):
+        return 0
+    return step.parameters * DTYPES[setting.precision.weights].itemsize
 
 
 def _offloads(recipe: Recipe) -> bool:

@@ -92,7 +92,8 @@ class Estimate:
     resting: int
     """Bytes between two steps."""
     host: int
-    """Bytes in host memory, in addition to the device's: offloaded state, and the copy for writing a checkpoint."""
+    """Bytes in host memory, in addition to the device's: offloaded state and the copy for writing a checkpoint, or a
+    model that is made whole before it is sharded or moved (random weights, new layers)."""
     context: int
     """Bytes used before the first tensor."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -365,6 +365,26 @@ def test_arithmetic_moves_activations_to_the_host_where_the_recipe_does(shallow_
     assert left == moves.host - stays.host == (0 if kind == "cpu" else stays.at_peak["activations"] // 2)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_gets_the_model_whole_on_each_device(shallow_request_of: Any, stage: int) -> None:
+    parallel = {"strategy": "deepspeed", "deepspeed": {"stage": stage, "offload_optimizer": "cpu"}}
+    request = shallow_request_of(devices=64, precision="bf16", parallel=parallel, kind="npu")
+    found = Estimate.of(estimate.answer(request, search=False)["estimate"])
+    assert found.moments["loading"] == pytest.approx(4 * found.facts["parameters"], abs=8), "in fp32"
+
+
+@pytest.mark.parametrize("changes", [{"init": "random"}, {"init": "pretrained"}])
+@pytest.mark.parametrize("kind", ["cpu", "npu"])
+def test_random_weights_are_made_whole_in_host_memory(
+    shallow_request_of: Any, kind: str, changes: dict[str, Any]
+) -> None:
+    request = shallow_request_of(devices=64, precision="bf16", parallel={"strategy": "fsdp"}, kind=kind)
+    request = replace(request, recipe={**request.recipe, "model": {**request.recipe["model"], **changes}})
+    found = Estimate.of(estimate.answer(request, search=False)["estimate"])
+    whole = 4 * found.facts["parameters"]
+    assert (found.host >= whole) == (kind == "npu" and changes["init"] == "random")
+
+
 @pytest.mark.parametrize("strategy", ["zero-2", "zero-3", "fsdp"])
 def test_another_reference_model_counts_before_the_first_step(
     shallow_request_of: Any, tmp_path: Path, strategy: str
