@@ -268,6 +268,26 @@ def test_tuned_model_is_the_one_that_is_loaded_whole(
     require_equal_to_whole(saved(tmp_path / "model", llama(tied=tied)), method, dtype, vocabulary=70)
 
 
+OWN_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_model_with_code_of_its_own_is_deferred(tmp_path: Path) -> None:
+    directory = saved(tmp_path / "model", llama(tied=False))
+    (directory / "own.py").write_text(OWN_CODE)
+    config = json.loads((directory / "config.json").read_text())
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    (directory / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": classes}))
+    require_equal_to_whole(directory, trust_remote_code=True)
+
+
 @pytest.mark.parametrize("lora", [{}, {"dora": True}, {"modules_to_save": "all-embeddings"}], ids=str)
 def test_adapter_that_is_trained_further_is_the_one_over_a_whole_model(tmp_path: Path, lora: dict[str, Any]) -> None:
     directory = saved(tmp_path / "model", llama(tied=False))
@@ -300,10 +320,14 @@ def method_of(section: dict[str, Any]) -> MethodSection:
 
 def require_equal_to_whole(
     directory: Path, method: dict[str, Any] | None = None, dtype: torch.dtype = torch.float32, vocabulary: int = 64,
-    adapters: Sequence[Path] = (),
+    adapters: Sequence[Path] = (), **keys: Any,
 ) -> None:  # fmt: skip
-    """Fill a deferred model block by block, from the last one on, and compare it with the one that is loaded whole."""
-    section, method_section = ModelSection(path=str(directory)), method_of(method or {})
+    """Fill a deferred model block by block, from the last one on, and compare it with the one that is loaded whole.
+
+    Args:
+        keys: of the recipe's `model`.
+    """
+    section, method_section = ModelSection(path=str(directory), **keys), method_of(method or {})
     reward = method_section.stage == "reward"
     tuned, fills = [], []
     for load, options in ((load_model, {}), (load_deferred, {"copied": False})):
