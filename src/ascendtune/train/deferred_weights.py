@@ -74,7 +74,7 @@ def _without_memory(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 
 
 def is_unread(parameter: torch.Tensor) -> bool:
-    """Whether the values of `parameter` are still in their file."""
+    """Whether the values of `parameter`, any shape, are still in their file."""
     return hasattr(parameter, "deferred")
 
 
