@@ -624,8 +624,8 @@ FAULTS = [
     ),
     Fault(
         "train/evaluate.py",
-        "int(dataset.label_counts.sum())",
-        "int(dataset.lengths.sum())",
+        "batches.dataset.label_counts[",
+        "batches.dataset.lengths[",
         "evaluation loss divided by all tokens",
         f"{_OUTCOME}::test_evaluation_is_the_mean_over_labelled_tokens",
     ),
@@ -941,8 +941,8 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "tokens=self.batches.plan.tokens(sequences)",
-        "tokens=self.batches.plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
+        "plan=self.batches.plan, batch=sequences)",
+        "plan=self.batches.plan, batch=sequences[self.strategy.rank :: self.strategy.world_size])",
         "tokens_seen is that of one rank",
         "tests/unit/train/test_loop.py",
     ),
