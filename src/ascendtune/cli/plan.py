@@ -128,6 +128,11 @@ def plan(
     if as_json:
         content: dict[str, Any] = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
         facts = {"why_not": time} if isinstance(time, str) else asdict(time)
+        batch = answer.recipe.batch
+        content["batch"] = {
+            "per_device": batch.micro_batch, "accumulate": batch.accumulate, "layout": _layout(answer),
+        }  # fmt: skip
+        content["host_shortage"] = answer.estimate.host_shortage(target)
         content |= {"changes": answer.changes, "time": facts, "measured": asdict(found) if found else None}
         print_json(content)
     else:

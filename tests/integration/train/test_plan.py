@@ -21,6 +21,7 @@ def test_the_table_the_verdict_and_changes_that_fit(workshop: Workshop, tiny_mod
     fits = workshop.run("plan", "recipe.yaml", "--device", "910b3", "--json")
     assert fits.code == 0, fits.err
     content = json.loads(fits.out)
+    assert content["batch"].keys() == {"per_device", "accumulate", "layout"} and content["host_shortage"] is None
     assert content["fits"] is True
     assert content["estimate"]["facts"]["how"] == "2 of 2 layers traced"
     assert content["time"]["step_seconds"]["low"] < content["time"]["step_seconds"]["high"]
