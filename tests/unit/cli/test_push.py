@@ -32,7 +32,7 @@ _RECIPE = {
 }
 _REPORT = {
     "train": {
-        "datasets": [{"path": "/home/alice/rows.jsonl", "format": "messages", "rows_used": 1234}],
+        "datasets": [{"path": "/home/alice/rows.jsonl", "format": "messages", "rows_trained": 1234, "tokens": 56789}],
         "rows_kept": 1234, "tokens": 5678, "labelled_tokens": 910,
     },
     "eval": None,
@@ -213,7 +213,7 @@ def test_card_has_data_settings_curve_evaluation_and_versions(run: RunDir) -> No
     card = model_card(run, "hf:o/m", None, with_picture=True)
     metadata = yaml.safe_load(card.split("---\n")[1])
     assert metadata["datasets"] == ["owner/rows"] and "base_model" not in metadata
-    for part in ("| `rows.jsonl` | `messages` | 1,234 |", "| `optim.learning_rate` | `0.0001` |", "(loss.png)",
+    for part in ("| `rows.jsonl` | `messages` | 1,234 | 56,789 |", "| `optim.learning_rate` | `0.0001` |", "(loss.png)",
                  "from 2.5 at step 1 to 0.5 at step 30", "| 1 | 10 |", "| 30 | 0.3333 |", "| `torch` | `2.13.0` |",
                  "| devices | 8 × `Ascend 910B` |"):  # fmt: skip
         assert part in card
@@ -246,7 +246,7 @@ def test_base_is_known_only_where_the_hub_s_cache_says_so(run: RunDir) -> None:
 
 
 def test_values_of_a_foreign_run_cannot_become_markup(run: RunDir) -> None:
-    report = {"train": {"datasets": [{"path": "a|`<img>\n# b", "format": _TOKEN, "rows_used": "<b>"}]}}
+    report = {"train": {"datasets": [{"path": "a|`<img>\n# b", "format": _TOKEN, "rows_trained": "<b>"}]}}
     run.data_report.write_text(json.dumps(report))
     card = model_card(run, "hf:o/m", None, with_picture=False)
     assert "| `a  <img> # b` | `***` | - |" in card

@@ -186,7 +186,8 @@ def _data(run: RunDir) -> Iterator[str]:
         if not isinstance(report, dict):
             continue
         rows = [
-            [_code(_name(each.get("path"))), _code(each.get("format")), _shown(each.get("rows_used"))]
+            [_code(_name(each.get("path"))), _code(each.get("format"))]
+            + [_shown(each.get(name)) for name in ("rows_trained", "tokens")]
             for each in report.get("datasets") or []
             if isinstance(each, dict)
         ]
@@ -197,7 +198,7 @@ def _data(run: RunDir) -> Iterator[str]:
             "",
         )
         if rows:
-            yield from (*_table(("data set", "format", "rows"), rows), "")
+            yield from (*_table(("data set", "format", "rows", "tokens"), rows), "")
 
 
 def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[list[str]]:
