@@ -165,16 +165,15 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
         @wraps(plain)
         def metered(context: Context, value: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-            return self._each(plain(context, self._each(value) if value else (), *arguments, **options))
+            results = plain(context, self._each(value) if value else (), *arguments, **options)
+            return map(self.compared, results) if name == "map" else results
 
         self.filters[name] = metered
 
     def _each(self, values: Iterable[Any]) -> Iterator[Any]:
         for each in values:
             self.meter.step()
-            if isinstance(each, str):
-                self.meter.spend(length(each))
-            yield each
+            yield self.compared(each)
 
     def _limit_test(self, name: str) -> None:
         tests = cast(dict[str, Any], self.tests)
@@ -182,13 +181,15 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
         @wraps(plain)
         def metered(*values: Any) -> bool:
-            self.meter.step()
             return bool(plain(*map(self.compared, values)))
 
         tests[name] = metered
 
     def compared(self, value: Any) -> Any:
-        """Meter an operand of `==`, `in` and others: a list may contain the same long text many times."""
+        """Meter an operand of `==`, `in` and others, each of whose characters may be looked at.
+
+        A list may contain the same long text many times.
+        """
         if isinstance(value, str):
             self.meter.spend(length(value))
         elif isinstance(value, list | tuple):

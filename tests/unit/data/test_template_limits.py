@@ -154,6 +154,15 @@ def test_every_test_of_jinja_compares_or_needs_no_limit() -> None:
     }  # fmt: skip
 
 
+def test_long_conversation_may_be_searched_for_each_message(tokenizer: Tokenizer) -> None:
+    source = (
+        "{% for m in messages %}{{ messages|selectattr('role', 'eq', 'user')|list|length }}"
+        "{% if m == messages[-1] %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    messages: list[Message] = [*QUESTION * 300]
+    assert ChatTemplate(source, tokenizer).text_of(messages)[0].endswith("300So.")
+
+
 def test_the_limits_follow_the_conversation(tokenizer: Tokenizer) -> None:
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", tokenizer)
     long: list[Message] = [{"role": "user", "content": "word " * 10_000_000}]
