@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from ascendtune.cli.main import main
 from ascendtune.cli.run_names import complete_weights, weights_named
 from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import checkpoint_weights
@@ -168,6 +169,20 @@ def test_damaged_records_of_a_foreign_run_are_named(
     with pytest.raises(MachineError) as caught:
         weights_named(f"{foreign}@4")
     assert caught.value.code in ("record-damaged", "checkpoint-damaged")
+
+
+def test_checkpoint_with_a_link_to_a_file_of_the_kernel_is_not_waited_for(runs: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    [file] = (foreign / "checkpoints" / "step_4").glob("tensors_rank_*.safetensors")
+    file.unlink()
+    file.symlink_to("/proc/version")
+    digests = file.with_name("digests.json")
+    expected = json.loads(digests.read_text())
+    digests.write_text(json.dumps({**expected, file.name: digest_of_file(Path("/proc/version"))}))
+    with pytest.raises(MachineError, match="is not as it was written") as caught:
+        weights_named(f"{foreign}@4")
+    assert caught.value.code == "checkpoint-damaged"
 
 
 def test_export_does_not_follow_what_others_may_have_put_into_a_run(runs: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _LONGEST = 10_000
 
 @dataclass
 class _Group:
-    """What was read of a group: the most repeats that follow one another, and whether its length is fixed."""
+    """A group as far as it was read: the most repeats that follow one another, and whether its length is fixed."""
 
     branch: int = 0
     other_branches: int = 0

@@ -27,7 +27,15 @@ from typing import Any
 from ascendtune.core.checkpoint_names import is_checkpoint_of
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import digest_of_file, parsed_record, read_record, removed_on_failure, sync_path, write_json
+from ascendtune.core.files import (
+    digest_of_file,
+    is_endless,
+    parsed_record,
+    read_record,
+    removed_on_failure,
+    sync_path,
+    write_json,
+)
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
@@ -263,8 +271,9 @@ def require_intact(directory: Path, strategy: Strategy) -> None:
     """
     expected = parsed_record(read_record(directory / _DIGESTS), directory / _DIGESTS)
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
-        # A pipe is not opened: that would wait for a writer.
-        if not (directory / name).is_file() or digest_of_file(directory / name) != expected[name]:
+        # A pipe is not opened: that would wait for a writer. A link may lead to /proc/kmsg, whose reader waits.
+        path = directory / name
+        if not path.is_file() or is_endless(path) or digest_of_file(path) != expected[name]:
             raise ValueError(f"{name} is not as it was written")
 
 
