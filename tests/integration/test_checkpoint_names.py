@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from ascendtune.cli.main import main
 from ascendtune.cli.run_names import complete_weights, weights_named
-from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.errors import InputError, MachineError, RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
@@ -169,6 +169,22 @@ def test_damaged_records_of_a_foreign_run_are_named(
     with pytest.raises(MachineError) as caught:
         weights_named(f"{foreign}@4")
     assert caught.value.code in ("record-damaged", "checkpoint-damaged")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"adapters": [{"path": "a\0b", "digest": ""}]}, {"config_hashes": {"a\ud800b": ""}}, {"model_directory": "a\0b"}],
+)
+def test_path_in_a_foreign_record_that_no_file_can_have_is_named(
+    changes: dict[str, Any], runs: Path, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    record = json.loads((foreign / "run.json").read_text())
+    (foreign / "run.json").write_text(json.dumps({**record, **changes}))
+    with pytest.raises(RecipeError) as caught:
+        weights_named(f"{foreign}@4")
+    assert caught.value.code in ("file-unreadable", "tokenizer-missing")
 
 
 def test_checkpoint_with_a_link_to_a_file_of_the_kernel_is_not_waited_for(runs: Path, tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+    except ValueError as error:
+        # A NUL, or half of a surrogate pair: JSON that names a path may contain both.
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from error
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise _not_a_file(path, "it is a symbolic link") from error

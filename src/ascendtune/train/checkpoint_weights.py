@@ -139,7 +139,7 @@ def _code_not_trusted(directory: Path) -> InputError:
 def _chat_template(record: dict[str, Any], recipe: Recipe, tokenizer: Tokenizer) -> str:
     """The chat template that training exports; determined again if the tokens are not in the cache."""
     try:
-        return open_prepared(cached_tokens(record["data_hash"])).chat_template
+        return open_prepared(cached_tokens(record.get("data_hash") or "")).chat_template
     except MachineError:
         if recipe.method.stage == "pretrain":
             return tokenizer.chat_templates.get("default", "")

@@ -17,7 +17,16 @@ from ascendtune.check.doctor.bundle import write_bundle
 from ascendtune.core.directories import require_place_for
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.figure import write_figure
-from ascendtune.core.files import LineWriter, appearing, is_endless, parsed_record, probe_disk, walk, write_json
+from ascendtune.core.files import (
+    LineWriter,
+    appearing,
+    is_endless,
+    open_regular,
+    parsed_record,
+    probe_disk,
+    walk,
+    write_json,
+)
 from ascendtune.core.locks import file_lock
 
 
@@ -68,6 +77,12 @@ def test_no_link_leads_a_file_that_is_written_elsewhere(tmp_path: Path) -> None:
     write_json(directory / "note.json", {})
     probe_disk(directory)
     assert other.read_text() == "precious" and not (directory / "note.json").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_name_that_no_file_can_have_is_an_error_of_the_system(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no file can have this name"):
+        open_regular(tmp_path / name)
 
 
 def test_directory_that_another_user_has_prepared_is_not_written_into(
