@@ -71,8 +71,9 @@ def test_work_without_progress_is_counted_in_seconds(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(progress, "_REPEAT_SECONDS", 0.01)
     stream = io.StringIO()
     with ProgressBar(stream) as shown, shown.counting("loading the model"):
-        time.sleep(0.5)
-    assert re.fullmatch(r"loading the model: 0\.\d s so far\n", stream.getvalue())
+        while not stream.getvalue():
+            time.sleep(0.01)
+    assert re.fullmatch(r"loading the model: \d+\.\d s so far\n", stream.getvalue())
 
 
 def test_work_that_reports_nothing_for_long_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:

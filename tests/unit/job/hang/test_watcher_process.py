@@ -50,7 +50,8 @@ def test_watcher_ignores_signals_and_ends_with_its_worker(tmp_path: Path) -> Non
             for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
                 watcher.send_signal(number)
             time.sleep(0.3)
-            assert watcher.is_running() and watcher.status() == psutil.STATUS_SLEEPING
+            # On a loaded machine it may still be importing.
+            assert watcher.is_running() and watcher.status() != psutil.STATUS_ZOMBIE
             assert os.getsid(watcher.pid) == watcher.pid and watcher.cwd() == "/"
         finally:
             worker.kill()
