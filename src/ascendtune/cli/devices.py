@@ -205,7 +205,7 @@ def _devices(devices: tuple[Accelerator, ...]) -> str:
 def _nothing(snapshot: Snapshot) -> str:
     if snapshot.is_blind:
         return say("accelerators: unknown, the tool that lists them failed")
-    return say("no accelerator found")
+    return say("no accelerator found; `ascendtune doctor accelerators` says why")
 
 
 def _painted(line: str, device: Accelerator) -> str:

@@ -27,7 +27,9 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
     kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
     if not kinds:
         raise MachineError(
-            say("no accelerator is visible"), code="no-accelerator", remedy=say("look at `ascendtune devices`")
+            say("no accelerator is visible"),
+            code="no-accelerator",
+            remedy=say("`ascendtune doctor accelerators` says why"),
         )
     visible = _visible([device for device in devices if device.kind == kinds[0]], vendor_of(kinds[0]), env)
     looked_at = [(device, why_not_free(device)) for device in visible]
