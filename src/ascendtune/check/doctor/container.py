@@ -15,6 +15,8 @@ CONTAINER = "container"
 
 _DRIVER = "/usr/local/Ascend/driver"
 _NPU_SMI = "/usr/local/sbin/npu-smi"
+MOUNT_NPU_SMI = f"-v $(command -v npu-smi):{_NPU_SMI}"
+"""Older drivers install it in sbin, newer ones in bin; Docker makes a directory of a path that the host lacks."""
 _TOOL: tuple[Status, str] = ("warning", "health, memory and processes of the cards are unknown")
 _MOUNTS: dict[str, tuple[Status, str]] = {
     f"{_DRIVER}/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
@@ -65,7 +67,8 @@ def _options(places: list[str]) -> list[str]:
     """The options that mount all of them; the driver's directory once if several of its parts are missing."""
     parts = [place for place in places if place.startswith(f"{_DRIVER}/")]
     whole = [_DRIVER] if len(parts) > 1 else parts
-    return [f"-v {place}:{place}" for place in (*whole, *(each for each in places if each not in parts))]
+    rest = (each for each in places if each not in parts)
+    return [MOUNT_NPU_SMI if place == _NPU_SMI else f"-v {place}:{place}" for place in (*whole, *rest)]
 
 
 def _has_npu_smi(system: System) -> bool:
@@ -103,7 +106,7 @@ CONTAINER_CHECK = Check(
     "jobs may use the same one.",
     fix="docker run --device=/dev/davinci0 … --device=/dev/davinci_manager --device=/dev/devmm_svm "
     "--device=/dev/hisi_hdc -v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/dcmi:/usr/local/dcmi -v "
-    "/usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /etc/ascend_install.info:/etc/ascend_install.info "
+    "$(command -v npu-smi):/usr/local/sbin/npu-smi -v /etc/ascend_install.info:/etc/ascend_install.info "
     "--shm-size=16g, or use Ascend Docker Runtime, which does all of this.",
     look=_look,
     vital=True,

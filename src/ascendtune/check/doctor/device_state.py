@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.container import MOUNT_NPU_SMI
 from ascendtune.check.doctor.language import counted, say
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
@@ -71,7 +72,7 @@ def _trouble(trouble: Trouble) -> Finding:
 
 
 def _absent(system: System) -> Finding:
-    mounts = say("-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi")
+    mounts = f"{MOUNT_NPU_SMI} -v /usr/local/dcmi:/usr/local/dcmi"
     where = (
         say("start the container with {mounts}", mounts=mounts)
         if system.in_container

@@ -652,7 +652,7 @@ def test_container_without_the_vendors_tools_is_a_warning_with_the_mounts(lay: L
     found = _answers(lay(replace(HEALTHY, container=True, npu_smi="absent", hccn_tool="absent")), "container")
     (warned,) = found
     assert warned.status == "warning" and "npu-smi" in warned.measured and "hccn_tool" in warned.measured
-    assert "-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi" in (warned.remedy or "")
+    assert "-v $(command -v npu-smi):/usr/local/sbin/npu-smi" in (warned.remedy or "")
 
 
 def test_verdict_counts_visible_healthy_devices(lay: Lay) -> None:
