@@ -131,7 +131,7 @@ def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -
     It is one kernel in bf16 from compute capability 8.0 on. In other dtypes it is torch's loop, which waits for the
     device at each group.
     """
-    ends = counts.cumsum(0).to(torch.int32)
+    ends = counts.cumsum(0, dtype=torch.int32)
     output: torch.Tensor = torch.nn.functional.grouped_mm(rows, weight, offs=ends)
     return output
 
