@@ -54,12 +54,14 @@ _OF_ERRNO = re.compile(
 """Error texts of the system, which need the reason before them."""
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
 _VALUE = re.compile(
-    r"(?<!\w)'([^'\s<>]{2,60})'(?!\w)|(?<!\w)\"([^\"\s<>]{2,60})\"(?!\w)|`([^`\s<>]{2,60})`|"
+    r"(?<![\w\[])(?<!, )'([^'\s<>]{2,60})'(?!\w)|(?<![\w\[])(?<!, )\"([^\"\s<>]{2,60})\"(?!\w)|`([^`\s<>]{2,60})`|"
     r"(?<![\w/.:'\"`])((?:~|\.{0,2})/(?!usr/|opt/|lib)[\w+-][\w.+-]*(?:/[\w.+-]*[\w+-])+)(?![\w(:.'\"`]|/)|"
     r"\b(\d+(?:\.\d+)? ?(?:[GMKT]i?B|bytes|tokens))\b"
 )
 """A quoted name, a path, or a size."""
-_OF_CODE = re.compile(r"::|@|[-/]packages/|\.(?:py|pyx|so|cpp|cc|cu|h|cmake)\b|^\w+_only$|^\W|^(?:True|False|None)$")
+_OF_CODE = re.compile(
+    r"::|@|[()]|[-/]packages/|\.(?:py|pyx|so|cpp|cc|cu|h|cmake)\b|^\w+_only$|^\W|^(?:True|False|None)$"
+)
 """A value that is code, or a file of code."""
 _MOST_VALUES = 3
 _DOUBTS_RELEASE = re.compile(
@@ -123,7 +125,8 @@ def _values(first: Event) -> str:
     if not first.is_known or entry.kind != "cause" or any(name in first.hit.names for name in captured_in(entry.what)):
         return ""
     message = first.trace.message if first.trace is not None else message_of(first)
-    named = (next(filter(None, match.groups())) for match in _VALUE.finditer(message[:_LONGEST_MESSAGE]))
+    sentence = _SENTENCE_END.split(message[:_LONGEST_MESSAGE], maxsplit=1)[0]
+    named = (next(filter(None, match.groups())) for match in _VALUE.finditer(sentence))
     known = f"{entry.test} {first.meaning}".lower()
     values = list(dict.fromkeys(value for value in named if value.lower() not in known and not _OF_CODE.search(value)))
     return say(" ({values})", values=", ".join(values)) if 0 < len(values) <= _MOST_VALUES else ""
