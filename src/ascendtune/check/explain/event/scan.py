@@ -25,7 +25,7 @@ from ascendtune.check.explain.log.rotation import Parts
 from ascendtune.check.explain.log.source import lines_before
 from ascendtune.check.explain.traceback import cann_reason, escaped
 from ascendtune.check.explain.traceback.trace import HEADER, LINKS, Trace
-from ascendtune.check.explain.traceback.traces import Traces
+from ascendtune.check.explain.traceback.traces import REPORTED, Traces
 
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
@@ -184,8 +184,7 @@ class Scan:
         if HEADER in message:
             self._begin_trace(line, text, message, lines, index)
             return
-        above = text_of(lines[index - 1]) if index else ""
-        if self._traces.begin_reported(line.speaker, message, lines_of.read(above).message, number):
+        if REPORTED in message and index and self._begin_report(line, message, lines[index - 1], number):
             return
         if torchrun_summary.begins(message):
             self._read_launcher(line, lines, index)
@@ -197,7 +196,7 @@ class Scan:
         if inside and trace is None:
             return
         self._noted.time = self._times.time_of(lines, index)
-        neighbours = Neighbours(lines, index, line)
+        neighbours, above = Neighbours(lines, index, line), text_of(lines[index - 1]) if index else ""
         if (trace := trace or Traces.bare(message, number)) is not None:
             below = neighbours.below(_BELOW_BLOCK)
             trace.read_below(below, above)
@@ -260,6 +259,10 @@ class Scan:
         trace.ignored = level.is_ignored_below(above)
         trace.is_logged = level.is_error(text, message) or level.announces_caught(above, lines_of.read(above).message)
         self._traces.begin(line.speaker, trace)
+
+    def _begin_report(self, line: Line, message: str, above: bytes, number: int) -> bool:
+        """Begin the traceback of a report that names the exception above its frames; False for other lines."""
+        return self._traces.begin_reported(line.speaker, message, lines_of.read(text_of(above)).message, number)
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
         """Note a traceback that is still open at the end of the log.

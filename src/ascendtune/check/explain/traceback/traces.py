@@ -19,8 +19,10 @@ _EXCEPTION = re.compile(
 _NAME_BEFORE_TRACEBACK = re.compile(r"\W*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z]\w*) +$")
 _INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
 """An exception in a log that is indented as a whole; a traceback's code is indented more than its frames."""
+REPORTED = "**Exception "
 _REPORTED = re.compile(r"\W*\*\*Exception (?P<field>Type|Message):\*\* (?P<value>\S.*)")
-"""A field of ComfyUI's report of an error, which names the exception above its frames."""
+"""A field of ComfyUI's report of an error, which names the exception above its frames; it contains
+`REPORTED`."""
 _THROWN = re.compile(
     r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
 )
