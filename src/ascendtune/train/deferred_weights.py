@@ -42,6 +42,7 @@ class DeferredWeights:
 
     def fill(self, module: nn.Module) -> None:
         """Read the weights of `module` and its submodules that have not been read yet."""
+        parameter: Any
         with self._weights.open() as read:
             for parameter in module.parameters():
                 # A reference kept here would keep the full weight alive after sharding.
@@ -50,7 +51,7 @@ class DeferredWeights:
                     if self._copied and weight.dtype == parameter.dtype:
                         weight = weight.clone()
                     parameter.data = in_own_pages(weight, parameter.dtype)
-                    parameter.__dict__.clear()
+                    del parameter.__deepcopy__, parameter.deferred
 
     def _stand_in(self, weight: torch.Tensor, compute: Callable[[Read], torch.Tensor]) -> nn.Parameter:
         """A parameter with the shape and dtype of `weight`, whose content `compute` returns."""
@@ -62,11 +63,10 @@ class DeferredWeights:
         result: nn.Parameter = parameter
         return result
 
-    def set_content(self, parameter: nn.Parameter) -> None:
+    def set_content(self, parameter: Any) -> None:
         """Allocate memory for `parameter`, which gets its values from elsewhere."""
-        del self._compute[parameter]
+        del self._compute[parameter], parameter.__deepcopy__, parameter.deferred
         parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype)
-        parameter.__dict__.clear()
 
 
 def _without_memory(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
