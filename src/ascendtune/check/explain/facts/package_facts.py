@@ -125,7 +125,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_build(text: str, lower: str) -> Iterator[str]:
-    """What a build complained about, or its last row."""
+    """The complaint of a build, or its last row."""
     if "cmake error at " in lower and (refused := complaint_of_cmake(text)):
         yield refused
         return
