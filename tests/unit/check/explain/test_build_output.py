@@ -108,11 +108,3 @@ def test_output_of_pip_whose_beginning_was_cut_off_has_its_complaint(explained: 
     cut = f"      running build\n      {said}\n      [end of output]\n  ERROR: Failed building wheel for moon\n"
 
     assert said in explained(cut).headline()
-
-
-def test_compiler_that_nvcc_does_not_find_is_named(explained: Explained) -> None:
-    explanation = explained(
-        _by_ninja("g++-77: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.")
-    )
-
-    assert "the C++ compiler g++-77, which is not on this machine" in explanation.headline()
