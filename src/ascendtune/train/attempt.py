@@ -279,7 +279,7 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
         loop.checkpointer.load(run.checkpoint(best))
         reason += f"; the weights are those of step {best}, the best evaluation"
     new_tokens = bool(loop.recipe.model.new_tokens)
-    strategy.gather_full(loop.model, exported_parameters(loop.model, new_tokens), loop.export_dtype)
+    strategy.gather_full(loop.model, exported_parameters(loop.model, new_tokens), loop.export_dtype, run.path)
     strategy.on_main(lambda: export_model(loop.model, loop.tokenizer, run.model, chat_template, new_tokens=new_tokens))
     if strategy.is_main:
         exported_step = counters.step if best is None else best

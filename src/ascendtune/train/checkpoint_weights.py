@@ -119,7 +119,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     tuned = apply_tuner(model, recipe.method, [each.path for each in recorded_adapters(record)])
     read_weights(model, checkpoint)
     new_tokens = bool(recipe.model.new_tokens)
-    strategy.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))
+    strategy.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config), target.parent)
     export_model(tuned, tokenizer, target, _chat_template(record, recipe, tokenizer), new_tokens=new_tokens)
 
 

@@ -55,6 +55,7 @@ from ascendtune.train.resolved import log_choices, resolved_choices, versions
 from ascendtune.train.resume import require_same_base, require_same_packing, resume, source_of_all_ranks
 from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.host_copies import bytes_in_memory
 
 
 def set_up(
@@ -107,7 +108,10 @@ def set_up(
     if recipe.profile.only:
         held_out, checkpoint_every = None, schedule.total_steps
     else:
-        _require_space(run, recipe, setup, schedule, batches.plan, dtype, done=0 if source is None else step_of(source))
+        _require_space(
+            run, recipe, setup, schedule, batches.plan, dtype,
+            done=0 if source is None else step_of(source), is_gathered=strategy.shards_weights,
+        )  # fmt: skip
 
     module, optimizer = strategy.prepare(
         root, precision, lambda: _make_optimizer(recipe, device, model, precision, adamw.update)
@@ -236,16 +240,21 @@ def _make_schedule(recipe: Recipe, plan: BatchPlan, *, is_main: bool) -> Schedul
 
 def _require_space(
     run: RunDir, recipe: Recipe, setup: ModelSetup, schedule: Schedule, plan: BatchPlan, exported: torch.dtype,
-    *, done: int,
+    *, done: int, is_gathered: bool,
 ) -> None:  # fmt: skip
-    """Raise if the disk has too little space for the checkpoints and the model; `done` steps have been made already."""
+    """Raise if the disk has too little space for the checkpoints and the model; `done` steps have been made already.
+
+    Args:
+        is_gathered: the main rank gathers the weights on its host before it writes the model.
+    """
+    model = exported_bytes(setup.tuned, bool(recipe.model.new_tokens), exported)
     written = most_checkpoints(
         recipe, total_steps=schedule.total_steps, steps_per_epoch=plan.steps_per_epoch, done=done
     )
     require_space_for_run(
         run, recipe.checkpoint,
         checkpoint=checkpoint_bytes(recipe, setup.tuned, computed_bytes=DTYPES[setup.precision.compute].itemsize),
-        model=exported_bytes(setup.tuned, bool(recipe.model.new_tokens), exported), written=written, done=done,
+        model=model, written=written, done=done, gathered=max(0, model - bytes_in_memory()) if is_gathered else 0,
     )  # fmt: skip
 
 

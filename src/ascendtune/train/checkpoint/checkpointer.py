@@ -303,7 +303,14 @@ def step_of(checkpoint: Path) -> int:
 
 
 def require_space_for_run(
-    run: RunDir, section: CheckpointSection, *, checkpoint: int, model: int, written: int, done: int = 0
+    run: RunDir,
+    section: CheckpointSection,
+    *,
+    checkpoint: int,
+    model: int,
+    written: int,
+    done: int = 0,
+    gathered: int = 0,
 ) -> None:
     """Compare the free space with the largest size of checkpoints and final model together.
 
@@ -312,19 +319,22 @@ def require_space_for_run(
         model: bytes of the final model.
         written: number of checkpoints that will be written until the end.
         done: the step that a resumed run starts from.
+        gathered: bytes of the file of weights that the host's memory has no room for, beside the final model.
 
     Raises:
         MachineError: there is too little space.
     """
     existing = [each for each in run.checkpoint_steps() if each <= done]
     at_once = min(section.at_once, len(existing) + written)
-    needed = model
+    needed = model + gathered
     if written:
         needed += at_once * checkpoint - _size_of_files(run.checkpoints)
         # `save` also needs space for a whole one; a resumed run removes older ones only when its first one is complete.
         needed = max(needed, checkpoint) + _SLACK_BYTES
     existing_text = f", of which {len(existing)} {'is' if len(existing) == 1 else 'are'} there" if existing else ""
     of_model = f"a model of {format_bytes(model)}"
+    if gathered:
+        of_model += f"; {format_bytes(gathered)} for those of its weights that the host's memory has no room for"
     parts = (
         f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once{existing_text}; {of_model}; "
         f"{format_bytes(_SLACK_BYTES)} for logs and other files"

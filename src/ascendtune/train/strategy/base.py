@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
@@ -24,6 +25,7 @@ from ascendtune.train.deferred_weights import move_in_parts, nothing_deferred
 from ascendtune.train.gradient_norm import norm_of_parts
 from ascendtune.train.object_collectives import refuse_foreign_pickles
 from ascendtune.train.precision import Precision
+from ascendtune.train.strategy.host_copies import HostCopies, bytes_in_memory
 
 MakeOptimizer = Callable[[], Optimizer]
 WorkContext = Callable[[str], AbstractContextManager[None]]
@@ -165,18 +167,30 @@ class Strategy:
         """
         return parameter.grad
 
-    def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
-        """Gather `parameters` of `model` in host memory of the main rank, in `dtype`. Training cannot go on afterwards.
+    def gather_full(
+        self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype, directory: Path
+    ) -> None:
+        """Gather `parameters` of `model` on the host of the main rank, in `dtype`. Training cannot go on afterwards.
 
         Every rank must call this. On other ranks `model` is not changed.
+
+        Args:
+            directory: of the file with those that the host's memory has no room for.
+
+        Raises:
+            MachineError: the disk has no room for them either.
         """
         full: dict[nn.Parameter, nn.Parameter] = {}
+        copies = HostCopies(directory, bytes_in_memory())
         # One parameter at a time, in an order that is the same on all ranks; tied weights stay tied.
         for parameter in parameters:
             gathered = self.full_param(parameter)
             if self.is_main:
-                full[parameter] = nn.Parameter(gathered.to("cpu", dtype), parameter.requires_grad)
+                with translated_disk_errors(directory, "gathering the weights of the model"):
+                    copy = copies.copy(gathered, dtype)
+                full[parameter] = nn.Parameter(copy, parameter.requires_grad)
             del gathered
+        copies.close()
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 if parameter in full:

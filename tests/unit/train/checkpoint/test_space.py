@@ -148,3 +148,11 @@ def test_size_is_that_of_the_tensors_which_are_written(optimizer: str, dtype: to
     written = NamedTensors(model, made, find_device()).size_bytes()
     # A count of steps for each parameter is left out.
     assert written - 4 * 4 <= checkpoint_bytes(recipe, model, computed_bytes=2) <= written
+
+
+def test_file_of_weights_that_memory_has_no_room_for_is_counted(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, FINAL))
+    section = CheckpointSection(keep=1)
+    require_space_for_run(run, section, checkpoint=CHECKPOINT, model=FINAL, written=0)
+    with pytest.raises(MachineError, match="that the host's memory has no room for"):
+        require_space_for_run(run, section, checkpoint=CHECKPOINT, model=FINAL, written=0, gathered=1)
