@@ -120,7 +120,7 @@ def test_engine_gives_answer_and_thought(
         return [ids]
 
     engine = Engine(template.tokenizer, template, cast(Any, SimpleNamespace(generate=generate)))
-    assert engine.answers([ASKED]) == [Answer(answer, thought)]
+    assert list(engine.answers([ASKED])) == [Answer(answer, thought)]
     assert engine.generate([ASKED]) == [answer]
     pieces: list[str] = []
     thoughts: list[str] = []

@@ -85,7 +85,7 @@ def test_each_prompt_is_written_with_its_own_options(
     engine = make_engine(END_OF_TURN, template=str(template))
     prompts: list[list[int]] = []
     monkeypatch.setattr(engine.model, "generate", lambda given, *_, **__: prompts.extend(given) or [[]] * len(given))
-    engine.answers([ASKED, ASKED], template_options=[{"thinks": False}, None])
+    list(engine.answers([ASKED, ASKED], template_options=[{"thinks": False}, None]))
     question = ASKED[0]["content"]
     assert sorted(map(engine.tokenizer.decode, prompts)) == [f"{question}, briefly:", f"{question}:"]
 
