@@ -250,7 +250,7 @@ def find_runs(directory: Path) -> list[RunDir]:
 
 
 def _newest_elsewhere() -> str | None:
-    """The command that lists the newest run of the job registry; None if there is none."""
+    """The remedy that names the directory of the job registry's newest run; None if there is none."""
     from ascendtune.job.registry import jobs
 
     found = [RunDir(job.run_dir) for job in jobs()]
@@ -259,7 +259,7 @@ def _newest_elsewhere() -> str | None:
         return None
     # `align nan` repeats a run in a directory below it.
     outermost = [place for place in (newest.path, *newest.path.parents) if RunDir(place).run_json.is_file()][-1]
-    return f"give the directory that contains your runs: ascendtune runs list {shlex.quote(str(outermost.parent))}"
+    return f"give the directory that contains your runs; the newest one is in {shlex.quote(str(outermost.parent))}"
 
 
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:

@@ -7,6 +7,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from ascendtune.cli.options import Yes
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.runs import find_runs, state_of
 from ascendtune.cli.terminal import print_json, table
-from ascendtune.core.checkpoint_names import best_step, checkpoint_to_load
+from ascendtune.core.checkpoint_names import best_step, checkpoint_to_load, has_finished
 from ascendtune.core.claim import Claim
 from ascendtune.core.directories import disk_usage
 from ascendtune.core.errors import AscendtuneError, MachineError
@@ -90,16 +91,30 @@ class _RunSpace:
 
 def _measured(runs: Sequence[RunDir], *, every: bool) -> list[_RunSpace]:
     """The space of each run; damaged and unreadable ones are reported and left out."""
-    found, resumed_from = list[tuple[RunDir, dict[str, Any]]](), set[Path]()
+    resumed_from, spaces = _resumed_from(runs), list[_RunSpace]()
     for run in runs:
         try:
-            record = run.read()
-            if (source := checkpoint_to_load(run, record)) is not None and record["state"] != "finished":
-                resumed_from.add(source.resolve())
-            found.append((run, record))
+            spaces.append(_space(run, state_of(run.read()), resumed_from, every=every))
         except (AscendtuneError, OSError) as error:
             warn(f"left alone: {run}: {error.what if isinstance(error, AscendtuneError) else error}")
-    return [_space(run, state_of(record), resumed_from, every=every) for run, record in found]
+    return spaces
+
+
+def _resumed_from(runs: Sequence[RunDir]) -> set[Path]:
+    """The checkpoints that unfinished runs resume from: `runs`, runs in the same directories, and those of jobs."""
+    from ascendtune.job.registry import jobs
+
+    beside = {each.path.resolve().parent for each in runs}
+    known = {each.path.resolve() for each in runs} | {job.run_dir for job in jobs()}
+    known |= {each.parent for directory in beside for each in directory.glob("*/run.json")}
+    found = set[Path]()
+    for run in map(RunDir, known):
+        # Which checkpoint an unreadable run resumes from cannot be known.
+        with suppress(AscendtuneError, OSError):
+            record = run.read()
+            if not has_finished(record) and (source := checkpoint_to_load(run, record)) is not None:
+                found.add(source.resolve())
+    return found
 
 
 def _space(run: RunDir, state: str, resumed_from: set[Path], *, every: bool) -> _RunSpace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,14 @@ def named_weights(run: RunDir, which: str) -> Path:
     if step not in steps:
         raise _missing(run, which, step, known)
     return run.checkpoint(step)
+
+
+def has_finished(record: Mapping[str, Any]) -> bool:
+    """Whether the run, whose run.json is `record`, has nothing left to train.
+
+    A finished run continues if the recipe names a checkpoint by its path.
+    """
+    return record["state"] == "finished" and not record.get("resume_from")
 
 
 def checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ascendtune.core import log
+from ascendtune.core.checkpoint_names import has_finished
 from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, RecipeError, Stopped
 from ascendtune.core.locks import file_lock
 from ascendtune.core.progress_bar import slow_work_bar
@@ -22,7 +23,7 @@ from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.attempt_end import has_finished, note_end
+from ascendtune.train.attempt_end import note_end
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.patient_barrier import PatientBarrier

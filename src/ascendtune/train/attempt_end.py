@@ -5,22 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 from ascendtune.core import log
+from ascendtune.core.checkpoint_names import has_finished
 from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.exit_cause import exit_cause_of_worker
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir, State
-
-
-def has_finished(record: Mapping[str, Any]) -> bool:
-    """Whether the run, whose run.json is `record`, has nothing left to train.
-
-    A finished run continues if the recipe names a checkpoint by its path.
-    """
-    return record["state"] == "finished" and not record.get("resume_from")
 
 
 def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: int) -> None:

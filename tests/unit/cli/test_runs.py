@@ -397,7 +397,7 @@ def test_directory_without_runs_names_that_of_the_newest_run(tmp_path: Path, mon
     with pytest.raises(InputError) as caught:
         find_runs(tmp_path / "runs")
     assert caught.value.code == "path-missing"
-    assert caught.value.remedy.endswith(f"ascendtune runs list '{tmp_path}/my saves'")
+    assert caught.value.remedy.endswith(f" is in '{tmp_path}/my saves'")
 
 
 def test_show_has_the_best_evaluation_beside_the_last(ascendtune: Any, runs: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,21 @@ def test_kept_are_the_newest_the_best_and_what_another_run_resumes_from(in_proce
     assert running.checkpoint_steps() == [1, 2, 3]
     assert all((each.model / "weights").stat().st_size == 9000 for each in (done, stopped, running))
     assert "nothing to remove" in in_process("runs", "clean", "--yes").stdout
+
+
+def test_a_checkpoint_that_a_run_elsewhere_resumes_from_is_kept(
+    in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = make_run(tmp_path / "runs/done", "finished", [10, 20, 30, 40, 50])
+    make_run(tmp_path / "runs/beside", "failed", [], resume_from=str(done.checkpoint(10)))
+    other = make_run(tmp_path / "other/of-a-job", "stopped", [], resume_from=str(done.checkpoint(20)))
+    monkeypatch.setattr("ascendtune.job.registry.jobs", lambda: iter([SimpleNamespace(run_dir=other.path)]))
+    assert in_process("runs", "clean", "done", "--yes").returncode == 0
+    assert done.checkpoint_steps() == [10, 20, 50]
+    # Its next start was ended before its first step: it is still recorded as finished.
+    done.update(resume_from=str(done.checkpoint(20)))
+    assert in_process("runs", "clean", "--all", "--yes").returncode == 0
+    assert done.checkpoint_steps() == [10, 20]
 
 
 def test_all_takes_the_checkpoints_of_finished_runs_only(in_process: Any, tmp_path: Path) -> None:
