@@ -153,7 +153,7 @@ def _remove(space: _RunSpace) -> int:
     """Remove what is not needed, unless the run is in use meanwhile; returns the bytes."""
     removed, run = 0, space.run
     try:
-        claim = Claim.take(run.path)
+        claim = Claim.take(run.path, on_full_disk=True)
         try:
             with file_lock(run.lock, wait=False) as is_free:
                 if not is_free or state_of(run.read()) != space.state:

@@ -57,8 +57,12 @@ class Claim:
         self._close = weakref.finalize(self, _close, descriptor, self._stop)
 
     @classmethod
-    def take(cls, directory: Path) -> Self:
+    def take(cls, directory: Path, *, on_full_disk: bool = False) -> Self:
         """Claim `directory`; it is created if it does not exist.
+
+        Args:
+            on_full_disk: to free space, claim it by the lock alone where the holder cannot be recorded; another start
+                could not record itself, either.
 
         Raises:
             MachineError: another process has claimed it, or it cannot be written.
@@ -74,7 +78,11 @@ class Claim:
                 os.close(descriptor)
                 raise
             claim = cls(directory, descriptor, secrets.token_hex(8), created=missing)
-            claim.hold()
+            try:
+                claim.hold()
+            except MachineError as error:
+                if not on_full_disk or error.code != "disk-full":
+                    raise
             return claim
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -108,6 +109,19 @@ def test_a_run_that_another_start_has_claimed_is_left_alone(in_process: Any, tmp
         claim.release()
     assert run.checkpoint_steps() == [10, 20] and other.checkpoint_steps() == [20]
     assert "left alone: runs/a" in cleaned.stderr
+
+
+def test_a_full_disk_is_freed(in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "runs/a", "stopped", [10, 20])
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert in_process("runs", "clean", "--yes").stderr.startswith("removed ")
+    assert run.checkpoint_steps() == [20]
+    monkeypatch.undo()
+    Claim.take(run.path).release()
 
 
 @pytest.mark.parametrize("seed", range(8))
