@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from ascendtune.core.errors import AscendtuneError, Stopped
@@ -63,3 +64,17 @@ def exit_cause_of_worker(error: BaseException, rank: int) -> dict[str, Any]:
     elif error.code == OUT_OF_MEMORY:
         kind = "oom"
     return exit_cause(kind, error, rank=rank, host=socket.gethostname(), exception=exception)
+
+
+def stopped_at_once(checkpoint_steps: Sequence[int], signal_number: int) -> Stopped:
+    """The end of a run by a signal that left no time for a checkpoint.
+
+    Args:
+        checkpoint_steps: steps of the checkpoints that it has, ascending.
+    """
+    resumes = f"resumes from step {checkpoint_steps[-1]}" if checkpoint_steps else ""
+    return Stopped(
+        "stopped at once, without a checkpoint of the last step",
+        remedy=f"run the same command again: it {resumes or 'starts over, as there is no checkpoint yet'}",
+        signal_number=signal_number,
+    )

@@ -17,7 +17,7 @@ from ascendtune.core.errors import (
     class_of,
     disk_fault,
 )
-from ascendtune.core.exit_cause import CauseKind, exit_cause
+from ascendtune.core.exit_cause import CauseKind, exit_cause, stopped_at_once
 from ascendtune.core.files import NotRegular, open_regular, probe_disk
 from ascendtune.core.rundir import RunDir, State
 
@@ -117,7 +117,7 @@ def job_result(
     if record and record != before and record.get("state") == "stopped" and not is_echo:
         return JobResult(128 + (stop_signal or signal.SIGTERM))
     if stop_signal:
-        close(run_dir, "stopped", None)
+        close_stopped(run_dir, stop_signal)
         return JobResult(128 + stop_signal)
     failure = _seen(ending, run_dir / "log")
     close(run_dir, "failed", failure.cause())
@@ -236,7 +236,12 @@ def _output_of(launcher_log: Path, log_size_before: int) -> str:
         return ""
 
 
-def close(run_dir: Path, state: State, cause: dict[str, Any] | None) -> None:
+def close_stopped(run_dir: Path, stop_signal: signal.Signals) -> None:
+    """`close` for an attempt whose workers were killed when, or soon after, they were asked to stop."""
+    close(run_dir, "stopped", exit_cause("stop", stopped_at_once(RunDir(run_dir).checkpoint_steps(), stop_signal)))
+
+
+def close(run_dir: Path, state: State, cause: dict[str, Any]) -> None:
     """Record the end of an attempt whose workers could not: they have all ended, so no other process writes
     run.json."""
     run = RunDir(run_dir)

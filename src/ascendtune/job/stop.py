@@ -25,7 +25,7 @@ from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import DeviceMemoryHolder, holders_after
 from ascendtune.job.members import driver_of, handle, members_of, still_running
 from ascendtune.job.record import Job, state_of
-from ascendtune.job.result import close as close_run
+from ascendtune.job.result import close_stopped
 
 _TERMINATE_SECONDS = 10.0
 _KILL_SECONDS = 10.0
@@ -153,7 +153,7 @@ def _note_the_end(job: Job, was_killed: bool) -> None:
     if job.watched and state_of(registry.reread(job)) == "lost":
         registry.close(job, 128 + signal.SIGKILL)
     if was_killed and job.is_local:
-        close_run(job.run_dir, "stopped", None)
+        close_stopped(job.run_dir, signal.SIGTERM)
 
 
 @contextmanager

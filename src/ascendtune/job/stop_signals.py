@@ -39,6 +39,8 @@ class StopSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.first is not None:
+            if not self.again:
+                say_in_handler("stopping at once")
             self.again = True
             return
         # A terminal that closes is treated as a scheduler that ends the job.

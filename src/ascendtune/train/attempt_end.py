@@ -10,7 +10,7 @@ from typing import Any
 from ascendtune.core import log
 from ascendtune.core.checkpoint_names import has_finished
 from ascendtune.core.errors import AscendtuneError, Stopped
-from ascendtune.core.exit_cause import exit_cause_of_worker
+from ascendtune.core.exit_cause import exit_cause_of_worker, stopped_at_once
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir, State
 
@@ -27,9 +27,7 @@ def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: in
         return
     try:
         if isinstance(error, KeyboardInterrupt):
-            message, steps = "stopped at once, without a checkpoint of the last step", run.checkpoint_steps()
-            after = f"resumes from step {steps[-1]}" if steps else "starts over, as there is no checkpoint yet"
-            error = Stopped(message, remedy=f"run the same command again: it {after}", signal_number=signal.SIGINT)
+            error = stopped_at_once(run.checkpoint_steps(), signal.SIGINT)
         with file_lock(run.path / ".cause.lock", wait=True):
             if len(run.read()["attempts"]) == len(before["attempts"]):
                 # This attempt ended before the ranks met: run.json describes an earlier attempt.

@@ -174,3 +174,15 @@ def test_launcher_log_that_is_missing_or_a_pipe_is_no_error_of_its_own(tmp_path:
         assert job_result(tmp_path, None, ending, None).error.code == "workers-not-connected"  # type: ignore[union-attr]
         if not log.exists():
             os.mkfifo(log)
+
+
+@pytest.mark.parametrize("steps", [[], [5, 10]])
+def test_a_stop_that_no_rank_recorded_says_where_the_next_start_begins(tmp_path: Path, steps: list[int]) -> None:
+    run = _running(tmp_path)
+    for step in steps:
+        run.checkpoint(step).mkdir(parents=True)
+    ending = LauncherExit(-signal.SIGKILL, run.logs / "launcher.log")
+    assert job_result(run.path, run.read(), ending, signal.SIGINT).exit_code == 130
+    record = run.read()
+    assert record["state"] == "stopped" and record["exit_cause"]["kind"] == "stop"
+    assert ("step 10" if steps else "no checkpoint yet") in record["exit_cause"]["remedy"]

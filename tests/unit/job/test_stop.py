@@ -23,3 +23,4 @@ def test_end_is_noted_in_the_run_only_where_something_had_to_be_killed(
     # A worker that ended by itself has noted its end, or is still doing so.
     stop._note_the_end(job, was_killed)
     assert run.read()["state"] == state
+    assert ((run.read()["exit_cause"] or {}).get("kind") == "stop") is was_killed

@@ -31,3 +31,11 @@ def test_a_closed_terminal_stops_a_job_unless_it_was_started_under_nohup(is_igno
             assert (asked.first is None) is is_ignored
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_is_answered_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_up()
+    with StopSignals(keeps_checkpoints=True, can_pause=True) as asked:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+    assert asked.again and capsys.readouterr().err.count("stopping at once") == 1

@@ -105,7 +105,7 @@ def _stopped() -> Cause:
     """Cause for a job that was killed before its workers could record one."""
     error = Stopped(
         say("the run was asked to stop"),
-        remedy=say("the same command resumes from its newest checkpoint"),
+        remedy=say("the same command resumes from its newest checkpoint, if there is one"),
         signal_number=signal.SIGTERM,
     )
     return exit_cause("stop", error)
