@@ -50,11 +50,12 @@ def clean(
     resumes from. Removed are other checkpoints, exported weights of checkpoints (RUN/exported), and what killed
     processes have left. Runs that are in use and runs of other users are left alone.
     """
-    spaces = _measured(find_runs(Path(run_named(runs))), every=every)
+    found = find_runs(Path(run_named(runs)))
+    spaces = _measured(found, every=every)
     chosen = [each for each in spaces if each.removable]
     total = sum(each.removable_bytes for each in chosen)
     removed = 0
-    if not as_json:
+    if not as_json and (spaces or not found):
         print(_table(spaces) if spaces else f"no runs in {runs}")
     if chosen and (yes if as_json else confirm(_question(chosen, total), yes=yes)):
         removed = sum(map(_remove, chosen))
@@ -62,7 +63,7 @@ def clean(
         print_json([each.to_json() for each in spaces])
     elif removed:
         print(f"removed {format_bytes(removed)}", file=sys.stderr)
-    elif not chosen:
+    elif spaces and not chosen:
         print("nothing to remove" + ("" if every else "; --all removes all checkpoints of finished runs"))
 
 

@@ -100,6 +100,15 @@ def test_copies_and_leftovers_are_removed_and_links_are_not_followed(in_process:
     assert [*(run.path / "exported").iterdir()] == [] and not (run.path / ".model.77").exists()
 
 
+def test_runs_that_cannot_be_read_are_not_called_absent(in_process: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs/a", "stopped", [10, 20])
+    run.run_json.write_text("{")
+    shown = in_process("runs", "clean", "--yes")
+    assert shown.stdout == "" and "left alone: runs/a: run.json is damaged" in shown.stderr
+    shutil.rmtree(run.path)
+    assert in_process("runs", "clean").stdout == "no runs in runs\n"
+
+
 def test_a_run_that_another_start_has_claimed_is_left_alone(in_process: Any, tmp_path: Path) -> None:
     run, other = (make_run(tmp_path / "runs" / name, "stopped", [10, 20]) for name in ("a", "b"))
     claim = Claim.take(run.path)
