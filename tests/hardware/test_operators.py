@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tests.unit.train.table_model import plan_of, write_dataset
 from torch import nn
 from transformers import AttentionInterface, AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
@@ -135,6 +136,38 @@ def test_fused_operators_are_installed_and_agree_with_the_model_on_the_cpu(
     if kind is Qwen3Config or precision == "fp32":
         for each, parameter in model.named_parameters():
             assert_close(parameter.grad, gradients[each], 3 * ALLOWED[precision])
+
+
+@pytest.mark.parametrize("rank", [3, 16])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_adapters_of_experts_agree_with_peft_on_the_cpu(precision: str, rank: int, device: Device) -> None:
+    if device.kernels is None:
+        pytest.skip(f"no fused operators on {device.kind}")
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    targets = ["experts.gate_up_proj", "experts.down_proj"]
+    tuned = get_peft_model(model, LoraConfig(r=rank, target_modules=[], target_parameters=targets))
+    for name, parameter in tuned.named_parameters():
+        if ".lora_B." in name:
+            nn.init.normal_(parameter, std=0.05)
+    ids = torch.randint(128, (2, 64))
+    expected = tuned(input_ids=ids, labels=ids).loss
+    expected.backward()
+    gradients = {name: each.grad for name, each in tuned.named_parameters() if each.grad is not None}
+    tuned.zero_grad()
+    tuned.to(device.torch_device)
+    computed = Precision(precision, "fp32", "as asked", device.kind)  # type: ignore[arg-type]
+    chosen = install_kernels(model, "auto", device, computed)["experts"].description
+    assert chosen.endswith("in 2 of 2 for adapters, too"), chosen
+    with computed.autocast():
+        found = tuned(input_ids=ids.to(device.torch_device), labels=ids.to(device.torch_device)).loss
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=ALLOWED[precision])
+    if precision == "fp32":
+        for name, parameter in tuned.named_parameters():
+            if name in gradients:
+                assert_close(parameter.grad, gradients[name], 3 * ALLOWED[precision])
 
 
 @pytest.mark.parametrize("limit", [None, 1.0])

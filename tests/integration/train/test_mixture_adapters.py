@@ -371,9 +371,9 @@ def test_the_kernel_for_experts_computes_with_adapters(
     monkeypatch.setattr(install, "resolve_name", lambda name: grouped)
     changes = {"model": {"path": str(base("Qwen3MoeConfig", MOE))}, "method": lora(BOTH), "optim": STEPS}
     ours = train(**changes)
-    assert ours.run.read()["resolved"]["kernel"]["experts"] == "2 of 2 modules, grouped"
-    # The last calls are training's, with weights that have an adapter on them.
-    assert all(calls[-4:])
+    assert ours.run.read()["resolved"]["kernel"]["experts"] == "2 of 2 modules, grouped; in 2 of 2 for adapters, too"
+    # The last calls are training's: each of four products with frozen weights, and with A and B.
+    assert calls[-12:] == [False, True, True] * 4
     own = train(**changes, kernel={"experts": False}, name="own")
     assert ours.losses() == pytest.approx(own.losses(), rel=1e-5)
     assert ours.curve("grad_norm") == pytest.approx(own.curve("grad_norm"), rel=1e-4)

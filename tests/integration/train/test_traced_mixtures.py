@@ -67,6 +67,22 @@ def test_experts_are_traced_where_they_train(device: Device, tmp_path: Path) -> 
     assert found.moments["update"]["gradients"] == 4 * found.parameters
 
 
+def test_adapters_of_experts_keep_nothing_of_the_size_of_the_weights_on_an_accelerator(tmp_path: Path) -> None:
+    mixture = {**_MIXTURE, "num_experts": 64}
+    method = {"tuner": "lora", "lora": {"rank": 8, "target": ["all-experts"]}}
+    found, by_peft = (
+        trace_step(_setting(mixture, tmp_path, _NPU, method=method, kernel=kernel), (DocumentSize(20, 10),))
+        for kernel in ("auto", "off")
+    )
+    experts = _LAYERS * 64 * 3 * _HIDDEN * _INNER
+    activations = [each.moments["backward begins"]["activations"] for each in (found, by_peft)]
+    # In bf16; the first layer needs no gradient of its input.
+    assert activations[1] >= 2 * experts / _LAYERS
+    adapters = _LAYERS * 64 * 8 * (_HIDDEN + 2 * _INNER + _INNER + _HIDDEN)
+    # A and B are kept in bf16; B in the order of the product, too.
+    assert activations[0] < min(4 * adapters + 40_000, activations[1])
+
+
 def test_values_smaller_than_keys_are_traced_on_an_accelerator(tmp_path: Path) -> None:
     found = trace_step(_setting(_LATENT, tmp_path, _NPU), (DocumentSize(20, 10),))
     assert found.how == "2 of 2 layers traced"

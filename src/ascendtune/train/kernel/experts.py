@@ -7,7 +7,8 @@ which are stacked, too (gpt-oss).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ from ascendtune.train.precision import in_autocast_type
 _MATRICES, _BIASES = ("gate_up_proj", "down_proj"), ("gate_up_proj_bias", "down_proj_bias")
 _TRIED_EXPERTS = 4
 """A real mixture has hundreds; a few of the same size suffice to test an operator."""
+
+Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Adds to a product, (rows, out), what an adapter gives for rows (rows, in) and the numbers of rows of each expert."""
+NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 
 
 class FusableExperts(FusableModule):
@@ -40,8 +45,13 @@ class FusableExperts(FusableModule):
         transposed, has_biases = self.transposed, bool(self._biases())
 
         def forward(
-            self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
-        ) -> torch.Tensor:
+            self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor,
+            adapters: Mapping[str, Adapter] = NO_ADAPTERS,
+        ) -> torch.Tensor:  # fmt: skip
+            def multiply(rows: torch.Tensor, name: str, weight: torch.Tensor) -> torch.Tensor:
+                output: torch.Tensor = kernel(rows, weight, counts)
+                return adapters[name](output, rows, counts) if name in adapters else output
+
             gate_up, down = in_autocast_type(self.gate_up_proj, self.down_proj)
             if not transposed:
                 gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
@@ -52,11 +62,11 @@ class FusableExperts(FusableModule):
             back = _argsort(order)
             counts = (expert_of_pair[:, None] == experts).sum(0)
             rows = _reorder(hidden_states.to(gate_up.dtype), order, back, top_k)
-            rows = kernel(rows, gate_up, counts)
+            rows = multiply(rows, _MATRICES[0], gate_up)
             if has_biases:
                 expert_of_row = expert_of_pair.index_select(0, order)
                 rows = _add_bias(rows, self.gate_up_proj_bias, expert_of_row)
-            rows = kernel(_gated(self, rows), down, counts)
+            rows = multiply(_gated(self, rows), _MATRICES[1], down)
             if has_biases:
                 rows = _add_bias(rows, self.down_proj_bias, expert_of_row)
             pairs = _reorder(rows, back, order) * top_k_weights.flatten()[:, None]
@@ -95,9 +105,13 @@ class FusableExperts(FusableModule):
         finally:
             self.module.num_experts = count
 
-    def _biases(self) -> list[torch.Tensor]:
+    def parameters(self) -> list[nn.Parameter]:
+        """Matrices and biases, in the order of `samples`."""
+        return [getattr(self.module, name) for name in (*_MATRICES, *_BIASES) if hasattr(self.module, name)]
+
+    def _biases(self) -> list[nn.Parameter]:
         """Those of gate and up, (experts, out), and of down; empty if there are none."""
-        return [getattr(self.module, name) for name in _BIASES if hasattr(self.module, name)]
+        return self.parameters()[len(_MATRICES) :]
 
 
 def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:

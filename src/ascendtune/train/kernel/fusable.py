@@ -29,6 +29,10 @@ class FusableModule(ABC):
         shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in self.module.named_parameters())
         return type(self.module), shapes
 
+    @property
+    def is_replaced(self) -> bool:
+        return "forward" in self.module.__dict__
+
     @abstractmethod
     def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
         """The forward of the module using `kernel`; its first argument is the module."""

@@ -6,8 +6,8 @@ transformers' classes and modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
@@ -92,6 +92,9 @@ def install_kernels(
         else:
             modules = _FINDERS[part](model, device.torch_device)
             outcome[part] = _install(part, modules, operators, device, precision, fill)
+    if outcome["experts"].operator:
+        kernel: Kernel = resolve_name(operators["experts"])
+        outcome["experts"] = _install_in_adapters(outcome["experts"], model, kernel, device, precision)
     return outcome
 
 
@@ -110,6 +113,39 @@ def _install(
     except ImportError as error:
         warn(f"kernel.{part} stays the model's own: {error.name} is not installed")
         return KernelChoice(f"the model's own: {error.name} is not installed")
+    count, reasons = _replace_forwards(modules, kernel, device, precision, fill)
+    for reason in reasons:
+        warn(f"kernel.{part}: {kernel.__name__} is not used: {reason}")
+    if not count:
+        return KernelChoice(f"the model's own: {kernel.__name__} {reasons[0]}")
+    return KernelChoice(f"{count} of {count_of(len(modules), 'module')}, {kernel.__name__}", kernel.__name__)
+
+
+def _install_in_adapters(
+    experts: KernelChoice, model: Any, kernel: Kernel, device: Device, precision: Precision
+) -> KernelChoice:
+    """Add the adapters of experts to the products of `kernel`, which the experts use, and not to the weights."""
+    # Imports PEFT.
+    from ascendtune.train.kernel.adapted_experts import find_adapted_experts
+
+    modules = list(find_adapted_experts(model))
+    if not modules:
+        return experts
+    # The weights of the test are not those of the modules, so nothing is filled.
+    count, reasons = _replace_forwards(modules, kernel, device, precision, nothing_deferred)
+    for reason in reasons:
+        warn(f"kernel.experts: adapters of experts are computed by PEFT, with more memory: {kernel.__name__} {reason}")
+    return replace(experts, description=f"{experts.description}; in {count} of {len(modules)} for adapters, too")
+
+
+def _replace_forwards(
+    modules: Sequence[FusableModule],
+    kernel: Kernel,
+    device: Device,
+    precision: Precision,
+    fill: Callable[[nn.Module], None],
+) -> tuple[int, list[str]]:
+    """The number of modules that use `kernel` now, and the reasons why others do not."""
     # One test for all modules with the same key.
     failures: dict[Hashable, str | None] = {}
     for module in modules:
@@ -119,12 +155,7 @@ def _install(
         elif failures[module.key] is None:
             module.replace_forward(kernel)
     reasons = sorted({reason for reason in failures.values() if reason is not None})
-    for reason in reasons:
-        warn(f"kernel.{part}: {kernel.__name__} is not used: {reason}")
-    count = sum(failures[module.key] is None for module in modules)
-    if not count:
-        return KernelChoice(f"the model's own: {kernel.__name__} {reasons[0]}")
-    return KernelChoice(f"{count} of {count_of(len(modules), 'module')}, {kernel.__name__}", kernel.__name__)
+    return sum(failures[module.key] is None for module in modules), reasons
 
 
 def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, precision: Precision) -> str | None:

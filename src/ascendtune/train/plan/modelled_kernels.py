@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ascendtune.recipe.sections import KernelSection
+from ascendtune.train.kernel.adapted_experts import find_adapted_experts
 from ascendtune.train.kernel.experts import stacked_experts
 from ascendtune.train.kernel.fusable import Kernel
 from ascendtune.train.kernel.rms_norm import find_rms_norms
@@ -180,6 +181,8 @@ def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | 
             attention.replace_forward(modelled.rotary)
     for experts in stacked_experts(model) if allowed.experts else ():
         experts.replace_forward(_grouped_product)
+    for adapted in find_adapted_experts(model):
+        adapted.replace_forward(_grouped_product)
     for module in model.modules() if allowed.swiglu else ():
         parts = dict(module.named_children())
         gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())

@@ -76,6 +76,26 @@ def test_experts_divided_over_two_npus_give_the_losses_of_the_cpu(
     assert both.losses() == pytest.approx(train(**SHORT, model=model, name="cpu").losses(), rel=1e-5)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("family", ["Qwen3MoeConfig", "GptOssConfig"])
+def test_adapters_of_experts_train_as_by_peft_on_the_cpu(
+    train_on_npu: Train, train_on_npus: Train, train: Train, mixture: Callable[..., Path], family: str, ranks: int
+) -> None:
+    lora = {"tuner": "lora", "lora": {"rank": 3, "target": ["all-linear", "all-experts"]}}
+    changes = {"model": {"path": str(mixture(family))}, "method": lora, "memory": {"gradient_checkpointing": True}}
+    on_cpu = train(**SHORT, **changes, name="cpu")
+    if ranks == 2:
+        ours = train_on_npus(2, **{**SHORT, "batch": {"per_device": 1}}, **changes, parallel={"strategy": "fsdp"})
+    else:
+        ours = train_on_npu(**SHORT, **changes)
+    found = ours.run.read()["resolved"]["kernel"]["experts"]
+    assert found == "2 of 2 modules, npu_grouped_matmul; in 2 of 2 for adapters, too"
+    assert ours.losses() == pytest.approx(on_cpu.losses(), rel=1e-5)
+    assert ours.curve("grad_norm") == pytest.approx(on_cpu.curve("grad_norm"), rel=1e-4)
+    for name, weight in ours.weights().items():
+        torch.testing.assert_close(weight, on_cpu.weights()[name], rtol=1e-3, atol=1e-4)
+
+
 def test_an_operator_that_is_one_per_cent_off_is_not_used(
     node: Node, prepared: Callable[..., RunDir], train: Train, mixture: Callable[..., Path]
 ) -> None:
