@@ -54,7 +54,8 @@ class _GroupedMatmul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         rows = rows.contiguous()
-        ctx.save_for_backward(rows, weight, counts)
+        of_rows, of_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(rows if of_weight else None, weight if of_rows else None, counts)
         return _grouped(rows, weight, counts, group_type=0)
 
     @staticmethod

@@ -118,14 +118,18 @@ class _GroupedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         rows = rows.contiguous()
-        ctx.save_for_backward(rows, weight, counts)
+        of_rows, of_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(rows if of_weight else None, weight if of_rows else None, counts)
+        ctx.shapes = rows.shape, weight.shape
         return rows.new_empty((len(rows), weight.shape[-1]))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        rows, weight, _ = ctx.saved_tensors
-        of_rows, of_weight, _ = ctx.needs_input_grad
-        return torch.empty_like(rows) if of_rows else None, torch.empty_like(weight) if of_weight else None, None
+        found = [
+            gradient.new_empty(shape) if needed else None
+            for shape, needed in zip(ctx.shapes, ctx.needs_input_grad, strict=False)
+        ]
+        return found[0], found[1], None
 
 
 def _rms_norm(hidden: torch.Tensor, weight: torch.Tensor, _epsilon: float) -> Any:

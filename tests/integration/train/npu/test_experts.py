@@ -143,6 +143,35 @@ def gradients() -> dict[str, list[bool]]:
     return found
 
 
+def test_the_product_keeps_what_its_gradients_need(node: Node) -> None:
+    """Rows for the gradient of the weights, which frozen experts do not have, and weights for that of the rows."""
+    counts, rows, weight = [2], [4, 3], [2, 3, 5]
+    assert node.call(kept) == [[rows, weight, counts], [weight, counts], [rows, counts]]
+
+
+def kept() -> list[list[list[int]]]:
+    """On the node: shapes that are kept if both, rows only and weight only require a gradient."""
+    from ascendtune.train.kernel.npu import npu_grouped_matmul
+
+    counts, found = torch.tensor([1, 3], device="npu"), []
+    for trained in ((True, True), (True, False), (False, True)):
+        leaves = [
+            torch.ones(shape, device="npu", requires_grad=each)
+            for shape, each in zip(((4, 3), (2, 3, 5)), trained, strict=True)
+        ]
+        shapes: list[list[int]] = []
+
+        def pack(tensor: torch.Tensor, shapes: list[list[int]] = shapes) -> torch.Tensor:
+            shapes.append([*tensor.shape])
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = npu_grouped_matmul(*leaves, counts)
+        torch.autograd.grad(output.sum(), [each for each in leaves if each.requires_grad])
+        found.append(shapes)
+    return found
+
+
 def test_only_the_models_own_experts_wait_for_the_device(node: Node) -> None:
     """Torch's loop, once per expert and product: forward two, backward four, of four experts, in two layers."""
     assert node.call(waits) == [48, 0]
