@@ -38,6 +38,6 @@ def test_a_job_s_host_is_understood_behind_a_banner() -> None:
 
 @pytest.mark.usefixtures("talkative")
 def test_the_doctor_s_host_is_understood_behind_a_banner() -> None:
-    look = {"env": {}, "directory": str(Path.cwd()), "codes": [], "facts": False, "language": "en"}
+    look = {"env": {}, "directory": str(Path.cwd()), "codes": [], "facts": False, "ports": False, "language": "en"}
     found = query_nodes(_HOSTS, look, limit_seconds=60)
     assert list(found.answers) == ["node-of-a-test"], json.dumps(found.silent, default=str)

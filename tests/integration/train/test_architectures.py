@@ -54,7 +54,7 @@ ARCHITECTURES: list[tuple[str, dict[str, Any], str, HeadForm]] = [
     ("CohereConfig", {}, "sdpa", HeadForm(0.0625)),
     ("Cohere2Config", {"sliding_window": 8}, "sdpa", HeadForm(0.0625)),
     ("Phi3Config", {"sliding_window": 8}, "sdpa", PLAIN),
-    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "eager", PLAIN),
+    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "sdpa", PLAIN),
     ("DeepseekV3Config", {**MIXTURE, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "q_lora_rank": 16,
                           "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
                           "num_key_value_heads": 4}, "sdpa", PLAIN),
