@@ -587,8 +587,8 @@ FAULTS = [
     ),
     Fault(
         "train/kernel/experts.py",
-        "kernel(_gated(self, rows), down, counts)",
-        "kernel(_gated(self, rows), down, counts.roll(1))",
+        "output: torch.Tensor = kernel(rows, weight, counts)",
+        "output: torch.Tensor = kernel(rows, weight, counts.roll(1))",
         "rows meet the matrix of another expert: found at load, so the kernel is lost",
         f"{_EXPERTS}::test_experts_are_found_in_each_family_and_agree",
     ),

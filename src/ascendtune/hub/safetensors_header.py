@@ -46,6 +46,19 @@ _BITS = {
 }
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights to which an adapter can be added."""
+TORCH_NAMES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""Dtype in a file -> its name in torch; without those of quantised models."""
 
 
 @dataclass(frozen=True)

@@ -12,23 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
+from ascendtune.hub.safetensors_header import TORCH_NAMES, SafetensorsHeader, StoredTensor
 from ascendtune.merge.chunked_linear import ChunkedLinear, chunked_linear
 
 _PIECE = 1 << 24
 """Numbers converted before the pages that they were read from are released."""
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each) for name, each in TORCH_NAMES.items()}
 
 
 class NotInFp32(Exception):

@@ -19,23 +19,12 @@ import torch
 from safetensors import safe_open
 
 from ascendtune.core.replaced import replaced
-from ascendtune.hub.safetensors_header import StoredTensor
+from ascendtune.hub.safetensors_header import TORCH_NAMES, StoredTensor
 from ascendtune.hub.weight_files import read_weight_headers
 
 Read = Callable[[str], torch.Tensor]
 """Reads a tensor of the files, by its name."""
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, each) for name, each in TORCH_NAMES.items()}
 _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__set__"}
 _SET_DATA: Any = getattr(torch.Tensor, "data").__set__  # noqa: B009
 # These change no values.
