@@ -298,7 +298,8 @@ def _remedy_for_length(length: str, outcome: TokenizeResult, inputs: TokenInputs
     positions = _positions_of(inputs.model_directory)
     if positions is None or outcome.longest <= positions:
         return f"set data.max_length to {length}, or as high as memory allows"
-    if outcome.shortest is not None and inputs.section.max_length < outcome.shortest <= positions:
+    fits = inputs.section.on_long_row == "truncate" or (outcome.shortest is not None and outcome.shortest <= positions)
+    if inputs.section.max_length < positions and fits:
         return f"set data.max_length to {positions}, the positions that the model was made for, or shorten the rows"
     return f"choose a model for longer texts, or shorten the rows: this one was made for {positions:,} positions"
 

@@ -390,23 +390,25 @@ def test_max_length_shorter_than_every_row_is_refused(data: Path, model: Path, t
 
 
 @pytest.mark.parametrize(
-    ("positions", "remedy"),
+    ("positions", "on_long_row", "remedy"),
     [
-        (5, "choose a model for longer texts, or shorten the rows: this one was made for 5 positions"),
-        (32, "choose a model for longer texts"),
-        (40, "set data.max_length to 40, the positions that the model was made for, or shorten the rows"),
-        (100_000, "or as high as memory allows"),
+        (5, "truncate", "choose a model for longer texts, or shorten the rows: this one was made for 5 positions"),
+        (32, "drop", "choose a model for longer texts"),
+        # Answers begin before position 32.
+        (32, "truncate", "set data.max_length to 32, the positions that the model was made for, or shorten the rows"),
+        (40, "drop", "set data.max_length to 40, the positions that the model was made for, or shorten the rows"),
+        (100_000, "truncate", "or as high as memory allows"),
     ],
 )
 @pytest.mark.parametrize("within", ["{}", '{{"text_config": {}}}'])
 def test_remedy_for_rows_that_are_all_too_long_knows_the_positions_of_the_model(
-    data: Path, model: Path, tmp_path: Path, positions: int, remedy: str, within: str
+    data: Path, model: Path, tmp_path: Path, positions: int, on_long_row: str, remedy: str, within: str
 ) -> None:
     copy = tmp_path / "model"
     shutil.copytree(model, copy)
     (copy / "config.json").write_text(within.format(json.dumps({"max_position_embeddings": positions})))
     with pytest.raises(DataError) as caught:
-        prepare(section(data, max_length=5), copy, seed=1, cache=tmp_path / "cache")
+        prepare(section(data, max_length=5, on_long_row=on_long_row), copy, seed=1, cache=tmp_path / "cache")
     assert remedy in caught.value.remedy
 
 
