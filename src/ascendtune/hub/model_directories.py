@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.files import expanded
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.adapter_files import read_adapter_config
 from ascendtune.hub.download import fetch_model
@@ -46,11 +47,14 @@ def is_reward_model(directory: Path) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in classes)
 
 
-def base_of_adapter(adapter: Path) -> Path:
+def base_of_adapter(adapter: Path, *, instead: str = "") -> Path:
     """The model on which the adapter in this directory was trained, according to its config.
 
+    Args:
+        instead: another way to name the base, such as `name it with --onto; or `: the remedies begin with it.
+
     Raises:
-        InputError: it names no base model, an invalid one, or one that does not exist.
+        InputError: it names no base model, an invalid one, one that does not exist, or one with damaged files.
         MachineError: a hub id that cannot be downloaded.
     """
     config = adapter / "adapter_config.json"
@@ -60,15 +64,18 @@ def base_of_adapter(adapter: Path) -> Path:
         raise InputError(
             "the adapter does not name its base model",
             code="base-model-unknown",
-            remedy="export or download the adapter again",
+            remedy=f"{instead}export or download the adapter again",
             where=config,
         )
     try:
         return fetch_model(base, names.get("revision"))
     except AscendtuneError as error:
+        correction = f"{instead}restore the base model at that path, or correct base_model_name_or_path; "
+        # The config names the right directory if there is one: a file in it is damaged, which the error names.
+        is_found = expanded(base).is_dir()
         raise type(error)(
             f"the base model of this adapter, {base}: {error.what}",
             code=error.code,
-            remedy=f"restore the base model at that path, or correct base_model_name_or_path; {error.remedy}",
-            where=config,
+            remedy=error.remedy if is_found else f"{correction}{error.remedy}",
+            where=error.where if is_found else config,
         ) from error

@@ -116,7 +116,7 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
         if base and not _is_same(base, trained_on[0])
     ]
     if onto is None:
-        return Sources(adapters, _base_of(first), notes)
+        return Sources(adapters, base_of_adapter(first, instead="name the base with --onto; or "), notes)
     base = fetch_model(onto)
     if trained_on[0] and not _is_same(trained_on[0], onto):
         differing = _differences(expanded(trained_on[0]), base)
@@ -188,15 +188,6 @@ def _of_run(run: RunDir) -> Path:
             where=run.path,
         )
     return directory
-
-
-def _base_of(adapter: Path) -> Path:
-    try:
-        return base_of_adapter(adapter)
-    except AscendtuneError as error:
-        raise type(error)(
-            error.what, code=error.code, remedy=f"name the base with --onto; or {error.remedy}", where=error.where
-        ) from error
 
 
 def _differences(one: Path, other: Path) -> list[str]:
