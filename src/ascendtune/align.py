@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ascendtune.core.mask import command_without_secrets
-from ascendtune.train.dump.request import RecordRequest
+from ascendtune.train.recording.request import RecordRequest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +38,7 @@ def record(
     Raises:
         InputError: the directory holds a recording, or `steps` names no steps.
     """
-    from ascendtune.train.dump.recording import Recording
+    from ascendtune.train.recording.recording import Recording
 
     request = RecordRequest(str(directory), str(steps), content)
     if int(os.environ.get("RANK", "0")) == 0:

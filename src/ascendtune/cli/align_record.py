@@ -43,8 +43,8 @@ def record(
     from ascendtune.core import log
     from ascendtune.core.process import replace, run_in_foreground
     from ascendtune.job.command import program
-    from ascendtune.train.dump.command import environment_of_recorded, recorded_command, runs_shell
-    from ascendtune.train.dump.request import RecordRequest
+    from ascendtune.train.recording.command import environment_of_recorded, recorded_command, runs_shell
+    from ascendtune.train.recording.request import RecordRequest
 
     log.set_up()
     request = RecordRequest(str(directory.resolve()), steps, content, resumes=resume)

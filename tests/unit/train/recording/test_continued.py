@@ -16,9 +16,9 @@ from ascendtune.check.align.loss_noise import expected_noise
 from ascendtune.check.align.stages import compare_trainings
 from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.errors import InputError
-from ascendtune.train.dump.continued import continue_recording
-from ascendtune.train.dump.recording import Recording
-from ascendtune.train.dump.request import RecordRequest
+from ascendtune.train.recording.continued import continue_recording
+from ascendtune.train.recording.recording import Recording
+from ascendtune.train.recording.request import RecordRequest
 
 STEPS = 6
 

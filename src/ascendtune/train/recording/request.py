@@ -11,8 +11,8 @@ from ascendtune.core.errors import InputError
 from ascendtune.recipe.sections import steps_in
 
 VARIABLE = "ASCENDTUNE_RECORD"
-"""Environment variable with the request, as JSON, for `train.dump.script`."""
-PROGRAM = "ascendtune.train.dump.script"
+"""Environment variable with the request, as JSON, for `train.recording.script`."""
+PROGRAM = "ascendtune.train.recording.script"
 METRICS = "metrics.jsonl"
 RESUMED = ".resumed"
 """Created by the training that continues a recording: no other one of the same command is recorded then."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.dump.step_inputs import StepInputs, hash_of_parts
+from ascendtune.train.recording.step_inputs import StepInputs, hash_of_parts
 
 ROWS = [[5, 6, 7, 8], [9, 5, 70000], [3, 3, 4, 1, 2], [11, 12]]
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ascendtune.train.dump.request import PROGRAM, VARIABLE, RecordRequest
+from ascendtune.train.recording.request import PROGRAM, VARIABLE, RecordRequest
 
 _PREFIXES = frozenset(
     {"chrt", "env", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset", "time", "timeout"}
@@ -24,7 +24,7 @@ _TAKES_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
 def recorded_command(command: Sequence[str], directory: Path | None = None) -> list[str] | None:
-    """`command` with its Python program run by `train.dump.script`; None if it runs none.
+    """`command` with its Python program run by `train.recording.script`; None if it runs none.
 
     The program may be a script, `-m` and a module, or a console script of Python such as torchrun or deepspeed.
 

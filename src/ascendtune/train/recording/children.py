@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.process import commands_changed
-from ascendtune.train.dump.command import recorded_command
-from ascendtune.train.dump.request import VARIABLE
+from ascendtune.train.recording.command import recorded_command
+from ascendtune.train.recording.request import VARIABLE
 
 _SPAWNED = "from multiprocessing.spawn import spawn_main; spawn_main("
-_RECORDED = "from ascendtune.train.dump.script import record_spawned; record_spawned("
+_RECORDED = "from ascendtune.train.recording.script import record_spawned; record_spawned("
 _FORK_SERVER = "from multiprocessing.forkserver import main; main("
-_RECORDED_FORK_SERVER = "from ascendtune.train.dump.script import record_fork_server; record_fork_server("
+_RECORDED_FORK_SERVER = "from ascendtune.train.recording.script import record_fork_server; record_fork_server("
 
 
 @contextmanager

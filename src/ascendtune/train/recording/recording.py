@@ -28,17 +28,17 @@ from ascendtune.core.files import LineWriter, finite_or_none, write_json
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
 from ascendtune.machine.torch_backend.find import product_types, supports_fp64
-from ascendtune.train.dump.continued import LoadedOptimizers, claim, continue_recording
 from ascendtune.train.dump.hooks import ModuleHooks
-from ascendtune.train.dump.losses import StepLosses
 from ascendtune.train.dump.names import plain_modules, plain_parameters
-from ascendtune.train.dump.ranks import gather, rank, world_size
 from ascendtune.train.dump.record import StepRecord, header_of, optimizer_facts, write_facts
-from ascendtune.train.dump.request import METRICS, RecordRequest
-from ascendtune.train.dump.step_inputs import StepInputs, hash_of_parts
 from ascendtune.train.dump.weight_hashes import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
 from ascendtune.train.gradient_norm import norm_of_all
+from ascendtune.train.recording.continued import LoadedOptimizers, claim, continue_recording
+from ascendtune.train.recording.losses import StepLosses
+from ascendtune.train.recording.ranks import gather, rank, world_size
+from ascendtune.train.recording.request import METRICS, RecordRequest
+from ascendtune.train.recording.step_inputs import StepInputs, hash_of_parts
 
 WRITER = "ascendtune.align.record"
 

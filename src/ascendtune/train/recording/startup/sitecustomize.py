@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-_RECORDER = "ascendtune.train.dump.script"
+_RECORDER = "ascendtune.train.recording.script"
 
 
 class _RecordOnceTorchIsImported:
@@ -47,7 +47,7 @@ class _RecordOnceTorchIsImported:
 
 def _record() -> None:
     try:
-        from ascendtune.train.dump.script import record_this_process
+        from ascendtune.train.recording.script import record_this_process
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("ascendtune"):
             raise

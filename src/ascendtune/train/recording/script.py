@@ -1,4 +1,4 @@
-"""Runs a Python script and records its training: `python -m ascendtune.train.dump.script SCRIPT ARGUMENTS`.
+"""Runs a Python script and records its training: `python -m ascendtune.train.recording.script SCRIPT ARGUMENTS`.
 
 `ascendtune align record` starts this in place of the script or launcher, and so do recorded processes for those that
 they start. The request is in the environment variable ASCENDTUNE_RECORD.
@@ -21,8 +21,8 @@ from typing import Any
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.mask import command_without_secrets
-from ascendtune.train.dump.children import followed_children
-from ascendtune.train.dump.request import VARIABLE, RecordRequest
+from ascendtune.train.recording.children import followed_children
+from ascendtune.train.recording.request import VARIABLE, RecordRequest
 
 
 def main(arguments: list[str]) -> None:
@@ -72,7 +72,7 @@ def _recording(command: list[str]) -> Iterator[None]:
     """Context in which this process is recorded as `command`, and the processes that it starts."""
     log.set_up()
     try:
-        from ascendtune.train.dump.recording import Recording
+        from ascendtune.train.recording.recording import Recording
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

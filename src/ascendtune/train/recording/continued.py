@@ -18,7 +18,7 @@ from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.dump.request import METRICS, RESUMED
+from ascendtune.train.recording.request import METRICS, RESUMED
 
 
 class LoadedOptimizers:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ascendtune.train.dump.children import followed_children
-from ascendtune.train.dump.command import environment_of_recorded, recorded_command, runs_shell
-from ascendtune.train.dump.request import PROGRAM, VARIABLE, RecordRequest
+from ascendtune.train.recording.children import followed_children
+from ascendtune.train.recording.command import environment_of_recorded, recorded_command, runs_shell
+from ascendtune.train.recording.request import PROGRAM, VARIABLE, RecordRequest
 
 RUN = ["-m", PROGRAM]
 
