@@ -14,7 +14,7 @@ from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.free_devices import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, Trouble
-from ascendtune.machine.npu.facts import read_facts
+from ascendtune.machine.npu.key_values import read_facts
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import attached
 

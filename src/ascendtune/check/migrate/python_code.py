@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES, Hit
+from ascendtune.check.migrate.rules import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES, Hit
 
 # Files without any of these words cannot match a rule: most files of a code base are not parsed at all.
 _WORTH_READING = re.compile(

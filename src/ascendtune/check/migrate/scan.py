@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.check.finding import Finding, ok
-from ascendtune.check.migrate.facts import RULES, Hit
 from ascendtune.check.migrate.python_code import find_in_python
+from ascendtune.check.migrate.rules import RULES, Hit
 from ascendtune.check.migrate.text import find_in_text, kind_of
 from ascendtune.core.errors import InputError, NoVerdict
 from ascendtune.core.files import walk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ascendtune.check.migrate.facts import PACKAGES, Hit
+from ascendtune.check.migrate.rules import PACKAGES, Hit
 from ascendtune.core.units import count_of
 
 _CUDA_SOURCES = (".cu", ".cuh")

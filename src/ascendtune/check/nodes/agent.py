@@ -28,7 +28,7 @@ from typing import IO, Any
 from ascendtune.check.doctor.check import Examination, examine, trains_on, verdict
 from ascendtune.check.doctor.npu_ports import npu_ports
 from ascendtune.check.doctor.system import System
-from ascendtune.check.nodes.facts import facts, mtu_towards
+from ascendtune.check.nodes.compared_facts import facts, mtu_towards
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.node_report import NodePort
 from ascendtune.core import language

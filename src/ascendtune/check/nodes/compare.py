@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ascendtune.check.finding import WORST_FIRST, Finding, Status, worst_first
-from ascendtune.check.nodes.facts import REQUIRED
+from ascendtune.check.nodes.compared_facts import REQUIRED
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.node_report import NodeReport
 from ascendtune.job.nodes.host_comparison import HostGroup, differ, groups_of, in_words

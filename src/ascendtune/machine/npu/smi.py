@@ -11,8 +11,8 @@ from pathlib import Path
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
 from ascendtune.machine.language import say
-from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
 from ascendtune.machine.npu.info import NpuSmiInfo, read_info
+from ascendtune.machine.npu.key_values import Chip, read_facts, read_processes
 from ascendtune.machine.npu.number import natural, word
 from ascendtune.machine.npu.topology import Topology, read_topology
 

@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 
 from ascendtune.check.finding import exit_code
-from ascendtune.check.migrate.facts import MODULES, PACKAGES, RULES, STRINGS, SUBMODULES
 from ascendtune.check.migrate.python_code import find_in_python
+from ascendtune.check.migrate.rules import MODULES, PACKAGES, RULES, STRINGS, SUBMODULES
 from ascendtune.check.migrate.scan import scan
 from ascendtune.check.migrate.text import find_in_text
 from ascendtune.core.errors import InputError, NoVerdict

@@ -13,7 +13,7 @@ import pytest
 from ascendtune.check.finding import Finding, ok
 from ascendtune.check.nodes import language as nodes_language
 from ascendtune.check.nodes.compare import compare_nodes
-from ascendtune.check.nodes.facts import _LIMITS
+from ascendtune.check.nodes.compared_facts import _LIMITS
 from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports
 from ascendtune.check.nodes.summary import as_text, summary
 from ascendtune.core import language

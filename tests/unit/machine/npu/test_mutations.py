@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from ascendtune.machine.npu import hccn
-from ascendtune.machine.npu.facts import read_facts, read_processes
 from ascendtune.machine.npu.info import read_info
+from ascendtune.machine.npu.key_values import read_facts, read_processes
 from ascendtune.machine.npu.smi import read_mapping
 from ascendtune.machine.npu.topology import read_topology
 from ascendtune.machine.npu.versions import read_values

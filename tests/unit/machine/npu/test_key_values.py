@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.machine.inventory import DeviceProcess
-from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
+from ascendtune.machine.npu.key_values import Chip, read_facts, read_processes
 
 Text = Callable[[str], str]
 GIB = 1 << 30

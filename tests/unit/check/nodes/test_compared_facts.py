@@ -10,7 +10,7 @@ from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascend_node.system import system_of
 from ascendtune.check.doctor.check import examine, trains_on, verdict
 from ascendtune.check.nodes.compare import compare_nodes
-from ascendtune.check.nodes.facts import facts, mtu_towards
+from ascendtune.check.nodes.compared_facts import facts, mtu_towards
 from ascendtune.check.nodes.node_report import Clock, NodeReport
 
 
