@@ -150,7 +150,8 @@ def profile_of(run: Path) -> dict[str, Any]:
     if ended.returncode:
         return {"error": ended.stderr[-500:]}
     [rank] = json.loads(ended.stdout)["ranks"]
-    names = ("mean_step_seconds", "compute", "copies", "idle", "aside", "host_syncs", "modules")
+    times = ("mean_step", "compute", "copies", "idle", "aside")
+    names = (*(f"{each}_seconds" for each in times), "host_syncs", "modules")
     return {**{name: rank[name] for name in names}, "operators": rank["operators"][:_OPERATORS]}
 
 

@@ -32,19 +32,19 @@ def test_a_recipe_is_trained_shown_and_shown_again(workshop: Workshop, tiny_mode
     again = workshop.run("profile", "run-profile", "--json")
     assert again.code == 0, again.err
     (rank,) = json.loads(again.out)["ranks"]
-    idle = rank["idle"]
+    idle = rank["idle_seconds"]
     parts = [
-        *(sum(rank[name].values()) for name in ("compute", "exposed_communication", "copies", "aside")),
+        *(sum(rank[f"{name}_seconds"].values()) for name in ("compute", "exposed_communication", "copies", "aside")),
         *(idle["data"], sum(idle["synchronisation"].values()), idle["launch"], idle["gaps"]),
     ]
     assert sum(parts) == pytest.approx(rank["mean_step_seconds"], rel=0.01)
     assert rank["model_flops"] > 0 and rank["mfu"] is None
     # All weights train in fp32: AdamW's two moments take twice their bytes, and a count for each tensor.
     memory, parameters = rank["memory"], record["resolved"]["parameters"]
-    assert memory["held_before"]["weights"] == memory["peak"]["weights"] == 4 * parameters
-    assert memory["held_before"]["optimizer state"] == pytest.approx(8 * parameters, rel=0.01)
+    assert memory["held_before_bytes"]["weights"] == memory["at_peak_bytes"]["weights"] == 4 * parameters
+    assert memory["held_before_bytes"]["optimizer state"] == pytest.approx(8 * parameters, rel=0.01)
     assert max(memory["curve"]["bytes"]["gradients"]) == pytest.approx(4 * parameters, rel=0.01)
-    assert memory["peak"]["activations"] > 0 and memory["peak_bytes"] == sum(memory["peak"].values())
+    assert memory["at_peak_bytes"]["activations"] > 0 and memory["peak_bytes"] == sum(memory["at_peak_bytes"].values())
 
 
 def test_a_recipe_that_cannot_be_trained_ends_with_its_error(workshop: Workshop) -> None:

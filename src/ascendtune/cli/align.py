@@ -83,7 +83,7 @@ def align(
             },
             "mean_difference": comparison.mean_difference,
             "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": str(noise.basis)},
-            "stages": [each.as_json() for each in comparison.findings],
+            "findings": [each.as_json() for each in comparison.findings],
         }
         print_json(facts)
     raise typer.Exit(exit_code(comparison))

@@ -126,15 +126,7 @@ def plan(
         time = replace(time, basis="the steps that were measured")
     fits = answer.estimate.fits(target.memory_bytes)
     if as_json:
-        content: dict[str, Any] = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
-        facts = {"why_not": time} if isinstance(time, str) else asdict(time)
-        batch = answer.recipe.batch
-        content["batch"] = {
-            "per_device": batch.micro_batch, "accumulate": batch.accumulate, "layout": _layout(answer),
-        }  # fmt: skip
-        content["host_shortage"] = answer.estimate.host_shortage(target)
-        content |= {"changes": answer.changes, "time": facts, "measured": asdict(found) if found else None}
-        print_json(content)
+        print_json(_as_plain(answer, target, time, found))
     else:
         _print(answer, target, time, found)
     sys.stdout.flush()
@@ -175,6 +167,40 @@ def _time(
     )  # fmt: skip
     features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
     return estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, history)
+
+
+def _as_plain(
+    answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: MeasuredRun | None
+) -> dict[str, Any]:
+    """The answer for programs. Sizes include what the framework and the driver take, as those of the text do."""
+    estimate, batch = answer.estimate, answer.recipe.batch
+    sizes = {"low": estimate.low, "expected": estimate.expected, "high": estimate.high}
+    return {
+        "target": asdict(target),
+        "fits": estimate.fits(target.memory_bytes),
+        "peak_bytes": {name: size + estimate.context for name, size in sizes.items()},
+        "moment": estimate.moment,
+        "at_peak_bytes": {**estimate.at_peak, "context": estimate.context},
+        "moments_bytes": {name: size + estimate.context for name, size in estimate.moments.items()},
+        "resting_bytes": estimate.resting + estimate.context,
+        "host_bytes": estimate.host,
+        "host_shortage": estimate.host_shortage(target),
+        "facts": estimate.facts,
+        "notes": estimate.notes,
+        "batch": {"per_device": batch.micro_batch, "accumulate": batch.accumulate, "layout": _layout(answer)},
+        "changes": [
+            {"keys": each["keys"], "why": each["why"], "peak_bytes": each["expected"] + estimate.context}
+            for each in answer.changes
+        ],
+        "time": None if isinstance(time, str) else _time_as_plain(time),
+        "time_unknown_because": time if isinstance(time, str) else None,
+        "measured": asdict(found) if found else None,
+    }
+
+
+def _time_as_plain(time: TimeEstimate) -> dict[str, Any]:
+    content = asdict(time)
+    return {"parts_seconds": content.pop("parts"), **content}
 
 
 def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: MeasuredRun | None) -> None:

@@ -23,10 +23,10 @@ def test_the_table_the_verdict_and_changes_that_fit(workshop: Workshop, tiny_mod
     content = json.loads(fits.out)
     assert content["batch"].keys() == {"per_device", "accumulate", "layout"} and content["host_shortage"] is None
     assert content["fits"] is True
-    assert content["estimate"]["facts"]["how"] == "2 of 2 layers traced"
+    assert content["facts"]["how"] == "2 of 2 layers traced"
     assert content["time"]["step_seconds"]["low"] < content["time"]["step_seconds"]["high"]
     assert "assumption" in content["time"]["basis"]
-    least = content["estimate"]["expected"] // 2**20
+    least = (content["peak_bytes"]["expected"] - content["at_peak_bytes"]["context"]) // 2**20
     tight = workshop.run("plan", "recipe.yaml", "--memory", f"{max(1, least - 1)}MiB")
     assert tight.code == 1, tight.err
     assert "does not fit" in tight.out

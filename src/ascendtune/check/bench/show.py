@@ -65,7 +65,7 @@ def _row_as_plain(row: SpeedupRow) -> dict[str, Any]:
         "tokens_per_second": result.rate,
         "mean_tokens_per_second": result.mean_rate,
         "spread_ratio": result.spread,
-        "repeats": [each.tokens_per_second for each in result.repeats],
+        "repeats_tokens_per_second": [each.tokens_per_second for each in result.repeats],
         "speedup": row.speedup,
         "efficiency": row.efficiency,
         "base_devices": row.base_devices,

@@ -103,7 +103,7 @@ def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> 
         return {
             "trace": str(rank.path),
             "step_seconds": rank.step_seconds,
-            "parts": {title: seconds / rank.split.steps for title, seconds, _ in parts_of(rank.split)},
+            "parts_seconds": {title: seconds / rank.split.steps for title, seconds, _ in parts_of(rank.split)},
             "memory_peak_bytes": rank.memory.peak_bytes if rank.memory is not None else None,
         }
 

@@ -30,8 +30,8 @@ class MemoryOwner:
     operator: str
     """"" outside operators."""
     phase: str
-    size: int
-    """Bytes of all its tensors."""
+    size_bytes: int
+    """Of all its tensors."""
     count: int
 
 

@@ -32,7 +32,7 @@ def memory_as_html(memory: MemoryUse, first_step: Any) -> str:
         if (size := memory.peak.get(name, 0))
     ]
     owners = [
-        f'<tr><td class="number">{format_bytes(each.size)}<td class="number">{each.count:,}'
+        f'<tr><td class="number">{format_bytes(each.size_bytes)}<td class="number">{each.count:,}'
         f"<td>{in_both_languages(partial(say, each.category))}<td>"
         f"{in_both_languages(partial(say, each.phase)) if each.phase else ''}"
         f'<td class="name">{html.escape(safe(each.operator))}'

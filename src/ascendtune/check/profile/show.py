@@ -44,7 +44,7 @@ def as_plain(ranks: list[RankProfile], advice: list[Advice]) -> dict[str, Any]:
 
 
 def rank_as_plain(rank: RankProfile) -> dict[str, Any]:
-    """One rank as plain values."""
+    """One rank as plain values; seconds, calls and operations are those of one step."""
     split, steps = rank.split, rank.split.steps
 
     def each_step(values: Mapping[str, float]) -> dict[str, float]:
@@ -57,17 +57,17 @@ def rank_as_plain(rank: RankProfile) -> dict[str, Any]:
         "on_device": split.on_device,
         "step_seconds": split.step_seconds,
         "mean_step_seconds": rank.step_seconds,
-        "compute": each_step(split.compute),
-        "exposed_communication": each_step(split.communication),
-        "hidden_communication": each_step(split.hidden),
-        "copies": each_step(split.copies),
-        "idle": {
+        "compute_seconds": each_step(split.compute),
+        "exposed_communication_seconds": each_step(split.communication),
+        "hidden_communication_seconds": each_step(split.hidden),
+        "copies_seconds": each_step(split.copies),
+        "idle_seconds": {
             "data": split.data / steps,
             "synchronisation": each_step(split.sync),
             "launch": split.launch / steps,
             "gaps": split.gaps / steps,
         },
-        "aside": each_step(split.aside),
+        "aside_seconds": each_step(split.aside),
         "host_syncs": [
             {"place": place, "phase": phase, "calls": count / steps}
             for (place, phase), count in sorted(split.sync_calls.items(), key=lambda item: -item[1])

@@ -26,8 +26,8 @@ def memory_as_plain(memory: MemoryUse, steps: int) -> dict[str, Any]:
         "peak_phase": memory.peak_phase,
         "peak_step": memory.peak_step,
         "peak_seconds": memory.peak_seconds,
-        "peak": memory.peak,
-        "held_before": memory.initial,
+        "at_peak_bytes": memory.peak,
+        "held_before_bytes": memory.initial,
         "allocated_bytes": memory.allocated,
         "reserved_bytes": memory.reserved,
         "owners": [asdict(each) for each in memory.owners],
@@ -82,4 +82,4 @@ def owner_row(owner: MemoryOwner) -> list[str]:
     """A row of cells for the columns `owner_heads`."""
     name = safe(short_name(owner.operator)) if owner.operator else say("outside operators")
     phase = say(owner.phase) if owner.phase else "-"
-    return [format_bytes(owner.size), f"{owner.count:,}", say(owner.category), phase, name]
+    return [format_bytes(owner.size_bytes), f"{owner.count:,}", say(owner.category), phase, name]

@@ -35,7 +35,7 @@ def test_operators_are_compared_per_step_by_name_and_kind(tmp_path: Path) -> Non
     assert "+0.20" in text and "step 1 ms -> 1 ms" in text
     plain = comparison_as_plain(now, before)
     for side in ("before", "now"):
-        assert sum(plain[side]["parts"].values()) == pytest.approx(plain[side]["step_seconds"])
+        assert sum(plain[side]["parts_seconds"].values()) == pytest.approx(plain[side]["step_seconds"])
 
 
 def test_operators_without_a_difference_are_not_listed(tmp_path: Path) -> None:

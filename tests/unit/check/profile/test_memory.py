@@ -66,7 +66,7 @@ def test_allocations_count_for_what_they_are_used_for(tmp_path: Path) -> None:
     assert memory.reserved is None and memory.unused() == 0
     largest = memory.owners[0]
     # The view-like `aten::empty` allocates for the product around it.
-    assert largest == MemoryOwner("activations", "aten::mm", "forward", size=300, count=1)
+    assert largest == MemoryOwner("activations", "aten::mm", "forward", size_bytes=300, count=1)
 
 
 def test_recomputed_activations_are_not_gradients(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_memory_is_in_text_json_and_page(tmp_path: Path) -> None:
     with language.using("zh"):
         assert "第 7 步（优化器）" in as_text([rank], [], 60)
     plain = as_plain([rank], [])["ranks"][0]["memory"]
-    assert plain["peak_bytes"] == sum(plain["peak"].values())
+    assert plain["peak_bytes"] == sum(plain["at_peak_bytes"].values())
     assert {len(values) for values in plain["curve"]["bytes"].values()} == {len(plain["curve"]["seconds"])}
     write_page(tmp_path / "report.html", [rank])
     page = (tmp_path / "report.html").read_text()
