@@ -32,7 +32,13 @@ KEYS = {
     "packing": "data.packing",
     "split_dataset_ratio": "data.eval_fraction",
     "cosine_min_lr_ratio": "optim.min_learning_rate_ratio",
+    # Megatron
     "lr_warmup_fraction": "optim.warmup_ratio",
+    "lr_warmup_iters": "optim.warmup_steps",
+    "lr_decay_style": "optim.scheduler",
+    "train_iters": "optim.max_steps",
+    "clip_grad": "optim.max_grad_norm",
+    "adam_eps": "optim.epsilon",
     "optim": "optim.optimizer",
     "seed": "seed",
     # LLaMA-Factory's deepspeed, resume_from_checkpoint, … have another meaning.
@@ -129,8 +135,8 @@ STEPS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy"}
 # Keys that other parts of the commands express, or that have no effect on the training.
 EXPRESSED_ELSEWHERE = frozenset((
     *MODEL, *DATA, *EVALUATION, "adapter", "train_type", "tuner_type", "sft_type", "use_peft", "rl", "rlhf_type",
-    "stage", "reward_model", "output_dir", "bf16", "fp16", "torch_dtype", "dtype", "system", "lora_target_linear",
-    "tool", "do_train", "do_eval", "strict", "debug", "tokenizer_type", "is_llama_derived_model",
+    "stage", "task_type", "reward_model", "output_dir", "bf16", "fp16", "torch_dtype", "dtype", "system",
+    "lora_target_linear", "tool", "do_train", "do_eval", "strict", "debug", "tokenizer_type", "is_llama_derived_model",
     "is_mistral_derived_model", "is_qwen_derived_model", "is_falcon_derived_model", "flash_attention",
     "sdp_attention", "xformers_attention", "attn_impl", "attn_implementation", "use_flash_attention_2",
     "use_flash_attn", "tf32", "dataset_prepared_path", "dataset_processes", "dataset_num_proc",

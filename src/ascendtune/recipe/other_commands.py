@@ -11,7 +11,7 @@ from typing import Any
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe import other_command_names as command_names
 from ascendtune.recipe.other_data_sets import data_sets, left_out_of_data, text_column
-from ascendtune.recipe.other_names import native_key
+from ascendtune.recipe.other_values import is_count, is_number, listed, plain, precision_of, translated
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,18 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
     Raises:
         RecipeError: the other tool's method is not supported.
     """
-    given = {name: _plain(value) for name, value in values.items()}
+    given = {name: plain(value) for name, value in values.items()}
     switched_off = {name for name, value in given.items() if value is False}
     # 0 is a value, unlike other false ones; values that the tool or the tokenizer decides are decided here, too.
     decided = ("auto", "tokenizer_default")
-    given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
+    given = {name: value for name, value in given.items() if value not in decided and (value or is_number(value))}
     loss = _loss_of(given)
     data = next((given[name] for name in command_names.DATA if name in given), None)
     stage = command_names.STAGES.get(loss or "") or _implied_stage(given, data) or stage
     has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
     training = _Training(tool, stage, _is_adapted(given, tool), has_dropout)
+    if (task := given.get("task_type", "causal_lm")) != "causal_lm" and stage != "reward":
+        raise _unsupported("task_type", task, "only text is generated here; method.stage: reward scores answers")
     sets = data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
@@ -115,7 +117,7 @@ def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | No
         shlex.join(_init_words(given, [each["path"] for each in sets], text_column(data), training)),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
         tuple(left_out),
-        tuple(_remarks(requested, tool, stage)),
+        tuple(_remarks(requested, given, tool, stage)),
     )
 
 
@@ -129,12 +131,18 @@ def _init_words(values: Mapping[str, Any], paths: list[str], column: str | None,
     return [*words, "--tuner", "lora"] if training.is_adapted else words
 
 
-def _remarks(requested: Mapping[str, Any], tool: str | None, stage: str | None) -> Iterator[str]:
+def _remarks(
+    requested: Mapping[str, Any], given: Mapping[str, Any], tool: str | None, stage: str | None
+) -> Iterator[str]:
     if requested.get("optim.optimizer") == "adafactor":
         yield (
             "adafactor: a step here is learning_rate times the size of the weight that moves, there learning_rate "
             "alone, so the same value trains more slowly here"
         )
+    if "global_batch_size" in given:
+        yield "batch.accumulate is that of one device: divide it by the number of devices"
+    if tool == "ms-swift" and any(key.endswith(".limit") for key in requested):
+        yield "limit takes the first rows; ms-swift draws them at random"
     if tool == "TRL" and stage in (None, "sft") and "data.loss_on" not in requested:
         yield "if rows have `messages`, add data.loss_on=all: TRL trains on questions, too"
     if tool == "TRL" and stage != "pretrain":
@@ -146,15 +154,8 @@ def _remarks(requested: Mapping[str, Any], tool: str | None, stage: str | None) 
 
 def overrides_of(name: str, value: str) -> str | None:
     """`key=value` for an option of another tool; None if there is no such key, or the value is not valid for it."""
-    found = _translated(name, _plain(value), None)
+    found = translated(name, plain(value), None)
     return shlex.join(f"{key}={each}" for key, each in found.items()) if found else None
-
-
-def _plain(value: Any) -> Any:
-    """A value of a command line as YAML would parse it."""
-    if isinstance(value, str) and value.lower() in ("true", "false", "none", "null"):
-        return {"true": True, "false": False}.get(value.lower())
-    return value
 
 
 def _loss_of(values: Mapping[str, Any]) -> str | None:
@@ -166,14 +167,16 @@ def _loss_of(values: Mapping[str, Any]) -> str | None:
     for name in ("rl", "rlhf_type"):
         if (loss := values.get(name)) is not None:
             if str(loss) not in command_names.STAGES:
-                raise RecipeError(
-                    f"{name}: {loss} is not supported in this version",
-                    code="not-in-this-version",
-                    remedy="method.stage: preference is the nearest, with its losses sigmoid (DPO), kto, orpo, simpo, "
-                    "ipo and hinge",
-                )
+                raise _unsupported(
+                    name, loss, "method.stage: preference is the nearest, with its losses sigmoid (DPO), kto, orpo, "
+                    "simpo, ipo and hinge",
+                )  # fmt: skip
             return str(loss)
     return None
+
+
+def _unsupported(name: str, value: Any, remedy: str) -> RecipeError:
+    return RecipeError(f"{name}: {value} is not supported in this version", code="not-in-this-version", remedy=remedy)
 
 
 def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
@@ -187,11 +190,19 @@ def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
 
 
 def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
-    kinds = [values[name] for name in ("adapter", "train_type", "tuner_type", "sft_type") if name in values]
+    """Whether a LoRA is trained.
+
+    Raises:
+        RecipeError: neither a LoRA nor all weights.
+    """
+    kinds = {name: values[name] for name in ("adapter", "train_type", "tuner_type", "sft_type") if name in values}
+    for name, kind in kinds.items():
+        if kind not in ("lora", "qlora", "full"):
+            raise _unsupported(name, kind, "lora is the nearest; full trains all weights")
     if tool == "ms-swift" and not kinds:
         # ms-swift's Megatron has the opposite default.
         return "micro_batch_size" not in values
-    return bool({"lora", "qlora"} & {str(kind) for kind in kinds}) or values.get("use_peft") is True
+    return not {"lora", "qlora"}.isdisjoint(kinds.values()) or values.get("use_peft") is True
 
 
 def _is_quantised(values: Mapping[str, Any]) -> bool:
@@ -213,108 +224,35 @@ def _requested(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, 
             or (name in command_names.STEPS and values.get(command_names.STEPS[name], "steps") != "steps")
         ):
             continue
-        found = _translated(name, value, stage)
+        found = translated(name, value, stage, values.get("learning_rate", values.get("lr")))
         requested |= found or {}
-        # 0 usually switches an option off.
-        if found is None and value != 0:
+        # 0 usually switches an option off; the contents of FSDP's file are not read.
+        if (found is None and value != 0) or (name == "fsdp" and str(value).endswith(".json")):
             left_out.append(name)
     if values.get("lora_target_linear") is True:
         # In axolotl the modules of lora_target_modules are added to these.
         requested["method.lora.target"] = "all-linear"
-    if (precision := _precision(values)) is not None:
+    if (precision := precision_of(values)) is not None:
         requested["precision"] = precision
     if evaluation := next((data_sets(values[name]) for name in command_names.EVALUATION if name in values), None):
         requested["data.eval"] = (
-            evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
+            evaluation[0]["path"] if len(evaluation) == 1 else listed([e["path"] for e in evaluation])
         )
     batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
-    if _is_count(batch) and _is_count(micro):
+    if is_count(batch) and is_count(micro):
         # axolotl's batch_size counts all micro-batches of a step on one device.
         requested["batch.per_device"] = micro
         if "gradient_accumulation_steps" not in values:
             requested["batch.accumulate"] = max(int(batch) // int(micro), 1)
+    if is_count(whole := values.get("global_batch_size", 0)):
+        # Megatron's counts those of all devices.
+        requested["batch.accumulate"] = math.ceil(int(whole) / int(requested.get("batch.per_device", 1)))
+        left_out.remove("global_batch_size")
     if "constant" in (values.get("lr_scheduler"), values.get("lr_scheduler_type")):
         # The constant schedule of transformers has no warm-up.
         requested = {key: value for key, value in requested.items() if not key.startswith("optim.warmup")}
         requested["optim.warmup_ratio"] = 0
     return requested, left_out
-
-
-def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | None:
-    """Native keys and values for one option; None if it has none."""
-    if name == "deepspeed" and isinstance(value, str):
-        of_file = {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": value}
-        return command_names.ZERO.get(value) or (of_file if value.endswith(".json") else None)
-    if name in ("fsdp", "fsdp_config"):
-        return _of_fsdp(value)
-    if name == "loss_type":
-        return _of_loss_type(value, stage)
-    if name == "lr_scheduler_kwargs":
-        share = value["min_lr_rate"] if isinstance(value, dict) and {*value} == {"min_lr_rate"} else None
-        return {"optim.min_learning_rate_ratio": share} if _is_number(share) else None
-    if name in command_names.CHOICES:
-        return command_names.CHOICES[name] if value else None
-    key = command_names.KEYS[name] if name in command_names.KEYS else native_key(name)
-    if not key or "," in key:
-        return None
-    if key == "data.eval_fraction" and _is_count(value):
-        key = "data.eval_rows"
-    if key in ("optim.max_steps", "checkpoint.keep") and _is_number(value) and float(value) <= 0:
-        return {}
-    if key == "optim.max_grad_norm" and _is_number(value) and not float(value):
-        return {key: "null"}
-    if key == "optim.warmup_steps" and _is_number(value) and float(value) < 1:
-        # 0 does not replace a warmup_ratio.
-        return {"optim.warmup_ratio": value} if float(value) else {}
-    native = _value(key, value)
-    return None if native is None else {key: native}
-
-
-def _value(key: str, value: Any) -> Any:
-    """The value as it is written on the command line; None if it is not valid for the native key."""
-    if key in command_names.SWITCHES:
-        return "true" if value else "false"
-    if key in command_names.LISTS:
-        names = value if isinstance(value, list) else [value]
-        if names in (["all-linear"], ["all"]):
-            return "all-linear"
-        return _listed(names) if all(isinstance(each, str) and each.isidentifier() for each in names) else None
-    if key == "optim.scheduler":
-        return command_names.SCHEDULERS.get(str(value))
-    if key == "data.on_long_row":
-        return command_names.LONG_ROWS.get(str(value))
-    if key == "optim.optimizer":
-        return command_names.OPTIMIZERS.get(str(value))
-    if key in command_names.COUNTS and not _is_count(value):
-        return None
-    return value if _is_number(value) and key.partition(".")[0] in command_names.SECTIONS else None
-
-
-def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
-    names = value if isinstance(value, list) else [value]
-    if names in (["nll"], ["chunked_nll"]):
-        return {}
-    if names == ["dft"] and stage != "preference":
-        return {"method.sft.loss": "dft"}
-    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in command_names.LOSSES else None
-
-
-def _of_fsdp(value: Any) -> dict[str, Any]:
-    """Translate `fsdp`, words such as `full_shard auto_wrap`, or `fsdp_config`."""
-    if isinstance(value, dict):
-        offloads = any(value.get(key) is True for key in ("offload_params", "fsdp_offload_params"))
-    else:
-        offloads = "offload" in str(value)
-        if "no_shard" in str(value):
-            return {"parallel.strategy": "ddp"}
-    return {"parallel.strategy": "fsdp", **({"parallel.fsdp.offload": "true"} if offloads else {})}
-
-
-def _precision(values: Mapping[str, Any]) -> str | None:
-    for name in ("bf16", "fp16"):
-        if values.get(name) is True:
-            return name
-    return command_names.TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
 
 
 def _without_replaced(requested: Mapping[str, Any], training: _Training) -> dict[str, Any]:
@@ -366,20 +304,3 @@ def _defaults(requested: Mapping[str, Any], training: _Training) -> dict[str, An
         for key, value in defaults.items()
         if key not in replaced and (training.is_adapted or not key.startswith("method.lora."))
     }
-
-
-def _listed(names: list[str]) -> str:
-    return f"[{','.join(names)}]"
-
-
-def _is_count(value: Any) -> bool:
-    """Whether the value is a whole number above 0, also as text."""
-    return _is_number(value) and float(value) >= 1 and float(value).is_integer()
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return isinstance(value, int | float | str) and not isinstance(value, bool)

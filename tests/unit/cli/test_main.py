@@ -192,7 +192,7 @@ def test_a_wide_example_is_continued_with_a_backslash(
             ["sft", "--model", "m", "--dataset", "a.json", "b.json#9", "--foo", "1"],
             "--data a.json --data b.json --stage",
         ),
-        (["sft", "--model", "m", "--dataset", "a.json", "b.json#9", "--foo", "1"], "left out: foo\n"),
+        (["sft", "--model", "m", "--dataset", "a.json", "b.json#9", "--foo", "1"], "left out: foo; "),
         (["rlhf", "--rlhf_type", "grpo", "--model", "m", "--dataset", "d"], "method.stage: preference is the nearest"),
         (["api", "x.yaml"], "vllm serve RUN/model"),
         (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=2"),

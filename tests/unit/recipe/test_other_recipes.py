@@ -75,7 +75,7 @@ def test_answer_holds_the_commands(tmp_path: Path, values: dict[str, Any], tool:
     with pytest.raises(RecipeError, match=tool) as caught:
         Recipe.load(file)
     assert caught.value.code == "recipe-of-another-tool"
-    assert caught.value.remedy.partition("; where prompts")[0] == f"{first}, then ascendtune train recipe.yaml {then}"
+    assert caught.value.remedy.partition("; ")[0] == f"{first}, then ascendtune train recipe.yaml {then}"
     assert _is_valid(tmp_path, first, shlex.split(then))
 
 
@@ -199,6 +199,19 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_SWIFT | {"label_smoothing_factor": 0.0, "truncation_strategy": "x"}, "left out: truncation", "label_smooth"),
         (_SWIFT | {"lora_dropout": 0}, "--tuner lora", "method.lora.dropout=0.05"),
         (_SWIFT | {"deepspeed": "zero3_offload"}, "parallel.deepspeed.stage=3", "left"),
+        (_SWIFT | {"micro_batch_size": 2, "global_batch_size": "16", "lr": 1e-4, "min_lr": 1e-5},
+         "optim.min_learning_rate_ratio=0.1 optim.warmup_ratio=0 optim.epochs=3 optim.scheduler=cosine "
+         "optim.weight_decay=0.1 optim.beta2=0.95 batch.per_device=2 batch.accumulate=8", "left"),
+        (_SWIFT | {"micro_batch_size": 1, "train_iters": 9, "lr_warmup_iters": 2, "lr_decay_style": "linear",
+                   "clip_grad": 0.5, "adam_eps": 1e-6},
+         "optim.max_steps=9 optim.warmup_steps=2 optim.scheduler=linear optim.max_grad_norm=0.5 optim.epsilon=1e-06",
+         "left"),
+        (_SWIFT | {"learning_rate": 1e-4, "lr_scheduler_kwargs": '{"min_lr": 1e-6}'}, "ratio=0.01", "left"),
+        (_SWIFT | {"fsdp": "my/offload/fsdp2.json"}, "parallel.strategy=fsdp", "parallel.fsdp.offload"),
+        (_SWIFT | {"fsdp": "my/fsdp2.json"}, "left out: fsdp", "offload"),
+        (_SWIFT | {"fsdp": "full_shard offload"}, "parallel.fsdp.offload=true", "left"),
+        (_SWIFT | {"task_type": "seq_cls", "num_labels": 1, "rlhf_type": "rm"}, "--stage reward", "left out: task"),
+        (_SWIFT | {"dataset": ["a#5"]}, "ms-swift draws them at random", "left"),
         (_SWIFT | {"eval_steps": 50, "split_dataset_ratio": 0}, "data.eval_fraction=0", "eval.every_steps"),
         (_SWIFT | {"torch_dtype": "bfloat16", "val_dataset": "v"}, "data.eval=v data.eval_fraction=0", "left"),
     ],
@@ -216,10 +229,21 @@ def test_values_keep_their_meaning_and_what_is_left_out_is_named(
     assert _is_valid(tmp_path, init, shlex.split(train)[3:])
 
 
-@pytest.mark.parametrize("values", [_SWIFT | {"rlhf_type": "grpo", "beta": 0.0}, _AXOLOTL | {"rl": "grpo"}])
-def test_method_that_is_not_supported_is_not_answered_with_another(tmp_path: Path, values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (_SWIFT | {"rlhf_type": "grpo", "beta": 0.0}, "rlhf_type: grpo"),
+        (_AXOLOTL | {"rl": "grpo"}, "rl: grpo"),
+        (_SWIFT | {"tuner_type": "adalora"}, "tuner_type: adalora"),
+        (_AXOLOTL | {"adapter": "llama-adapter"}, "adapter: llama-adapter"),
+        (_SWIFT | {"task_type": "embedding"}, "task_type: embedding"),
+    ],
+)
+def test_method_that_is_not_supported_is_not_answered_with_another(
+    tmp_path: Path, values: dict[str, Any], what: str
+) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    with pytest.raises(RecipeError, match="grpo is not supported") as caught:
+    with pytest.raises(RecipeError, match=f"{what} is not supported") as caught:
         Recipe.load(tmp_path / "config.yaml")
     assert caught.value.code == "not-in-this-version"
 
