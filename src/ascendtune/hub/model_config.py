@@ -126,15 +126,41 @@ def hash_of_model_config(path: Path) -> str:
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def activation_fault(config_path: Path, name: object) -> RecipeError | None:
-    """The error for a config.json with the activation function `name`, which transformers does not have; None if no
-    field has this value."""
-    config = read_json_object(config_path)
-    for section, prefix in _sections(config_path, config):
-        for key in _ACTIVATIONS:
-            if name is not None and section.get(key) == name:
-                return bad_field(config_path, prefix + key, name, "an activation function that transformers has")
+def unknown_name_fault(config_path: Path, error: Exception) -> RecipeError | None:
+    """The error for a config.json that names an activation function or a type of rotary embeddings which transformers
+    does not have.
+
+    Args:
+        error: of transformers, while it made a model from this file.
+
+    Returns:
+        None if the error has another cause.
+    """
+    if not isinstance(error, KeyError) or not error.args:
+        return None
+    for section, prefix in _sections(config_path, read_json_object(config_path)):
+        for key, name in _names_of_functions(section):
+            if name is not None and name == error.args[0]:
+                expected = "a name that this version of transformers knows"
+                remedy = f"correct {prefix}{key}, or install the version of transformers that the model asks for"
+                return bad_field(config_path, prefix + key, name, expected, remedy)
     return None
+
+
+def _names_of_functions(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Fields of a config, with their values, that transformers looks up in its tables of functions."""
+    found = [(key, section.get(key)) for key in _ACTIVATIONS]
+    for name in ("rope_scaling", "rope_parameters"):
+        parameters = section.get(name)
+        # Models with several kinds of layers have parameters for each kind.
+        kinds = {
+            name: parameters,
+            **({f"{name}.{key}": each for key, each in parameters.items()} if parameters else {}),
+        }
+        for place, each in kinds.items():
+            if isinstance(each, Mapping):
+                found += [(f"{place}.{key}", each.get(key)) for key in ("rope_type", "type")]
+    yield from ((key, name) for key, name in found if isinstance(name, str))
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

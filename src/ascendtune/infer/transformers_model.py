@@ -16,7 +16,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, resize_embeddings, without_own_implementations
-from ascendtune.hub.model_config import lengths_that_change_rope
+from ascendtune.hub.model_config import lengths_that_change_rope, unknown_name_fault
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.infer.engine import Sampling, Weights
 from ascendtune.machine.torch_backend.device import Device
@@ -253,6 +253,8 @@ def _read(directory: Path, device: Device, trust_remote_code: bool) -> Any:
             ignore_mismatched_sizes=True,
         )
     except Exception as error:  # transformers raises any exception on invalid values
+        if fault := unknown_name_fault(directory / "config.json", error):
+            raise fault from error
         remedy = "check that the directory contains config.json and its safetensors files"
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then add --trust-remote-code"

@@ -20,7 +20,7 @@ from ascendtune.hub.loaded_weights import (
     resize_embeddings,
     without_own_implementations,
 )
-from ascendtune.hub.model_config import activation_fault, read_model_config
+from ascendtune.hub.model_config import read_model_config, unknown_name_fault
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.deferred_weights import DeferredWeights, may_defer, nothing_deferred
@@ -245,7 +245,7 @@ def _load_weights(
 
 
 def _unusable(error: Exception, directory: Path) -> RecipeError:
-    if isinstance(error, KeyError) and (fault := activation_fault(directory / "config.json", error.args[0])):
+    if fault := unknown_name_fault(directory / "config.json", error):
         return fault
     if isinstance(error, ImportError):
         return RecipeError(

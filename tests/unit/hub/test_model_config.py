@@ -12,11 +12,11 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.hub.model_config import (
-    activation_fault,
     read_model_config,
     require_layers,
     require_rows_for_tokens,
     signs_of_other_tokenizer,
+    unknown_name_fault,
 )
 
 QWEN2 = {
@@ -130,11 +130,24 @@ def test_fewer_layer_types_than_layers_are_refused(tmp_path: Path) -> None:
     assert caught.value.code == "invalid-field" and "layer_types" in caught.value.remedy
 
 
-def test_an_unknown_activation_is_reported_with_its_field(tmp_path: Path) -> None:
-    path = written(tmp_path, hidden_act="swishy")
-    fault = activation_fault(path, "swishy")
-    assert fault is not None and fault.code == "invalid-field" and 'hidden_act is "swishy"' in fault.what
-    assert activation_fault(path, "model_type") is None
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"hidden_act": "new"}, "hidden_act"),
+        ({"text_config": {"hidden_activation": "new"}}, "text_config.hidden_activation"),
+        ({"rope_scaling": {"type": "new", "factor": 2.0}}, "rope_scaling.type"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "new"}}}, "rope_parameters.full_attention.rope_type"),
+    ],
+)
+def test_name_that_transformers_does_not_know_is_reported_with_its_field(
+    tmp_path: Path, fields: dict[str, Any], place: str
+) -> None:
+    path = written(tmp_path, **fields)
+    fault = unknown_name_fault(path, KeyError("new"))
+    assert fault is not None and fault.code == "invalid-field"
+    assert f'{place} is "new"' in fault.what and place in fault.remedy
+    assert unknown_name_fault(path, KeyError("model_type")) is None
+    assert unknown_name_fault(path, ValueError("new")) is None
 
 
 def test_layers_that_predict_further_tokens_are_not_surplus(tmp_path: Path) -> None:

@@ -274,6 +274,16 @@ def test_a_prompt_in_a_batch_is_answered_as_alone(tmp_path: Path) -> None:
     assert len({str(each) for each in together}) == 5, "answers that differ, so that a mix-up would show"
 
 
+@pytest.mark.parametrize("fields", [{"hidden_act": "new"}, {"rope_parameters": {"rope_type": "new"}}])
+def test_name_that_transformers_does_not_know_is_refused_with_its_field(tmp_path: Path, fields: dict[str, Any]) -> None:
+    directory = make_llama(tmp_path / "llama")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **fields}))
+    with pytest.raises(InputError) as caught:
+        TransformersModel.load(Weights(directory), find_device(), vocabulary=16)
+    assert caught.value.code == "invalid-field" and next(iter(fields)) in caught.value.what
+
+
 def test_missing_weights_are_refused(tmp_path: Path) -> None:
     directory = make_llama(tmp_path / "llama")
     tensors = load_file(directory / "model.safetensors")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ascendtune.core.errors import errors_as_ours
+from ascendtune.hub.model_config import unknown_name_fault
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import ModelSection
@@ -109,8 +111,9 @@ def _of_model(
     config = read_config(section, directory)
     if stage == "reward":
         set_single_score(config, pad_id)
-    choice = choose_attention(section, stage, config, attention)
-    return config, choice, None if stage == "reward" else _head_form(section, stage, config, precision)
+    with errors_as_ours(partial(unknown_name_fault, directory / "config.json")):
+        choice = choose_attention(section, stage, config, attention)
+        return config, choice, None if stage == "reward" else _head_form(section, stage, config, precision)
 
 
 def _head_form(section: ModelSection, stage: str, config: Any, precision: Precision) -> HeadForm | None:

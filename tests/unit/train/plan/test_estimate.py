@@ -258,6 +258,17 @@ def test_a_recipe_that_training_refuses_is_refused(request_of: Any, tmp_path: Pa
     assert json.loads((tmp_path / "answer.json").read_text())["refusal"]["code"]
 
 
+@pytest.mark.parametrize("fields", [{"hidden_act": "new"}, {"rope_parameters": {"rope_type": "new"}}])
+def test_name_that_transformers_does_not_know_is_refused_with_its_field(
+    request_of: Any, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**_CONFIG, "num_hidden_layers": 2, **fields}))
+    request = replace(request_of(model={"path": str(tmp_path)}), model_directory=str(tmp_path))
+    with pytest.raises(RecipeError) as caught:
+        estimate.answer(request, search=False)
+    assert caught.value.code == "invalid-field" and next(iter(fields)) in caught.value.what
+
+
 def _written(directory: Path, request: EstimateRequest) -> Path:
     (directory / "request.json").write_text(request.to_json())
     return directory / "request.json"
