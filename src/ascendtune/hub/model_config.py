@@ -216,8 +216,8 @@ def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> 
         raise RecipeError(
             f"config.json: vocab_size is {rows}, and the largest token id of the tokenizer is {needed - 1}",
             code="tokenizer-model-mismatch",
-            remedy="copy config.json and tokenizer.json from the same model; "
-            "name tokens that were added to the tokenizer later in model.new_tokens",
+            remedy="copy config.json, tokenizer.json and tokenizer_config.json (its special tokens become new ones if "
+            "tokenizer.json lacks them) from the same model; name tokens that were added later in model.new_tokens",
             where=config_path,
         )
 
