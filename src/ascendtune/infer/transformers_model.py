@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import AscendtuneError, InputError
-from ascendtune.core.foreign_json import first_line
+from ascendtune.core.foreign_json import bad_field, first_line
 from ascendtune.core.log import warn
-from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, require_all_adapter_weights
+from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, read_adapter_config, require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, resize_embeddings, without_own_implementations
 from ascendtune.hub.model_config import lengths_that_change_rope, unknown_name_fault
 from ascendtune.hub.safetensors_header import read_safetensors_header
@@ -330,9 +330,12 @@ def _rows_of_embeddings(model: Any, adapter: Path) -> list[int | None]:
 
 
 def _with_adapter(model: Any, adapter: Path) -> Any:
-    from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftModel, get_peft_model_state_dict, load_peft_weights
     from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
 
+    config = adapter / "adapter_config.json"
+    if (kind := read_adapter_config(config).get("peft_type")) not in PEFT_TYPE_TO_CONFIG_MAPPING:
+        raise bad_field(config, "peft_type", kind, "a type of adapter that this version of PEFT has")
     try:
         with warnings.catch_warnings(action="ignore"):
             adapted = PeftModel.from_pretrained(model, adapter)

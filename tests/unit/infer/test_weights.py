@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import InputError
 from ascendtune.infer.engine import find_weights
-from ascendtune.infer.transformers_model import _resize_embeddings
+from ascendtune.infer.transformers_model import _resize_embeddings, _with_adapter
 
 
 def write_config(directory: Path, name: str, content: dict[str, object]) -> Path:
@@ -77,6 +77,13 @@ def _adapter_of_new_tokens(directory: Path, saved: list[str], inner: str = "") -
     tensors = {f"base_model.model.{_TABLES[name]}{inner}.weight": torch.zeros(24, 8) for name in saved}
     save_file({**tensors, "other": torch.zeros(1)}, directory / "adapter_model.safetensors")
     return directory
+
+
+def test_type_of_adapter_that_peft_does_not_have_is_refused_with_its_field(tmp_path: Path) -> None:
+    adapter = write_config(tmp_path / "adapter", "adapter_config.json", {"peft_type": "NEW", "task_type": "CAUSAL_LM"})
+    with pytest.raises(InputError) as caught:
+        _with_adapter(_network(tie=False), adapter)
+    assert caught.value.code == "invalid-field" and 'peft_type is "NEW"' in caught.value.what
 
 
 def test_model_directory_is_its_own_tokenizer(tiny_model: Path) -> None:
