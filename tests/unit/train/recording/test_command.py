@@ -73,7 +73,7 @@ def test_started_commands_are_changed_and_restored_after_the_context(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "request")
     # A stand-in for the recorder, which says what it was started with.
-    package = tmp_path / "ascendtune" / "train" / "dump"
+    package = tmp_path / "ascendtune" / "train" / "recording"
     package.mkdir(parents=True)
     for each in (package, *package.parents[:2]):
         (each / "__init__.py").touch()
@@ -128,7 +128,7 @@ def run_below_startup(directory: Path, *words: str) -> str:
 
 def recorder_that_prints(directory: Path) -> None:
     """Stand-ins for the recorder and for torch, in the directory of the program."""
-    package = directory / "ascendtune" / "train" / "dump"
+    package = directory / "ascendtune" / "train" / "recording"
     package.mkdir(parents=True)
     for each in (package, *package.parents[:2]):
         (each / "__init__.py").touch()
