@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ascendtune.check.align.adam_updates import AdamCheck
@@ -17,6 +19,14 @@ from ascendtune.check.finding import Finding, failure, ok, unknown
 
 _SHOWN = 10
 """Ranks whose weights are listed."""
+
+
+class OtherRate(NamedTuple):
+    """A step whose learning rates differ."""
+
+    step: int
+    reference: float
+    candidate: float
 
 
 def forward(
@@ -91,17 +101,21 @@ def backward(
 def update(
     reference: TrainingRecord,
     candidate: TrainingRecord,
-    other_rate: tuple[int, float, float] | None,
+    other_rate: OtherRate | None,
     adam: AdamCheck | None,
     pair: PairedLosses,
     exceeding: int | None,
 ) -> Finding:
     """6: whether the same gradient gives the same update."""
     if other_rate is not None:
-        step, one, other = other_rate
         return failure(
             "update",
-            say("learning rate of step {step}: {one:.6g} and {other:.6g}", step=step, one=one, other=other),
+            say(
+                "learning rate of step {step}: {one:.6g} and {other:.6g}",
+                step=other_rate.step,
+                one=other_rate.reference,
+                other=other_rate.candidate,
+            ),
             remedy=say("compare optim.learning_rate, scheduler, warm-up and the number of steps"),
         )
     if adam is not None and not adam.is_same:

@@ -18,7 +18,7 @@ from ascendtune.check.align.amplified import is_amplified
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference, compare_dumps
 from ascendtune.check.align.language import percent, say
 from ascendtune.check.align.loss_noise import LossNoise, extra_noise
-from ascendtune.check.align.one_sided import one_sided_losses, one_sided_norms
+from ascendtune.check.align.one_sided import OneSided, one_sided_losses, one_sided_norms
 from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
 from ascendtune.check.align.question import question
 from ascendtune.check.align.record_phrases import (
@@ -28,6 +28,7 @@ from ascendtune.check.align.record_phrases import (
     resumed_before,
     suspected_products,
 )
+from ascendtune.check.align.stage_findings import OtherRate
 from ascendtune.check.align.tensor_findings import with_dump_evidence
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding
@@ -87,11 +88,7 @@ def compare_trainings(
     _require_same_kind(reference, candidate)
     pair = pair_losses(reference.curve, candidate.curve)
     if dumps is None:
-        dumps = DumpComparison()
-        if reference.dump is not None and candidate.dump is not None:
-            dumps = compare_dumps(reference.dump, candidate.dump, extra_noise(reference, candidate))
-            if (settings := adam_settings(reference.recipe, reference.run)) is not None:
-                dumps = _with_adam(dumps, check_adam(reference.dump, candidate.dump, settings))
+        dumps = _compared_dumps(reference, candidate)
     if not dumps.compared and not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
         raise NoVerdict(
             "no step that both sides recorded has a loss",
@@ -99,78 +96,143 @@ def compare_trainings(
             remedy="record the same steps: track.every_steps, or logging_steps: 1 in the other trainer",
             where=f"{reference.path} and {candidate.path}",
         )
-    exceeding, other_rate = _exceeding(pair, noise), _first_other_rate(reference, candidate)
+    exceeding = _exceeding(pair, noise)
     if exceeding is not None and not pair.is_certain:
         pair, exceeding = _without_unlike_means(pair, reference, candidate, dumps), None
-    one_sided = one_sided_losses(pair, noise) if exceeding is None else None
-    norms = one_sided_norms(reference.curve, candidate.curve, noise)
-    place = dumps.place
-    if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
-        dumps, place = _as_consequence(dumps, place), None
     other_batch = input_findings.first_other_batch(reference, candidate)
-    if place is not None and place.stage == "update" and other_rate is not None and other_rate[0] <= place.step:
+    recorded = _Recorded(
+        exceeding,
+        one_sided_losses(pair, noise) if exceeding is None else None,
+        _first_other_rate(reference, candidate),
+        other_batch,
+        other_batch is not None and input_findings.batches_moved(reference, candidate, other_batch) is not None,
+    )
+    dumps = _without_explained_place(dumps, recorded)
+    findings = _findings(reference, candidate, pair, noise, recorded, dumps)
+    is_apart = recorded.has_moved or any(each.status == "failure" and each.code not in _CAUSES for each in findings)
+    if dumps.place is None and not is_apart:
+        # Different recipes or data without an effect on the results are warnings.
+        hints = tuple(each for each in findings if _HINTS.get(each.code) == each.status)
+        return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
+    divergence = next(each for each in findings if each.status == "failure")
+    if dumps.place is not None and divergence.code not in _CAUSES:
+        # The dump knows which stage differs first; later ones follow from it.
+        divergence = next(each for each in findings if each.code == dumps.place.stage)
+    step, decisive_step = _steps_apart(divergence, recorded, dumps, pair)
+    if resumed_before(step, reference, candidate) and divergence.code not in (*_CAUSES, "ranks"):
+        at = findings.index(divergence)
+        divergence = replace(divergence, remedy=restored_remedy())
+        findings = (*findings[:at], divergence, *findings[at + 1 :])
+    if divergence.code != "question":
+        # Settings that differ are a cause of their own.
+        has_settings = recorded.other_rate is not None or (dumps.adam is not None and dumps.adam.other is not None)
+        findings = _with_consequences(findings, divergence, _COMPUTED - ({"update"} if has_settings else set()))
+    is_one_sided = divergence.code == "later" and recorded.one_sided is not None
+    if is_one_sided:
+        decisive_step = int(pair.steps[-1])
+    return TrainingComparison(pair, noise, findings, divergence, step, dumps, decisive_step, is_one_sided)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Differences that the records of two trainings show, without their tensors.
+
+    Attributes:
+        exceeding: the first step whose losses differ by more than rounding explains.
+        one_sided: losses that lie on one side, if none exceeds its limit.
+        other_rate: the first step with another learning rate.
+        other_batch: the first step with another batch.
+        has_moved: whether the batches are the same from another step on.
+    """
+
+    exceeding: int | None
+    one_sided: OneSided | None
+    other_rate: OtherRate | None
+    other_batch: int | None
+    has_moved: bool
+
+
+def _compared_dumps(reference: TrainingRecord, candidate: TrainingRecord) -> DumpComparison:
+    if reference.dump is None or candidate.dump is None:
+        return DumpComparison()
+    dumps = compare_dumps(reference.dump, candidate.dump, extra_noise(reference, candidate))
+    if (settings := adam_settings(reference.recipe, reference.run)) is None:
+        return dumps
+    return _with_adam(dumps, check_adam(reference.dump, candidate.dump, settings))
+
+
+def _without_explained_place(dumps: DumpComparison, recorded: _Recorded) -> DumpComparison:
+    """`dumps` without a `place` that the records explain, or with another stage for it."""
+    place = dumps.place
+    if place is None:
+        return dumps
+    if recorded.exceeding is not None and recorded.exceeding <= place.step and place.follows_from_weights:
+        return _as_consequence(dumps, place)
+    if place.stage == "update" and recorded.other_rate is not None and recorded.other_rate.step <= place.step:
         # Another learning rate explains other updates.
-        dumps, place = replace(dumps, place=None), None
-    if place is not None and place.stage == "data" and not place.has_other_rows and other_batch is not None:
+        return replace(dumps, place=None)
+    if place.stage != "data" or recorded.other_batch is None:
+        return dumps
+    if not place.has_other_rows:
         # Gradients of outputs with other shapes: the hashes of the batches show more.
-        place = replace(place, stage="backward")
-        dumps = replace(dumps, place=place)
-    has_moved = other_batch is not None and input_findings.batches_moved(reference, candidate, other_batch) is not None
-    if has_moved and place is not None and place.stage == "data":
-        # Which batches they are says more than how many rows both have.
-        dumps, place = replace(dumps, place=None), None
+        return replace(dumps, place=replace(place, stage="backward"))
+    # Which batches they are says more than how many rows both have.
+    return replace(dumps, place=None) if recorded.has_moved else dumps
+
+
+def _findings(
+    reference: TrainingRecord,
+    candidate: TrainingRecord,
+    pair: PairedLosses,
+    noise: LossNoise,
+    recorded: _Recorded,
+    dumps: DumpComparison,
+) -> tuple[Finding, ...]:
+    """One finding per stage, in the order of the stages."""
+    exceeding = recorded.exceeding
     requested = question(reference, candidate)
     # Repetitions of the reference do not explain what another recipe does.
     recipe_remedy = requested.remedy if requested.status == "failure" else None
+    norms = one_sided_norms(reference.curve, candidate.curve, noise)
     from_records: tuple[Finding, ...] = (
         requested,
         input_findings.data(reference, candidate),
         input_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
         stage_findings.backward(reference, candidate, noise, norms),
-        stage_findings.update(reference, candidate, other_rate, dumps.adam, pair, exceeding),
-        curve_findings.later(reference, candidate, pair, noise, exceeding, one_sided, recipe_remedy),
+        stage_findings.update(reference, candidate, recorded.other_rate, dumps.adam, pair, exceeding),
+        curve_findings.later(reference, candidate, pair, noise, exceeding, recorded.one_sided, recipe_remedy),
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = with_dump_evidence(from_records, dumps, suspected_products(reference, candidate))
     products = reduced_products(reference, candidate)
-    findings = tuple(
+    return tuple(
         replace(each, evidence=(*products, *each.evidence)) if each.code == "forward" else each for each in findings
     )
-    is_apart = has_moved or any(each.status == "failure" and each.code not in _CAUSES for each in findings)
-    if place is None and not is_apart:
-        # Different recipes or data without an effect on the results are warnings.
-        hints = tuple(each for each in findings if _HINTS.get(each.code) == each.status)
-        return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps, hints=hints)
-    divergence = next(each for each in findings if each.status == "failure")
-    if place is not None and divergence.code not in _CAUSES:
-        # The dump knows which stage differs first; later ones follow from it.
-        divergence = next(each for each in findings if each.code == place.stage)
-    steps_apart = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
-    if dumps.adam is not None and dumps.adam.other is not None:
-        steps_apart.append(dumps.adam.steps)
-    if one_sided is not None:
-        steps_apart.append(int(pair.steps[one_sided.first]))
-    step, decisive_step = (
-        (min(steps_apart, default=1), max(steps_apart, default=1)) if place is None else (place.step, place.step)
-    )
-    if divergence.code == "data" and other_batch is not None and (place is None or place.stage != "data"):
-        step = other_batch
-    if divergence.code == "backward" and place is None:
+
+
+def _steps_apart(
+    divergence: Finding, recorded: _Recorded, dumps: DumpComparison, pair: PairedLosses
+) -> tuple[int, int]:
+    """The `step` and the `decisive_step` of a comparison."""
+    if dumps.place is not None:
+        first = last = dumps.place.step
+    else:
+        apart = [] if recorded.exceeding is None else [recorded.exceeding]
+        if recorded.other_rate is not None:
+            apart.append(recorded.other_rate.step)
+        if dumps.adam is not None and dumps.adam.other is not None:
+            apart.append(dumps.adam.steps)
+        if recorded.one_sided is not None:
+            apart.append(int(pair.steps[recorded.one_sided.first]))
+        first, last = min(apart, default=1), max(apart, default=1)
+    if divergence.code == "data" and recorded.other_batch is not None:
+        if dumps.place is None or dumps.place.stage != "data":
+            first = recorded.other_batch
+    elif divergence.code == "backward" and dumps.place is None:
         # The gradient norm of step 1 differs, even if the losses differ only later.
-        step = 1
-    if resumed_before(step, reference, candidate) and divergence.code not in ("question", "data", "start", "ranks"):
-        found = replace(divergence, remedy=restored_remedy())
-        findings = tuple(found if each is divergence else each for each in findings)
-        divergence = found
-    if divergence.code != "question":
-        # Settings that differ are a cause of their own.
-        has_settings = other_rate is not None or (dumps.adam is not None and dumps.adam.other is not None)
-        findings = _with_consequences(findings, divergence, _COMPUTED - ({"update"} if has_settings else set()))
-    is_one_sided = divergence.code == "later" and exceeding is None and one_sided is not None
-    if is_one_sided:
-        decisive_step = int(pair.steps[-1])
-    return TrainingComparison(pair, noise, findings, divergence, step, dumps, decisive_step, is_one_sided)
+        first = 1
+    return first, last
 
 
 def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRecord]) -> None:
@@ -278,8 +340,8 @@ def _without_unlike_means(
     return pair.without_losses()
 
 
-def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[int, float, float] | None:
-    """The first step whose learning rates differ, and both rates; None if there is none, or the kinds of logs differ.
+def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> OtherRate | None:
+    """The first step whose learning rates differ; None if there is none, or the kinds of logs differ.
 
     A log may contain the rate of the next step, and `align record` records that of the first group of parameters.
     """
@@ -293,7 +355,10 @@ def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> t
     one, other = rates[0][first], rates[1][second]
     known = np.isfinite(one) & np.isfinite(other)
     differing = np.flatnonzero(known & (np.abs(one - other) > same * np.maximum(np.abs(one), 1e-30)))
-    return (int(steps[differing[0]]), float(one[differing[0]]), float(other[differing[0]])) if len(differing) else None
+    if not len(differing):
+        return None
+    at = differing[0]
+    return OtherRate(int(steps[at]), float(one[at]), float(other[at]))
 
 
 def exit_code(comparison: TrainingComparison) -> int:
