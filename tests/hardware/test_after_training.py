@@ -14,7 +14,7 @@ from ascendtune.infer.engine import load
 from ascendtune.merge.merge import merge
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import BatchSection, ModelSection
-from ascendtune.train.model import load_deferred, read_config
+from ascendtune.train.model import ModelToLoad, load_deferred, read_config
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.fsdp import FsdpStrategy
@@ -47,10 +47,9 @@ def test_merged_adapter_answers_as_the_adapter_on_the_cpu(
 def test_weights_that_are_loaded_block_by_block_are_those_of_the_files(device: Device, tiny_model: Path) -> None:
     recipe: Any = SimpleNamespace(parallel=ParallelSection(), batch=BatchSection(accumulate=1))
     section, fp32 = ModelSection(path=str(tiny_model)), Precision("fp32", "fp32", "as asked", device.kind)
-    found = load_deferred(
-        section, "sft", tiny_model, read_config(section, tiny_model), precision=fp32, implementation="sdpa",
-        vocabulary=512, seed=0, copied=False,
-    )  # fmt: skip
+    config = read_config(section, tiny_model)
+    wanted = ModelToLoad(section, "sft", tiny_model, config, fp32, "sdpa", vocabulary=512, seed=0)
+    found = load_deferred(wanted, copied=False)
     assert found is not None
     model, weights = found
     strategy = FsdpStrategy(device, recipe)

@@ -21,7 +21,7 @@ from ascendtune.merge.merge import merge
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
-from ascendtune.train.model import load_model, read_config
+from ascendtune.train.model import ModelToLoad, load_model, read_config
 from ascendtune.train.precision import Precision
 from ascendtune.train.prepare import prepare_run
 
@@ -89,9 +89,7 @@ def _load(model: Path, stage: str = "sft") -> Any:
     section = ModelSection(path=str(model))
     config = read_config(section, model)
     precision = Precision("fp32", "fp32", "", "cpu")
-    return load_model(
-        section, stage, model, config, precision=precision, implementation=register("sdpa"), vocabulary=0, seed=0
-    )  # fmt: skip
+    return load_model(ModelToLoad(section, stage, model, config, precision, register("sdpa"), vocabulary=0, seed=0))
 
 
 _READERS: dict[str, Callable[[Path], Any]] = {

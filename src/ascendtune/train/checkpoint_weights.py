@@ -24,7 +24,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.checkpointer import require_intact
 from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint, read_weights
 from ascendtune.train.export import export_model, exported_parameters
-from ascendtune.train.model import apply_tuner, load_model, read_config, set_single_score
+from ascendtune.train.model import ModelToLoad, apply_tuner, load_model, read_config, set_single_score
 from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.recorded_config import require_recorded_configs
 from ascendtune.train.stored_adapters import recorded_adapters, require_recorded_adapters
@@ -110,11 +110,12 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
         set_single_score(config, tokenizer.pad_id)
     # The initial value of some adapters is split off the base weights; it depends on the type in which these were
     # loaded.
-    model = load_model(
+    wanted = ModelToLoad(
         section, recipe.method.stage, directory, config,
         precision=Precision("fp32", weights, "weights are only written", "cpu"),
         implementation="eager", vocabulary=tokenizer.vocab_size, seed=recipe.seed,
     )  # fmt: skip
+    model = load_model(wanted)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [each.path for each in recorded_adapters(record)])
     read_weights(model, checkpoint)

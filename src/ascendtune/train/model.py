@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,84 +67,71 @@ def set_single_score(config: Any, pad_id: int) -> None:
     config.get_text_config().pad_token_id = pad_id
 
 
-def load_model(
-    section: ModelSection,
-    stage: str,
-    directory: Path,
-    config: Any,
-    *,
-    precision: Precision,
-    implementation: str,
-    vocabulary: int,
-    seed: int,
-) -> Any:
-    """A causal language model (a model with one score, for stage reward) on the CPU, in training mode.
+@dataclass(frozen=True)
+class ModelToLoad:
+    """A causal language model (a model with one score, for stage reward), as it is needed.
 
-    Args:
+    Attributes:
+        config: of `read_config`.
         implementation: attention implementation, by a name that transformers knows.
         vocabulary: number of the tokenizer's tokens; embeddings with fewer rows are enlarged.
         seed: for `init: random`, and for a score head that is not in the files.
+    """
+
+    section: ModelSection
+    stage: str
+    directory: Path
+    config: Any
+    precision: Precision
+    implementation: str
+    vocabulary: int
+    seed: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return DTYPES[self.precision.weights]
+
+
+def load_model(wanted: ModelToLoad) -> Any:
+    """The model on the CPU, in training mode.
 
     Raises:
         RecipeError: weights are missing or do not fit the architecture.
     """
-    dtype, kind = DTYPES[precision.weights], auto_class(stage)
+    section, config = wanted.section, wanted.config
     # For random weights, and for a score head that is not in the files.
-    torch.manual_seed(seed)
-    with _loading(directory):
+    torch.manual_seed(wanted.seed)
+    with _loading(wanted.directory):
         if section.init == "random":
-            model = kind.from_config(
-                config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
-            )
+            model = auto_class(wanted.stage).from_config(
+                config, dtype=wanted.dtype, attn_implementation=wanted.implementation,
+                trust_remote_code=section.trust_remote_code,
+            )  # fmt: skip
         else:
-            model = _load_weights(section, kind, config, directory, dtype, implementation)
+            model = _load_weights(wanted)
             if section.new_layers:
                 model = expand_layers(model, config)
-    grow_embeddings(model, vocabulary)
+    grow_embeddings(model, wanted.vocabulary)
     model.train()
     return model
 
 
-def load_in_parts(
-    section: ModelSection,
-    stage: str,
-    directory: Path,
-    config: Any,
-    *,
-    precision: Precision,
-    implementation: str,
-    vocabulary: int,
-    seed: int,
-    stays: bool,
-) -> tuple[Any, Callable[[torch.nn.Module], None]]:
+def load_in_parts(wanted: ModelToLoad, *, stays: bool) -> tuple[Any, Callable[[torch.nn.Module], None]]:
     """The model of `load_model`, and the function that reads those weights of a part that are still in their files.
 
     Args:
-        stays: the weights stay in host memory as they are read; they are neither sharded nor moved to a device.
+        stays: as `Strategy.keeps_host_weights`.
     """
-    options: Any = {
-        "precision": precision, "implementation": implementation, "vocabulary": vocabulary, "seed": seed
-    }  # fmt: skip
-    if not stays or section.quantization is not None:
-        deferred = load_deferred(section, stage, directory, config, **options, copied=stays)
+    if not stays or wanted.section.quantization is not None:
+        deferred = load_deferred(wanted, copied=stays)
         if deferred is not None:
             model, weights = deferred
             return model, weights.fill
-    return load_model(section, stage, directory, config, **options), nothing_deferred
+    return load_model(wanted), nothing_deferred
 
 
-def load_deferred(
-    section: ModelSection,
-    stage: str,
-    directory: Path,
-    config: Any,
-    *,
-    precision: Precision,
-    implementation: str,
-    vocabulary: int,
-    seed: int,
-    copied: bool,
-) -> tuple[Any, DeferredWeights] | None:
+def load_deferred(wanted: ModelToLoad, *, copied: bool) -> tuple[Any, DeferredWeights] | None:
     """Same as `load_model`, with the weights still in their files; None for a model that must be loaded as a whole.
 
     Args:
@@ -152,20 +140,18 @@ def load_deferred(
     Raises:
         RecipeError: the files are damaged, or do not fit the architecture.
     """
-    if not may_defer(section) or getattr(config, "quantization_config", None) is not None:
+    if not may_defer(wanted.section) or getattr(wanted.config, "quantization_config", None) is not None:
         return None
-    weights = UnreadWeights(directory)
-    torch.manual_seed(seed)
+    weights = UnreadWeights(wanted.directory)
+    torch.manual_seed(wanted.seed)
     try:
-        with _loading(directory), weights.in_place_of_files():
-            model = _load_weights(
-                section, auto_class(stage), config, directory, DTYPES[precision.weights], implementation
-            )
+        with _loading(wanted.directory), weights.in_place_of_files():
+            model = _load_weights(wanted)
     except RecipeError:
         if weights.values_needed:
             return None
         raise
-    grow_embeddings(model, vocabulary)
+    grow_embeddings(model, wanted.vocabulary)
     if weights.values_needed:
         return None
     model.train()
@@ -203,35 +189,33 @@ def auto_class(stage: str) -> Any:
     return AutoModelForCausalLM
 
 
-def _config_of_files(section: ModelSection, directory: Path, config: Any) -> Any:
-    """`config` without the layers that the recipe adds: they are not in the files."""
-    if not section.new_layers:
-        return config
-    stored = read_config(section.model_copy(update={"new_layers": 0}), directory)
-    stored.num_labels = config.num_labels
-    stored.get_text_config().pad_token_id = config.get_text_config().pad_token_id
+def _config_of_files(wanted: ModelToLoad) -> Any:
+    """The config without the layers that the recipe adds: they are not in the files."""
+    if not wanted.section.new_layers:
+        return wanted.config
+    stored = read_config(wanted.section.model_copy(update={"new_layers": 0}), wanted.directory)
+    stored.num_labels = wanted.config.num_labels
+    stored.get_text_config().pad_token_id = wanted.config.get_text_config().pad_token_id
     return stored
 
 
-def _load_weights(
-    section: ModelSection, kind: Any, config: Any, directory: Path, dtype: torch.dtype, implementation: str
-) -> Any:
-    config = _config_of_files(section, directory, config)
-    model, report = kind.from_pretrained(
-        directory,
+def _load_weights(wanted: ModelToLoad) -> Any:
+    config = _config_of_files(wanted)
+    model, report = auto_class(wanted.stage).from_pretrained(
+        wanted.directory,
         config=config,
-        dtype=dtype,
-        attn_implementation=implementation,
-        trust_remote_code=section.trust_remote_code,
+        dtype=wanted.dtype,
+        attn_implementation=wanted.implementation,
+        trust_remote_code=wanted.section.trust_remote_code,
         use_safetensors=True,
         output_loading_info=True,
         # Mismatches are reported as an error, with names and shapes, by `require_all_weights` below.
         ignore_mismatched_sizes=True,
     )
-    scores = kind is auto_class("reward")
+    scores = wanted.stage == "reward"
     require_all_weights(
         report,
-        directory,
+        wanted.directory,
         config,
         drawn=("score.weight",) if scores else (),
         left_out=HEADS if scores else (),

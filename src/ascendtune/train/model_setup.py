@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.foreign_json import first_line
@@ -23,6 +21,7 @@ from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.deferred_weights import move_in_parts
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.model import (
+    ModelToLoad,
     apply_tuner,
     load_in_parts,
     read_config,
@@ -68,7 +67,12 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     with strategy.uneven_work("loads the model"):
-        model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
+        wanted = ModelToLoad(
+            recipe.model, recipe.method.stage, directory, config,
+            precision=precision, implementation=attention.implementation(), vocabulary=tokenizer.vocab_size,
+            seed=recipe.seed,
+        )  # fmt: skip
+        model, fill = load_in_parts(wanted, stays=strategy.keeps_host_weights)
         linears = quantisable_linears(model, recipe.model)
         if not linears and not strategy.shards_weights:
             move_in_parts(model, fill, device.torch_device)
@@ -103,18 +107,6 @@ def _require_same_files(record: dict[str, Any], recipe: Recipe, strategy: Strate
         model_checks.require_same_files(Path(record["model_directory"]), strategy.gather)
     if reference := record.get("reference_directory"):
         model_checks.require_same_files(Path(reference), strategy.gather)
-
-
-def _load(
-    recipe: Recipe, directory: Path, config: Any, strategy: Strategy, precision: Precision,
-    attention: AttentionChoice, vocabulary: int,
-) -> tuple[Any, Callable[[nn.Module], None]]:  # fmt: skip
-    """As `load_in_parts`."""
-    return load_in_parts(
-        recipe.model, recipe.method.stage, directory, config,
-        precision=precision, implementation=attention.implementation(), vocabulary=vocabulary, seed=recipe.seed,
-        stays=not strategy.shards_weights and strategy.device.shares_host_memory,
-    )  # fmt: skip
 
 
 def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:

@@ -37,7 +37,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.batch import Batches, DeviceBatch
-from ascendtune.train.model import load_in_parts, read_config
+from ascendtune.train.model import ModelToLoad, load_in_parts, read_config
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -264,11 +264,11 @@ def _another_model(
     # It is not trained, so its weights need no more precision than its products have.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
     with strategy.uneven_work("loads the reference model"):
-        model, fill = load_in_parts(
+        wanted = ModelToLoad(
             section, "preference", directory, config,
             precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
-            stays=not strategy.shards_weights and strategy.device.shares_host_memory,
         )  # fmt: skip
+        model, fill = load_in_parts(wanted, stays=strategy.keeps_host_weights)
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(
             f"the reference model has {rows:,} tokens, the trained model {tokens:,}",

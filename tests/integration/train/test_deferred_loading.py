@@ -19,7 +19,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import BatchSection, ModelSection
-from ascendtune.train.model import apply_tuner, load_deferred, load_model, read_config, set_single_score
+from ascendtune.train.model import ModelToLoad, apply_tuner, load_deferred, load_model, read_config, set_single_score
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
@@ -72,13 +72,11 @@ def _load(strategy: FsdpStrategy, directory: Path, method: MethodSection, vocabu
     config = read_config(section, directory)
     if method.stage == "reward":
         set_single_score(config, 0)
-    options: dict[str, Any] = {
-        "precision": FP32, "implementation": "sdpa", "vocabulary": vocabulary, "seed": 3
-    }  # fmt: skip
-    expected = load_model(section, method.stage, directory, config, **options)
+    wanted = ModelToLoad(section, method.stage, directory, config, FP32, "sdpa", vocabulary, seed=3)
+    expected = load_model(wanted)
     torch.manual_seed(3)
     expected = apply_tuner(expected, method)
-    found = load_deferred(section, method.stage, directory, config, copied=False, **options)
+    found = load_deferred(wanted, copied=False)
     assert found is not None
     model, weights = found
     torch.manual_seed(3)

@@ -22,7 +22,7 @@ from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import BatchSection, ModelSection
 from ascendtune.train.deferred_weights import DeferredWeights, is_unread, may_defer, move_in_parts, nothing_deferred
-from ascendtune.train.model import apply_tuner, load_deferred, load_model, read_config, set_single_score
+from ascendtune.train.model import ModelToLoad, apply_tuner, load_deferred, load_model, read_config, set_single_score
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
@@ -63,10 +63,11 @@ def find(
     directory: Path, dtype: torch.dtype = torch.float32, vocabulary: int = 64, implementation: str = "sdpa"
 ) -> tuple[Any, DeferredWeights] | None:
     section = ModelSection(path=str(directory))
+    config = read_config(section, directory)
     return load_deferred(
-        section, "sft", directory, read_config(section, directory), precision=precision(dtype),
-        implementation=implementation, vocabulary=vocabulary, seed=3, copied=False,
-    )  # fmt: skip
+        ModelToLoad(section, "sft", directory, config, precision(dtype), implementation, vocabulary, seed=3),
+        copied=False,
+    )
 
 
 def precision(dtype: torch.dtype) -> Precision:
@@ -205,10 +206,7 @@ def test_files_with_other_types_and_more_tensors_are_loaded_as_by_transformers(
 def test_config_keeps_the_type_of_the_files(directory: Path) -> None:
     section = ModelSection(path=str(directory))
     config = read_config(section, directory)
-    load_deferred(
-        section, "sft", directory, config, precision=FP32, implementation="sdpa", vocabulary=64, seed=3,
-        copied=False,
-    )  # fmt: skip
+    load_deferred(ModelToLoad(section, "sft", directory, config, FP32, "sdpa", vocabulary=64, seed=3), copied=False)
     assert config.dtype == torch.bfloat16
 
 
@@ -334,10 +332,10 @@ def require_equal_to_whole(
         config = read_config(section, directory)
         if reward:
             set_single_score(config, 0)
-        loaded: Any = load(
-            section, method_section.stage, directory, config, precision=precision(dtype), implementation="sdpa",
-            vocabulary=vocabulary, seed=3, **options,
-        )  # fmt: skip
+        wanted = ModelToLoad(
+            section, method_section.stage, directory, config, precision(dtype), "sdpa", vocabulary, seed=3
+        )
+        loaded: Any = load(wanted, **options)
         model, fill = (loaded[0], loaded[1].fill) if options else (loaded, nothing_deferred)
         torch.manual_seed(4)
         tuned.append(apply_tuner(model, method_section, adapters))

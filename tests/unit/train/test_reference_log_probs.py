@@ -13,7 +13,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import AnswerGroups, DeviceBatch
-from ascendtune.train.model import load_model, read_config
+from ascendtune.train.model import ModelToLoad, load_model, read_config
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
@@ -43,10 +43,7 @@ def policy(with_dropout: Path) -> tuple[Recipe, PreferenceObjective]:
     )
     with torch.random.fork_rng(devices=[]):
         config = read_config(recipe.model, with_dropout)
-        model = load_model(
-            recipe.model, "preference", with_dropout, config,
-            precision=FP32, implementation="eager", vocabulary=0, seed=0,
-        )  # fmt: skip
+        model = load_model(ModelToLoad(recipe.model, "preference", with_dropout, config, FP32, "eager", 0, seed=0))
     objective = make_objective(model, recipe, head_form=None, mean_over_ranks=Strategy(find_device()).mean)
     assert isinstance(objective, PreferenceObjective)
     return recipe, objective

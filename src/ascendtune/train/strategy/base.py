@@ -99,6 +99,11 @@ class Strategy:
         """Whether this process writes the files of the whole run."""
         return self.rank == 0
 
+    @property
+    def keeps_host_weights(self) -> bool:
+        """Whether weights stay in host memory as they are loaded: neither sharded nor moved to a device."""
+        return not self.shards_weights and self.device.shares_host_memory
+
     def shard(
         self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
     ) -> None:
