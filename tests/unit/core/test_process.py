@@ -134,6 +134,7 @@ def test_program_that_runs_ends_with_us(number: signal.Signals, thread: str, tmp
     child, script = map(int, words)
     us.send_signal(number)
     assert us.wait(30) == -number
+    deadline = time.monotonic() + 30
     # After SIGKILL the kernel ends the program itself, not what it has started.
     gone = {script} if number == signal.SIGKILL else {script, child}
     try:
