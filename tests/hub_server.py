@@ -26,6 +26,8 @@ class Hub:
         wrong: content that is sent in place of the right one, as often as the number beside it says.
         statuses: error statuses for the next requests of a file.
         listing_statuses: error statuses for the next requests of anything else.
+        listing_cuts: how the connection ends during the next answers to these: "cut" after half of the body, "closed"
+            before the answer.
         trickle: bytes per second of every file; 0: at once.
         before_piece: called with the name of a file before each piece of it.
         sent: body bytes of files that left the server, per file.
@@ -41,6 +43,7 @@ class Hub:
     wrong: dict[str, list[bytes]] = field(default_factory=dict)
     statuses: dict[str, list[int]] = field(default_factory=dict)
     listing_statuses: list[int] = field(default_factory=list)
+    listing_cuts: list[str] = field(default_factory=list)
     trickle: float = 0.0
     before_piece: Callable[[str], None] = lambda name: None
     knows_ranges: bool = True
@@ -84,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
         is_file = path.startswith(resolve) or path.endswith("/repo")
         if hub.listing_statuses and not is_file:
             self._answer(hub.listing_statuses.pop(0), b"", {"Retry-After": "0"})
+        elif hub.listing_cuts and not is_file:
+            self._break_off(hub.listing_cuts.pop(0))
         elif is_file and hub.redirects_to:
             self._answer(302, b"", {"Location": f"{hub.redirects_to}{self.path}"})
         elif path in ("/openapi/v1/models/o/m", "/api/v1/models/o/m"):
@@ -223,6 +228,14 @@ class _Handler(BaseHTTPRequestHandler):
         if stop < len(body):
             self.close_connection = True
             self.connection.close()
+
+    def _break_off(self, how: str) -> None:
+        if how == "cut":
+            self.send_response(200)
+            self.send_header("Content-Length", "20")
+            self.end_headers()
+            self.wfile.write(b'{"sha": "0')
+        self.close_connection = True
 
     def _json(self, content: object) -> None:
         self._answer(200, json.dumps(content).encode(), {})

@@ -36,13 +36,18 @@ class Fault(Exception):
     Attributes:
         status: of the answer; None if there was no answer.
         wait_seconds: the wait that the server requests (Retry-After), bounded.
+        is_transient: whether the same request may succeed in a moment: the server is busy or has a fault, or the
+            connection ended early.
     """
 
-    def __init__(self, what: str, status: int | None = None, wait_seconds: float | None = None) -> None:
+    def __init__(
+        self, what: str, status: int | None = None, wait_seconds: float | None = None, *, is_cut: bool = False
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.status = status
         self.wait_seconds = wait_seconds
+        self.is_transient = is_cut or status == 429 or (status or 0) >= 500
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -127,7 +132,8 @@ def _quoted(error: urllib.error.HTTPError) -> str:
 def translated(error: Exception) -> Fault:
     """The fault for an exception of a connection."""
     reason = getattr(error, "reason", None) or error
-    return Fault(str(reason) or type(reason).__name__)
+    is_cut = isinstance(reason, http.client.IncompleteRead | ConnectionResetError | BrokenPipeError)
+    return Fault(str(reason) or type(reason).__name__, is_cut=is_cut)
 
 
 def get_json(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
@@ -190,7 +196,7 @@ def _opener_without_redirects(url: str) -> urllib.request.OpenerDirector:
 
 
 def _json_of(answer: http.client.HTTPResponse, deadline: float) -> Any:
-    body = bytearray()
+    body, length = bytearray(), answer.length
     try:
         while len(body) <= _MOST_JSON_BYTES and (chunk := answer.read1(1 << 16)):
             body += chunk
@@ -200,6 +206,9 @@ def _json_of(answer: http.client.HTTPResponse, deadline: float) -> Any:
         raise translated(error) from error
     if len(body) > _MOST_JSON_BYTES:
         raise Fault(f"the answer is larger than {_MOST_JSON_BYTES >> 20} MiB")
+    # `read1` raises nothing if the connection ends early.
+    if length is not None and len(body) < length:
+        raise Fault(f"the connection ended {length - len(body):,} bytes before the end of the answer", is_cut=True)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -145,10 +145,10 @@ def list_files(request: SnapshotRequest, mirrors: Mirrors) -> Listing:
                 faults.append((hub, fault))
                 if len(faults) < len(mirrors.hubs):
                     mirrors.leave(hub, fault.what)
-        busy = [fault for _, fault in faults if fault.status == 429 or (fault.status or 0) >= 500]
-        if not busy or number == _TRIES - 1:
+        transient = [fault for _, fault in faults if fault.is_transient]
+        if not transient or number == _TRIES - 1:
             break
-        time.sleep(min(_pause(busy[0], number), _LONGEST_WAIT_SECONDS))
+        time.sleep(min(_pause(transient[0], number), _LONGEST_WAIT_SECONDS))
     raise _unlisted(request, faults)
 
 

@@ -116,6 +116,22 @@ def test_list_of_files_of_a_busy_server_is_asked_for_again(
     assert _content(tmp_path) == _FILES
 
 
+@pytest.mark.parametrize("how", ["cut", "closed"])
+def test_list_of_files_whose_connection_ends_early_is_asked_for_again(
+    how: str, fetched: Fetch, hub: Hub, tmp_path: Path
+) -> None:
+    hub.listing_cuts = [how] * 2
+    fetched(tmp_path, hub)
+    assert _content(tmp_path) == _FILES
+
+
+def test_list_of_files_that_is_always_cut_is_an_error_that_says_so(fetched: Fetch, hub: Hub, tmp_path: Path) -> None:
+    hub.listing_cuts = ["cut"] * 99
+    with pytest.raises(MachineError) as caught:
+        fetched(tmp_path, hub)
+    assert caught.value.code == "hub-unreachable" and "10 bytes before the end" in caught.value.what
+
+
 @pytest.mark.parametrize("status", [429, 503, 403])
 def test_server_that_stays_busy_is_named(status: int, fetched: Fetch, hub: Hub, tmp_path: Path) -> None:
     hub.listing_statuses = [status] * 99
