@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -27,6 +29,28 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that ask this process to stop. Under nohup SIGHUP is ignored, and not among them."""
     hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
+
+
+@contextmanager
+def stop_signals_deferred() -> Iterator[None]:
+    """Context at whose end the stop signals that came meanwhile take effect. In other threads than the main one, which
+    handles signals, it does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    # A handler that is not callable ends the process or ignores the signal without Python.
+    handled = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handled:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from ascendtune.core.captured import MOST_BYTES, capture
+from ascendtune.core.end_with_parent import end_with_parent, terminate_with_parent
 from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.interrupts import stop_signals_deferred
 from ascendtune.core.procfs import stats
 from ascendtune.core.replaced import replaced
 from ascendtune.core.terminal_text import decoded
@@ -36,6 +37,8 @@ class Finished:
 
 _running: set[subprocess.Popen[bytes]] = set()
 """The programs that `run` waits for, in any thread."""
+_starts = threading.Lock()
+"""Is held while a program has been started that is not in `_running` yet."""
 
 
 @contextmanager
@@ -66,8 +69,12 @@ def _end_with_programs(number: int, frame: object) -> None:
 
 
 def _kill_running() -> None:
+    # Another thread may be starting one. The main thread is not: it has deferred the signal that came meanwhile.
+    is_ours = _starts.acquire(timeout=_KILL_SECONDS)
     for process in list(_running):
         _kill_session(process)
+    if is_ours:
+        _starts.release()
 
 
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, str] | None = None) -> Finished:
@@ -88,9 +95,11 @@ def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | N
     # With other threads, no Python code may run between fork and exec.
     begin = partial(end_with_parent, os.getpid()) if threading.active_count() == 1 else None
     try:
-        process = subprocess.Popen(
-            list(argv), stdout=pipe, stderr=pipe, env=env, start_new_session=True, preexec_fn=begin
-        )
+        with stop_signals_deferred(), _starts:
+            process = subprocess.Popen(
+                list(argv), stdout=pipe, stderr=pipe, env=env, start_new_session=True, preexec_fn=begin
+            )
+            _running.add(process)
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
     except PermissionError:
@@ -101,9 +110,8 @@ def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | N
     except OSError as error:
         # A program for another architecture, or a script without its first line.
         return Finished(tuple(argv), 126, "", f"{argv[0]}: {error.strerror}")
-    _running.add(process)
-    deadline = time.monotonic() + timeout_seconds
     try:
+        deadline = time.monotonic() + timeout_seconds
         captured = capture([each for each in (process.stdout, process.stderr) if each], deadline)
         output, error_output = map(decoded, captured.contents)
         if captured.is_too_large:
@@ -175,7 +183,7 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
         MachineError: it cannot be started.
     """
     try:
-        child = subprocess.Popen(list(argv), env=dict(env), preexec_fn=_terminate_with_parent)
+        child = subprocess.Popen(list(argv), env=dict(env), preexec_fn=terminate_with_parent)
     except OSError as error:
         raise _not_started(argv, error) from error
     before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
@@ -301,7 +309,7 @@ class Child(_InASession):
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=stdout,
                 stderr=sink,
-                preexec_fn=_terminate_with_parent,
+                preexec_fn=terminate_with_parent,
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -339,7 +347,7 @@ class PipedChild(_InASession):
     def __init__(self, argv: Sequence[str]) -> None:
         pipe = subprocess.PIPE
         super().__init__(
-            argv, remedy="install it", stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=_terminate_with_parent
+            argv, remedy="install it", stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=terminate_with_parent
         )
 
     def send_line(self, line: str) -> bool:
@@ -384,15 +392,3 @@ _LONGEST_LINE = 16 << 20
 """Bytes; longer lines, which another host may send without end, are split at this length."""
 _KILL_SECONDS = 1.0
 """Seconds that a killed program may take to end."""
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent(parent: int) -> None:
-    """Let the kernel send this process SIGTERM when its parent ends, for any reason; exit if it has ended already."""
-    _terminate_with_parent()
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGTERM)
-
-
-def _terminate_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

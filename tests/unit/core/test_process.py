@@ -100,9 +100,20 @@ def test_time_out_ends_grandchildren(leader: str) -> None:
 
 
 _RUNS_A_SCRIPT = """
-import sys
+import os, pathlib, subprocess, sys, time
 from ascendtune.core.process import programs_end_with_us, run
 from ascendtune.core.threads import run_in_daemon_thread
+
+class SignalledAtItsStart(subprocess.Popen):
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
+        while not (pids := pathlib.Path(sys.argv[1])).exists() or not pids.read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), int(sys.argv[3]))
+        time.sleep(0.2)
+
+if sys.argv[3:]:
+    subprocess.Popen = SignalledAtItsStart
 
 def hang():
     run(["sh", "-c", f"sleep 60 & echo $! $$ > {sys.argv[1]}; wait"])
@@ -124,15 +135,20 @@ hang()
         (signal.SIGKILL, "main"),
     ],
 )
-def test_program_that_runs_ends_with_us(number: signal.Signals, thread: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["while it runs", "at its start"])
+def test_program_that_runs_ends_with_us(number: signal.Signals, thread: str, moment: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    us = subprocess.Popen([sys.executable, "-c", _RUNS_A_SCRIPT, str(pids), thread], stderr=subprocess.DEVNULL)
+    argv = [sys.executable, "-c", _RUNS_A_SCRIPT, str(pids), thread]
+    if moment == "at its start":
+        argv.append(str(int(number)))
+    us = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 30
     while not (pids.exists() and (words := pids.read_text().split())):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     child, script = map(int, words)
-    us.send_signal(number)
+    if moment == "while it runs":
+        us.send_signal(number)
     assert us.wait(30) == -number
     deadline = time.monotonic() + 30
     # After SIGKILL the kernel ends the program itself, not what it has started.

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.end_with_parent import end_with_parent
 from ascendtune.core.files import open_regular
 from ascendtune.core.locks import try_lock
-from ascendtune.core.process import end_with_parent
 from ascendtune.train.report.wandb_file import count_arrived, destination, rows, without_rows
 
 NOT_INSTALLED, IN_USE = 80, 81
