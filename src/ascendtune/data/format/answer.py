@@ -9,7 +9,7 @@ from typing import Any
 from ascendtune.data.conversation import BadRow, Conversation
 from ascendtune.data.format import alpaca, sharegpt
 from ascendtune.data.format.messages import role_of
-from ascendtune.data.format.turns import is_text, listed, not_text
+from ascendtune.data.format.turns import is_text, listed, not_text, require_question
 
 PROMPT_WORDS = ("prompt", "instruction", "input", "history", "conversations", "messages", "system", "tools")
 _FORMS = ("prompt", "conversations", "messages")
@@ -44,7 +44,9 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation:
         if not _repeats(answer, question):
             raise BadRow("prompts that differ", f"{name} is a whole conversation that does not contain this prompt")
         return conversation(row, answer)
-    return conversation(row, [*question, *_turns(answer, "gpt", name)])
+    answer_turns = _turns(answer, "gpt", name)
+    require_question(role_of(question[-1]) if question else None, role_of(answer_turns[0]))
+    return conversation(row, [*question, *answer_turns])
 
 
 def conversation(row: Mapping[str, Any], turns: Any) -> Conversation:

@@ -7,7 +7,16 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.format.messages import messages_of
-from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
+from ascendtune.data.format.turns import (
+    checked,
+    is_text,
+    listed,
+    not_text,
+    require_question,
+    system_message,
+    tool_calls,
+    tools,
+)
 
 TASKS = ("conversations",)
 WORDS = ("prompt", "completion", "reasoning_content", "system", "tools")
@@ -30,6 +39,8 @@ def convert(row: Mapping[str, Any]) -> Conversation:
     )
     if is_text(row.get("completion")) and is_text(thought := row.get("reasoning_content")) and thought.strip():
         completion[0]["reasoning_content"] = thought
+    if prompt and completion:
+        require_question(prompt[-1]["role"], completion[0]["role"])
     for message in prompt:
         if message["role"] == "assistant":
             message["train"] = False

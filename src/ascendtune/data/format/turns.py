@@ -70,6 +70,13 @@ def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) 
     return Conversation(messages, tools)
 
 
+def require_question(last_of_prompt: str | None, first_of_answer: str | None) -> None:
+    """Raise if a prompt, by the roles of the turns, ends with an answer: the template would write two answers in a row,
+    while TRL lets the second one continue the first."""
+    if last_of_prompt == first_of_answer == "assistant":
+        raise BadRow("the prompt ends with an answer", "the answer would follow it as a turn of its own")
+
+
 def listed(value: Any) -> Any:
     """Parse lists and objects that CSV and some JSON files store as JSON text; other values are returned unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):

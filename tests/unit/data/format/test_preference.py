@@ -151,6 +151,11 @@ def test_margin_is_a_number_and_0_when_absent(value: object, margin: float) -> N
         ({"prompt": None, "chosen": [USER, GOOD], "rejected": [SYSTEM, USER, POOR]}, "prompts that differ"),
         ({"chosen": [{**GOOD, "weight": 0}]}, "no label"),
         ({"chosen": [GOOD, USER]}, "ends without an assistant turn"),
+        ({"prompt": [USER, GOOD]}, "the prompt ends with an answer"),
+        (
+            {"prompt": None, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "good"}]},
+            "the prompt ends with an answer",
+        ),
         ({"margin": "much"}, "margin is not a number"),
         ({"margin": True}, "margin is not a number"),
         ({"margin": float("nan")}, "margin is not a number"),

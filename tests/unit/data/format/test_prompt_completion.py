@@ -43,6 +43,8 @@ def test_answers_inside_the_prompt_are_not_learnt() -> None:
         ({"prompt": "q", "completion": []}, "ends without an assistant turn"),
         ({"prompt": 1, "completion": "a"}, "not text"),
         ({"prompt": [_USER], "completion": [_USER]}, "ends without an assistant turn"),
+        ({"prompt": [_USER, _ANSWER], "completion": [_ANSWER]}, "the prompt ends with an answer"),
+        ({"prompt": [_USER, _ANSWER], "completion": "a"}, "the prompt ends with an answer"),
     ],
 )
 def test_bad_prompt_completion_row_is_named_with_its_reason(row: dict[str, Any], reason: str) -> None:

@@ -67,6 +67,7 @@ def test_zero_and_one_beside_other_columns_may_be_classes() -> None:
         ({"completion": None}, "no answer"),
         ({"completion": " "}, "no answer"),
         ({"prompt": None}, "no question"),
+        ({"prompt": [{"role": "user", "content": "q"}, ANSWER]}, "the prompt ends with an answer"),
         ({"completion": [{**ANSWER, "weight": 0}]}, "no label"),
     ],
 )
