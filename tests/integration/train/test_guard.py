@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.train import model_checks as guard
@@ -117,3 +118,16 @@ def test_an_operator_that_the_device_lacks_is_not_a_matter_of_packing(
     told = translated(raised.value)
     assert told is not None and told.exit_code == 3
     assert told.what == "the device cannot compute aten::_cslt_compress: torch has no such operator for CPU"
+
+
+@pytest.mark.parametrize("projection", ["q_proj", "k_proj", "v_proj"])
+def test_weight_that_is_not_finite_is_named_before_training(tiny_model: Path, projection: str) -> None:
+    """With fewer than 16 keys torch's attention on a CPU gives finite results for NaN in queries and keys."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+    weight = model.model.layers[0].self_attn.get_submodule(projection).weight
+    with torch.no_grad():
+        weight[0, 0] = torch.nan
+    with pytest.raises(RecipeError) as caught:
+        guard.fusible_head(model, torch.device("cpu"), 512)
+    assert caught.value.code == "weights-not-finite"
+    assert f"model.layers.0.self_attn.{projection}.weight" in caught.value.what

@@ -3,9 +3,9 @@
 Losses compute the logits in chunks of positions (`logit_chunks`). For that they must know what the model does with the
 output of its head. `find_head_form` runs the model's own code between the two halves with the decoder and the head
 replaced: the decoder returns random hidden states, and the head checks that it receives exactly these and returns
-random numbers over ten decades. The model's output then shows every scale, cap, bias and mask that it applies, in value
-and in gradient, however small the logits of its weights are. No weight takes part, so sharded weights, adapters and
-half precision make no difference.
+random numbers over nine decades. The model's output then shows every scale, cap, bias and mask that it applies, in
+value and in gradient, however small the logits of its weights are. No weight takes part, so sharded weights, adapters
+and half precision make no difference.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 from ascendtune.train.batch import DeviceBatch
 
 # Largest output of the head at each position. At the lower end it is far below any cap, at the upper end above it.
-_DECADES = [10.0**power for power in range(-4, 6)]
-POSITIONS = len(_DECADES)
+_SIZES = [10.0 ** (power / 2) for power in range(-8, 11)]
+POSITIONS = len(_SIZES)
+"""At least 16: with fewer keys torch's attention on a CPU hides NaN in queries and keys."""
 # Relative rounding error of each number in a forward pass in fp32.
 _ALLOWED = 1e-5
 
@@ -115,7 +116,7 @@ def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, 
     # head (RemBERT's transformation) accept no other.
     dtype = model.get_input_embeddings().weight.dtype
     hidden = (torch.randint(-8, 9, states.shape, generator=generator) / 8).to(device, dtype)
-    size = torch.tensor(_DECADES)[:, None] * (0.3 + 0.7 * torch.rand(shape, generator=generator))
+    size = torch.tensor(_SIZES)[:, None] * (0.3 + 0.7 * torch.rand(shape, generator=generator))
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
     output = (size * sign).to(device).requires_grad_()
     received: list[torch.Tensor] = []
@@ -154,7 +155,7 @@ def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, 
 def _fitting(
     output: torch.Tensor, logits: torch.Tensor, cotangent: torch.Tensor, gradient: torch.Tensor
 ) -> HeadForm | None:
-    """The form that maps `output` to `logits` and `cotangent` to `gradient`; all (1, decades, vocabulary) fp32."""
+    """The form that maps `output` to `logits` and `cotangent` to `gradient`; all (1, POSITIONS, vocabulary) fp32."""
     smallest, largest = (output[:, at].double() for at in (0, -1))
     # Far below the cap the logits are linear; rounded to eight digits, so that a scale of 1 is exact.
     scale = float(f"{float((smallest * logits[:, 0]).sum() / (smallest**2).sum()):.8g}")
