@@ -47,7 +47,7 @@ def test_training_continues_in_the_background_once_all_is_ready() -> None:
     assert followed.returncode == 0 and "step 3/3" in followed.stdout and "Traceback" not in followed.stdout
     assert RunDir("runs/notes").read()["state"] == "finished"
     shown = json.loads(_run("jobs", "show", job_id, "--json").stdout)
-    assert (shown["state"], shown["exit_code"], shown["step"], shown["processes"]) == ("ended", 0, 3, [])
+    assert (shown["state"], shown["exit_code"], shown["step"], shown["processes"]) == ("finished", 0, 3, [])
     assert _run("jobs", "list").stdout == "no job runs; --all lists 1 that did\n"
 
 

@@ -35,12 +35,7 @@ class Finding:
             raise ValueError(f"{self.code}: a {self.status} needs a remedy")
 
     def as_json(self) -> dict[str, Any]:
-        content = {**asdict(self), "evidence": list(self.evidence), "repair": list(self.repair)}
-        if self.because is None:
-            del content["because"]
-        if not self.repair:
-            del content["repair"]
-        return content
+        return {**asdict(self), "evidence": list(self.evidence), "repair": list(self.repair)}
 
 
 def ok(code: str, measured: str, *, evidence: Sequence[str] = ()) -> Finding:

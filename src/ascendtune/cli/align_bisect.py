@@ -14,7 +14,7 @@ import typer
 from ascendtune.cli.messages import confirm
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import in_language, print_findings, print_json, width
+from ascendtune.cli.terminal import in_language, print_findings, width
 from ascendtune.core.errors import InputError, NoVerdict, RecipeError, translated_disk_errors
 from ascendtune.core.suggest import known_names
 from ascendtune.core.terminal_text import wrapped
@@ -81,7 +81,7 @@ def _bisected(
     sentence = verdict(comparison, one, other)
     step = comparison.decisive_step
     if comparison.divergence is None or step is None:
-        print_json({"verdict": sentence, "exit_code": 0}) if as_json else print(sentence)
+        print_findings(sentence, [], as_json=as_json)
         return 0
     recipes = TrainedRecipe.of(one), TrainedRecipe.of(other)
     swaps = swaps_between(*recipes, names)
@@ -108,22 +108,20 @@ def _bisected(
         guilty = find_culprits([each.name for each in possible], trainer.agrees)
     found, trials = verdict_of(guilty, step), trainer.trials[1:]
     code = 1 if guilty else 4
-    if as_json:
-        facts = {
-            "verdict": found,
-            "exit_code": code,
-            "step": step,
-            "parted": sentence,
-            "guilty": guilty,
-            "trials": [asdict(each) for each in trials],
-            "changes": {each.name: dict(each.changes) for each in possible},
-            "not_swapped": {each.name: each.obstacle for each in swaps if each.obstacle},
-            "directory": str(directory) if directory else None,
-        }
-        print_json(facts)
-    else:
-        findings = findings_of(trials, swaps, guilty)
-        print_findings(found, findings, everything=True)
+    print_findings(
+        found,
+        findings_of(trials, swaps, guilty),
+        as_json=as_json,
+        everything=True,
+        exit_code=code,
+        step=step,
+        comparison=sentence,
+        culprits=guilty,
+        trials=[asdict(each) for each in trials],
+        changes={each.name: dict(each.changes) for each in possible},
+        not_swapped={each.name: each.obstacle for each in swaps if each.obstacle},
+        directory=str(directory) if directory else None,
+    )
     return code
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import LanguageOption
+from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
 from ascendtune.core.errors import CheckFailed, NoVerdict
@@ -33,6 +33,7 @@ def nan(
             autocompletion=complete_run,
         ),
     ],
+    as_json: AsJson = False,
     lang: LanguageOption = None,
 ) -> int:
     """Name the module that produced the first NaN or infinity of a run, its inputs, and the rows of its batch.
@@ -47,7 +48,7 @@ def nan(
     from ascendtune.check.align.nan import first_non_finite
     from ascendtune.core.rundir import RunDir
 
-    chosen = in_language(lang)
+    chosen = in_language(lang, as_json=as_json)
     directory = RunDir.open(run_named(run))
     found = first_non_finite(directory)
     if found is None:
@@ -63,9 +64,10 @@ def nan(
     rows = _places(directory, found.rows)
     with chosen:
         finding = found.finding
-        print_findings(finding.measured, [finding], everything=True)
-        unnamed = say("the dump does not name the rows of this step")
-        print(say("rows of this step: {rows}", rows=", ".join(rows)) if rows else unnamed)
+        print_findings(finding.measured, [finding], as_json=as_json, everything=True, rows=rows)
+        if not as_json:
+            unnamed = say("the dump does not name the rows of this step")
+            print(say("rows of this step: {rows}", rows=", ".join(rows)) if rows else unnamed)
     return 1
 
 

@@ -75,7 +75,7 @@ def test(
     ] = None,
     timeout: RankTimeout = 120.0,
     directory: RankDirectory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the received values.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the received values.")] = False,
 ) -> int:
     """Run every collective with every dtype on real ranks, and compare each element with the expected value.
 

@@ -12,8 +12,8 @@ import typer
 
 from ascendtune.cli.job_display import process_table
 from ascendtune.cli.messages import warn
-from ascendtune.cli.options import AsJson, LanguageOption
-from ascendtune.cli.terminal import colour, in_language, table, width
+from ascendtune.cli.options import LanguageOption
+from ascendtune.cli.terminal import colour, in_language, print_json, table, width
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.terminal_text import control, wrap_words
 from ascendtune.core.units import format_bytes, format_duration
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def devices(
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; with --watch one line each.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Between updates with --watch.", min=0.5)] = 2.0,
     free: Annotated[
@@ -77,24 +79,20 @@ def _look() -> Snapshot:
 
 def _print_snapshot(snapshot: Snapshot, as_json: bool) -> None:
     if as_json:
-        import json
-
-        print(json.dumps(snapshot.as_json(), indent=2), flush=True)
+        print_json(snapshot.as_json())
     else:
         print(picture(snapshot), flush=True)
 
 
 def _watch(interval: float, as_json: bool) -> int:
     """Print snapshots, each with its time: in place on a terminal, with --json one line each."""
-    import json
-
     from ascendtune.machine.snapshot import take_snapshot
 
     clears = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     snapshot = _look()
     while True:
         if as_json:
-            print(json.dumps({"time": time.time(), **snapshot.as_json()}), flush=True)
+            print_json({"time": time.time(), **snapshot.as_json()}, indent=None)
         else:
             begin = control("[H", sys.stdout) + control("[2J", sys.stdout) if clears else ""
             now = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -17,7 +17,7 @@ from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.query import query_nodes
 from ascendtune.check.nodes.summary import as_json, as_text, summary
-from ascendtune.cli.terminal import paint, width
+from ascendtune.cli.terminal import paint, print_json_text, width
 from ascendtune.core import language
 from ascendtune.core.errors import combined_error
 from ascendtune.core.progress_bar import ProgressBar
@@ -66,7 +66,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     sentence = summary(nodes, comparison, own_findings)
     code = exit_code([*own_findings, *(each for answer in nodes.answers.values() for each in answer.findings)])
     if json:
-        print(as_json(sentence, code, nodes, comparison, own_findings))
+        print_json_text(as_json(sentence, code, nodes, comparison, own_findings))
     else:
         beside = [each for each in own_findings if each.status == "ok" or each.code != NODES_ALIKE]
         print(as_text(sentence, nodes, comparison, beside, columns=width(sys.stdout), paint=paint))

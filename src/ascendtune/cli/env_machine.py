@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -63,19 +63,26 @@ def caches(
     names = known_names(clean, NAMES, "cache") if clean else list(NAMES)
     found = find_entries(os.environ, Path.cwd(), names)
     chosen = [each for each in found if each.is_own and each.age_seconds >= older_than * _HOUR] if clean else []
-    if as_json:
-        entries = [{**asdict(each), "path": str(each.path), "chosen": each in chosen} for each in found]
-        print_json([{name: value for name, value in each.items() if name != "identity"} for each in entries])
-    else:
+    if not as_json:
         print(_cache_table(chosen if clean else found) or "nothing found")
     if clean and not as_json and len(chosen) < len(found):
         print(f"kept: {len(found) - len(chosen)} newer than {older_than:g} h, or of other users", file=sys.stderr)
-    if chosen:
-        size = sum(each.size_bytes for each in chosen)
-        if confirm(f"Remove these {len(chosen)} ({format_bytes(size)})?", yes=yes):
-            for each in chosen:
-                remove(each)
-            print(f"removed {format_bytes(size)}", file=sys.stderr)
+    size = sum(each.size_bytes for each in chosen)
+    is_removed = bool(chosen) and confirm(f"Remove these {len(chosen)} ({format_bytes(size)})?", yes=yes)
+    if is_removed:
+        for each in chosen:
+            remove(each)
+        print(f"removed {format_bytes(size)}", file=sys.stderr)
+    if as_json:
+        print_json([_cache_as_plain(each, is_removed and each in chosen) for each in found])
+
+
+def _cache_as_plain(entry: CacheEntry, is_removed: bool) -> dict[str, Any]:
+    from ascendtune.machine.environment.caches import describe
+
+    content = {**asdict(entry), "content": describe(entry.cache), "removed": is_removed}
+    del content["identity"]
+    return content
 
 
 def _cache_table(entries: list[CacheEntry]) -> str:

@@ -12,7 +12,7 @@ import typer
 from ascendtune.cli.messages import notice, warn
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
-from ascendtune.cli.terminal import in_language, paint, width
+from ascendtune.cli.terminal import in_language, paint, print_json_text, width
 from ascendtune.core.errors import InputError, NoVerdict
 from ascendtune.core.imports import uncollected_imports
 
@@ -90,7 +90,7 @@ def explain(
         if server is not None and not explanation.is_empty:
             opinion = _request_opinion(server, model, _question(explanation, names))
         if as_json:
-            print(explanation_as_json(explanation, opinion))
+            print_json_text(explanation_as_json(explanation, opinion))
         elif opinion is not None:
             print("\n" + opinion_as_text(opinion, columns=width(sys.stdout), paint=paint))
     return explanation.exit_code

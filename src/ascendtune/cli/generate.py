@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +21,7 @@ from ascendtune.cli.options import (
     TrustRemoteCode,
 )
 from ascendtune.cli.run_names import model_named
+from ascendtune.cli.terminal import print_json
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
 
@@ -85,7 +85,10 @@ def generate(
         try:
             for question, answer in zip(prompts, answers, strict=True):
                 with progress.hidden():
-                    print(_json_line(question, answer) if as_json else answer.text, flush=True)
+                    if as_json:
+                        print_json(_as_plain(question, answer), indent=None)
+                    else:
+                        print(answer.text, flush=True)
                 printed, unfinished = printed + 1, unfinished + (bool(answer.thought) and not answer.text)
         except KeyboardInterrupt:
             if len(prompts) > 1:
@@ -121,9 +124,10 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
     return [Prompt(messages)]
 
 
-def _json_line(question: Prompt, answer: Answer) -> str:
-    given = {"reasoning_content": answer.thought} if answer.thought else {}
-    given |= {} if question.expected is None else {"expected": question.expected}
-    # Characters that the stream cannot encode are escaped, so that the answer is not changed.
-    is_unicode = sys.stdout.encoding.lower().startswith("utf")
-    return json.dumps({"messages": question.messages, "answer": answer.text, **given}, ensure_ascii=not is_unicode)
+def _as_plain(question: Prompt, answer: Answer) -> dict[str, Any]:
+    return {
+        "messages": question.messages,
+        "answer": answer.text,
+        "reasoning_content": answer.thought or None,
+        "expected": question.expected,
+    }

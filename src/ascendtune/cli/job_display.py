@@ -31,11 +31,10 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Ids that begin with `incomplete`, newest first, each with the state of the job."""
-    from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
 
     matching = [job for job in jobs() if job.id.startswith(incomplete)]
-    return [(job.id, f"{state_of(job)}, {' '.join(job.argv[-3:])}") for job in reversed(matching)]
+    return [(job.id, f"{shown_state(job)}, {' '.join(job.argv[-3:])}") for job in reversed(matching)]
 
 
 JobId = Annotated[
@@ -52,14 +51,22 @@ JobId = Annotated[
 def state_in_words(job: Job) -> str:
     """ "running", "running, silent for 4:00 (usual step 1.2 s)", "failed (1)", "lost": for `jobs list`, `show`."""
     from ascendtune.core.silent_ranks import silence_in_words
+
+    state = shown_state(job)
+    if state == "running" and (silence := silence_of(job)):
+        return f"running, {silence_in_words(silence.seconds, silence.step_seconds)}"
+    return f"failed ({job.exit_code})" if state == "failed" else state
+
+
+def shown_state(job: Job) -> str:
+    """The state of a job in the words of runs: one that ended is finished, stopped or failed, if its exit code is
+    known."""
     from ascendtune.job.record import state_of
 
     state = state_of(job)
-    if state == "running" and (silence := silence_of(job)):
-        return f"running, {silence_in_words(silence.seconds, silence.step_seconds)}"
     if state == "ended" and job.exit_code is not None:
         words = {0: "finished", 128 + signal.SIGINT: "stopped", 128 + signal.SIGTERM: "stopped"}
-        return words.get(job.exit_code, f"failed ({job.exit_code})")
+        return words.get(job.exit_code, "failed")
     return state
 
 

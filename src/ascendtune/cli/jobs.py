@@ -19,6 +19,7 @@ from ascendtune.cli.job_display import (
     moment,
     process_table,
     show_lines,
+    shown_state,
     silence_of,
     state_in_words,
 )
@@ -58,7 +59,7 @@ def list_jobs(
         facts = [
             {
                 **job.as_json(),
-                "state": state_of(job),
+                "state": shown_state(job),
                 "silent_seconds": _silent_seconds(job),
                 **asdict(advance_of(job)),
             }
@@ -122,7 +123,7 @@ def show(
 def _facts_of(job: Job) -> dict[str, Any]:
     from ascendtune.cli import runs
     from ascendtune.core.rundir import RunDir
-    from ascendtune.job.record import attempt_of, state_of
+    from ascendtune.job.record import attempt_of
 
     run = RunDir(job.run_dir)
     record = run.read_if_any() or None
@@ -131,7 +132,7 @@ def _facts_of(job: Job) -> dict[str, Any]:
     last = run.last_metrics() if is_newest else None
     return {
         **job.as_json(),
-        "state": state_of(job),
+        "state": shown_state(job),
         "processes": _processes_of(job),
         "run_state": runs.state_of(record) if record else None,
         "given_command": record.get("argv") if record and is_newest else None,
@@ -317,6 +318,7 @@ def stop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nothing is asked.")] = False,
     # A large checkpoint takes minutes on a file server.
     grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for writing a checkpoint.")] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and do not ask.")] = False,
 ) -> int:
     """Stop a job: SIGINT, which writes a checkpoint; then SIGTERM, then SIGKILL, each only if needed.
 
@@ -337,12 +339,17 @@ def stop(
     processes = _processes_of(found)
     if not processes and state_of(found) != "running":
         since = f" since {moment(found.ended)}" if found.ended else ""
-        print(f"{found.id} does not run: {state_in_words(found)}{since}")
+        if as_json:
+            print_json(_stop_as_plain(found, [], None))
+        else:
+            print(f"{found.id} does not run: {state_in_words(found)}{since}")
         return 0
-    print(f"{found.id}: {state_in_words(found)}, {count_of(len(processes), 'process', 'processes')}, {found.run_dir}")
-    print(_process_lines(processes), flush=True)
-    if not yes and sys.stdin.isatty() and not typer.confirm("Stop it?"):
-        return 1
+    if not as_json:
+        count = count_of(len(processes), "process", "processes")
+        print(f"{found.id}: {state_in_words(found)}, {count}, {found.run_dir}")
+        print(_process_lines(processes), flush=True)
+        if not yes and sys.stdin.isatty() and not typer.confirm("Stop it?"):
+            return 1
     with ProgressBar(sys.stderr) as progress:
         try:
             result = end(
@@ -354,10 +361,33 @@ def stop(
         except KeyboardInterrupt:
             print(f"not waited for: {found.id} may still be writing a checkpoint", file=sys.stderr)
             raise
-    return _print_outcome(found, result)
+    if as_json:
+        print_json(_stop_as_plain(found, processes, result))
+    else:
+        _print_outcome(found, result)
+    return 0 if result.is_complete else 1
 
 
-def _print_outcome(job: Job, result: StopResult) -> int:
+def _stop_as_plain(job: Job, processes: list[dict[str, Any]], result: StopResult | None) -> dict[str, Any]:
+    """What was stopped, and what is left of it; `result` is None if there was nothing to stop."""
+    from ascendtune.core import procfs
+    from ascendtune.job.registry import reread
+
+    survivors = result.survivors if result else ()
+    return {
+        "job": job.id,
+        "run_dir": str(job.run_dir),
+        "state": shown_state(reread(job)),
+        "processes": processes,
+        "survivors": [
+            {"pid": each.pid, "state": each.state, "command": procfs.command_of(each.pid)} for each in survivors
+        ],
+        "memory_holders": [asdict(each) for each in result.memory_holders] if result else [],
+        "was_killed": result.was_killed if result else False,
+    }
+
+
+def _print_outcome(job: Job, result: StopResult) -> None:
     from ascendtune.core import procfs
     from ascendtune.machine.vendor.find import vendor_of
 
@@ -367,9 +397,8 @@ def _print_outcome(job: Job, result: StopResult) -> int:
     for holder in result.memory_holders:
         whose = f"by pid {holder.pid}, which has ended" if holder.pid else "by a process that is not visible here"
         warn(f"{holder.device}: {format_bytes(holder.memory_used_bytes)} still in use, {whose}")
-    if result.survivors or result.memory_holders:
-        return 1
+    if not result.is_complete:
+        return
     freed = ", the memory of its devices is free" if vendor_of(job.kind).is_accelerator else ""
     how = "; some had to be killed" if result.was_killed else ""
     print(f"{job.id} has ended: every process is gone{freed}{how}")
-    return 0

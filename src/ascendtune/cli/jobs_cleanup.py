@@ -20,7 +20,9 @@ def cleanup(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="End all leftovers of your own jobs, without asking.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; ends nothing without --yes.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; ends nothing without --yes.")
+    ] = False,
 ) -> int:
     """Find leftover processes of earlier jobs, and end those that you select.
 
@@ -120,6 +122,7 @@ def _as_json(each: Leftover, has_ended: bool) -> dict[str, Any]:
         "age_seconds": each.stat.age_seconds,
         "command": each.command,
         "job": each.job_id,
+        "is_registered": each.is_of_our_job,
         "devices": list(each.devices),
         "memory_used_bytes": each.memory_used_bytes,
         "is_ours": each.is_ours,

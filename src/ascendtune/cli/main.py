@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from ascendtune.cli.messages import internal_error, print_as_json, print_error, usage_error
 from ascendtune.cli.other_tools import require_command
 from ascendtune.cli.parameters import use_common_names
-from ascendtune.core.errors import AscendtuneError, MachineError, out_of_host_memory, uncaught_os_error
+from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, out_of_host_memory, uncaught_os_error
 from ascendtune.core.imports import scan_models_once
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 
@@ -56,7 +57,8 @@ def _run(words: list[str]) -> int:
     try:
         code = _root().main(words, prog_name="ascendtune", standalone_mode=False)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        # typer returns this code for KeyboardInterrupt.
+        return _interrupted(words) if code == 128 + signal.SIGINT else code if isinstance(code, int) else 0
     except AscendtuneError as error:
         return _failed(error, error, words)
     except TyperException as error:
@@ -68,14 +70,13 @@ def _run(words: list[str]) -> int:
             return error.exit_code
         return _failed(error, usage, words)
     except KeyboardInterrupt:
-        return 130
+        return _interrupted(words)
     except Abort as abort:
         # typer raises it for a refused prompt, and for every EOFError.
         ended = abort.__cause__
-        return _failed(ended, _translated(ended), words) if isinstance(ended, EOFError) else 130
+        return _failed(ended, _translated(ended), words) if isinstance(ended, EOFError) else _interrupted(words)
     except (BrokenPipeError, _ReaderGone):
-        # The reader closed the pipe (`| head`); flushing at exit must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + 13
     except Exception as error:  # noqa: BLE001  # unexpected exceptions are printed as one line
         return _failed(error, _translated(error), words)
@@ -84,14 +85,37 @@ def _run(words: list[str]) -> int:
 def _failed(error: Exception, known_error: AscendtuneError, words: list[str]) -> int:
     """Print an exception as `known_error`, also as JSON if the command line says so; returns the exit code."""
     print_error(known_error)
-    # Words after "--" are another program's. A check's findings are in the document that it has printed.
-    if "--json" in takewhile(lambda word: word != "--", words) and not getattr(sys.stdout, "has_written", False):
-        print_as_json(known_error)
+    _print_for_programs(known_error, words)
     if os.environ.get(DEBUG) and not isinstance(error, TyperException):
         import traceback
 
         traceback.print_exception(error)
     return known_error.exit_code
+
+
+def _interrupted(words: list[str]) -> int:
+    """Ctrl-C, or a question that was not answered with yes."""
+    stopped = Stopped("the command was stopped", remedy="start it again", signal_number=signal.SIGINT)
+    _print_for_programs(stopped, words)
+    return stopped.exit_code
+
+
+def _print_for_programs(error: AscendtuneError, words: list[str]) -> None:
+    """Print the error as JSON if the command line asks for JSON and no document has been printed."""
+    # Words after "--" are another program's. A check's findings are in the document that it has printed.
+    if "--json" not in takewhile(lambda word: word != "--", words) or getattr(sys.stdout, "has_written", False):
+        return
+    try:
+        print_as_json(error)
+    except OSError:
+        # The error is on stderr, and in the exit code.
+        _drop_output()
+
+
+def _drop_output() -> None:
+    """Connect stdout to nothing: its reader has closed the pipe (`| head`), or its disk is full. Flushing at exit must
+    not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _translated(error: Exception) -> AscendtuneError:

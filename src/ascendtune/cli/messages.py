@@ -24,8 +24,9 @@ def print_error(error: AscendtuneError) -> None:
 
 
 def print_as_json(error: AscendtuneError) -> None:
-    """Print the error and the further errors in it on stdout, for a program that reads JSON."""
-    print_json({"errors": [error_to_json(each) for each in _all_in(error)]})
+    """Print the error and the further errors in it on stdout, in one line: some programs read a document, others
+    lines."""
+    print_json({"errors": [error_to_json(each) for each in _all_in(error)]}, indent=None)
 
 
 def _all_in(error: AscendtuneError) -> Iterator[AscendtuneError]:

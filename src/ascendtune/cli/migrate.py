@@ -25,7 +25,7 @@ _SHOWN = 8
 
 def check(
     path: Annotated[Path, typer.Argument(help="A file, or a directory of Python, C++, scripts.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every place.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with every place.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print every place.")] = False,
 ) -> int:
     """List CUDA code that does not run unchanged on Ascend, and its replacements. Does not need torch.

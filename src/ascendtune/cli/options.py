@@ -20,7 +20,7 @@ RecipeFile = Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only results, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print notices in full.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 LanguageOption = Annotated[
     str | None,

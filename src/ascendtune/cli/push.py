@@ -87,7 +87,7 @@ def push(
         print_json({
             "run": str(directory), "repository": found.url, "private": not public if found.is_private is None
             else found.is_private, "files": [{"name": each.name, "bytes": each.size_bytes} for each in files],
-            "left_out": left_out, "commit": commit,
+            "left_out": left_out, "readme": _card_text(files), "commit": commit,
         })  # fmt: skip
     elif not dry_run:
         print(f"uploaded: {found.url}" if commit else f"nothing new: {found.url} has these files")

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ascendtune.cli.messages import confirm, warn
+from ascendtune.cli.messages import confirm, notice, warn
 from ascendtune.cli.options import Yes
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.runs import find_runs, state_of
@@ -38,7 +38,9 @@ def clean(
         bool, typer.Option("--all", help="Of finished runs, all checkpoints: these runs cannot be trained further.")
     ] = False,
     yes: Yes = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; removes nothing without --yes.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; removes nothing without --yes.")
+    ] = False,
 ) -> None:
     """Show the disk space of runs, and remove checkpoints that are not needed.
 
@@ -57,8 +59,11 @@ def clean(
     removed = 0
     if not as_json and (spaces or not found):
         print(_table(spaces) if spaces else f"no runs in {runs}")
-    if chosen and (yes if as_json else confirm(_question(chosen, total), yes=yes)):
+    is_asked = not yes and not as_json and sys.stdin.isatty()
+    if chosen and (confirm(_question(chosen, total), yes=False) if is_asked else yes):
         removed = sum(map(_remove, chosen))
+    elif chosen and not is_asked:
+        notice("nothing was removed: add --yes")
     if as_json:
         print_json([each.to_json() for each in spaces])
     elif removed:

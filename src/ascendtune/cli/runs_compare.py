@@ -39,7 +39,7 @@ def compare(
             autocompletion=complete_run,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with every step.")] = False,
 ) -> None:
     """Compare runs: losses side by side, and differences in recipe and data.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -50,12 +52,19 @@ def table(
     return "\n".join(table_lines(header, rows, limit=width(sys.stdout), right=right, spare=spare))
 
 
-def print_json(content: Any) -> None:
-    """Print plain values as JSON, for a program."""
+def print_json(content: Any, *, indent: int | None = 2) -> None:
+    """Print plain values as JSON, for a program; with `indent` None in one line."""
     # Imported here: `--help` does not need it.
     from ascendtune.core.files import json_for_programs
 
-    print(json_for_programs(content))
+    print_json_text(json_for_programs(content, indent=indent))
+
+
+def print_json_text(text: str) -> None:
+    """Print JSON; characters that the encoding of stdout may lack are escaped, so that values are not changed."""
+    if not sys.stdout.encoding.lower().startswith("utf"):
+        text = re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], text)
+    print(text, flush=True)
 
 
 def print_findings(
@@ -70,7 +79,7 @@ def print_findings(
     from ascendtune.check import table
 
     if as_json:
-        print(table.as_json(sentence, findings, **further))
+        print_json_text(table.as_json(sentence, findings, **further))
     else:
         print(table.as_text(sentence, findings, columns=width(sys.stdout), paint=paint, everything=everything))
 

@@ -17,7 +17,7 @@ from ascendtune.cli.messages import notice, print_error, suggest_next, warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import print_json, table
-from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
+from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError, error_to_json
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of, format_bytes
 
@@ -249,7 +249,7 @@ def send(
         except AscendtuneError as error:
             print_error(error)
             faults.append(error)
-            results.append({"run": str(run), "tracker": to, "steps_sent": None, "error": error.code})
+            results.append({"run": str(run), "tracker": to, "steps_sent": None, "error": error_to_json(error)})
             continue
         results.append({"run": str(run), "tracker": to, "steps_sent": count, "error": None})
         if not as_json:

@@ -86,6 +86,7 @@ _PROBE_BYTES = 1 << 20
 _LONGEST_LINE = 64 << 20
 _MOST_DIGITS = 40
 """Most digits of an integer in a record: more than ascendtune ever writes."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MANY_DIGITS = re.compile(rb"\d{%d}" % (_MOST_DIGITS + 1))
 
 
@@ -245,14 +246,19 @@ def unfinished_files(directory: Path) -> list[Path]:
     return [path for path in directory.glob(".*") if re.fullmatch(r"\..+\.\d+", path.name) and path.is_file()]
 
 
-def json_for_programs(content: Any) -> str:
-    """`content` as JSON that every parser reads: numbers that are not finite are "NaN", "Infinity" or "-Infinity"."""
+def json_for_programs(content: Any, *, indent: int | None = 2) -> str:
+    """`content` as JSON that every parser reads.
+
+    Numbers that are not finite are "NaN", "Infinity" or "-Infinity". Bytes of file names that are not UTF-8 are the
+    escapes of lone surrogates, which Python reads back as the same file name.
+    """
     try:
-        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=str)
+        text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
         # Python writes them without quotes, which JSON does not permit.
         read = json.loads(json.dumps(content, default=str), parse_constant=str)
-        return json.dumps(read, indent=2, ensure_ascii=False)
+        text = json.dumps(read, indent=indent, ensure_ascii=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -44,6 +44,11 @@ class StopResult:
     was_killed: bool
     """Whether a process had to be killed: output that it had not yet written is lost."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every process has ended and the memory of the devices is free."""
+        return not self.survivors and not self.memory_holders
+
 
 def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Show) -> StopResult:
     """End every process of `job` on this machine; the process that started it ends those on other machines.

@@ -48,7 +48,7 @@ def test_planted_ingredient_is_named_and_the_runs_are_unchanged(parted: Workshop
     ended = job.wait()
     assert ended.code == 1, ended.err
     found = json.loads(ended.out)
-    assert found["guilty"] == [["optimizer"]] and found["step"] == 2
+    assert found["culprits"] == [["optimizer"]] and found["findings"][0]["remedy"] and found["step"] == 2
     assert {each["swapped"][0]: each["agrees"] for each in found["trials"]} == {
         "dtype": False,
         "optimizer": True,

@@ -173,7 +173,7 @@ def test_a_job_is_known_and_stopped_on_each_of_its_hosts(
     assert job.returncode == 130, err
     assert err.splitlines().count("stopped from nodeb") == 1
     assert [(run.path / f"stopped_{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
-    assert json.loads(jobs("list", "--all", "--json"))[0]["state"] == "ended"
+    assert json.loads(jobs("list", "--all", "--json"))[0]["state"] == "stopped"
     assert cluster.is_quiet()
 
 

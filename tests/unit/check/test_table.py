@@ -59,7 +59,16 @@ def test_json_holds_findings_and_exit_code() -> None:
     told = json.loads(as_json("v", FINDINGS, not_applicable=["cuda"]))
     assert told["exit_code"] == 1 and told["not_applicable"] == ["cuda"]
     assert [each["code"] for each in told["findings"]] == ["versions", "network", "disk"]
-    assert set(told["findings"][0]) == {"code", "status", "measured", "expected", "remedy", "evidence"}
+    assert set(told["findings"][0]) == {
+        "code",
+        "status",
+        "measured",
+        "expected",
+        "remedy",
+        "evidence",
+        "because",
+        "repair",
+    }
 
 
 def test_exit_code_is_that_of_the_worst_finding() -> None:

@@ -90,7 +90,7 @@ def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Pa
     lines = called("list", "--all")[1].splitlines()
     assert lines[3].split()[:2] == [lost.id, "lost"] and "failed (1)" in lines[4]
     told = json.loads(called("list", "--all", "--json")[1])
-    assert [each["state"] for each in told] == ["running", "unknown", "lost", "ended"]
+    assert [each["state"] for each in told] == ["running", "unknown", "lost", "failed"]
     assert told[0]["pid"] == os.getpid() and told[3]["exit_code"] == 1
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import py_compile
 import re
 import signal
@@ -328,6 +329,30 @@ def test_usage_errors_and_errors_of_the_system_are_json_too(in_process: Any, wor
     result = in_process(*words, "--json")
     assert [each["code"] for each in json.loads(result.stdout)["errors"]] == [code]
     assert result.returncode == 2 and f"code: {code}" in result.stderr
+
+
+def test_an_interrupt_is_an_error_for_programs(in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ascendtune.cli.runs.find_runs", interrupted)
+    result = in_process("runs", "list", "--json")
+    (error,) = json.loads(result.stdout)["errors"]
+    assert (error["code"], error["exit_code"], result.returncode) == ("stopped", 130, 130)
+    assert in_process("runs", "list").stdout == ""
+
+
+def test_json_keeps_names_that_no_encoding_has(tmp_path: Path) -> None:
+    """A file name with a byte that is not UTF-8, and an output in GBK: values arrive unchanged."""
+    name = os.fsdecode(b"r\xffn")
+    (tmp_path / "ü…" / name).mkdir(parents=True)
+    (tmp_path / "ü…" / name / "run.json").write_text(json.dumps({"state": "finished", "attempts": []}))
+    argv = [sys.executable, "-m", "ascendtune", "runs", "list", "ü…", "--json"]
+    for encoding in ("utf-8", "gbk"):
+        env = {**os.environ, "PYTHONIOENCODING": encoding}
+        told = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, check=True)
+        (run,) = json.loads(told.stdout.decode(encoding))
+        assert (run["name"], run["path"]) == (name, f"ü…/{name}")
 
 
 def test_the_class_of_an_error_is_its_exit_code(failing: Any) -> None:

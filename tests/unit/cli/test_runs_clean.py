@@ -42,7 +42,7 @@ def test_kept_are_the_newest_the_best_and_what_another_run_resumes_from(in_proce
     make_run(tmp_path / "runs/from-done", "stopped", [], resume_from=str(done.checkpoint(10)))
     make_run(tmp_path / "runs/was-from-done", "finished", [90], resume_from=str(done.checkpoint(30)))
     shown = in_process("runs", "clean", COLUMNS="200")
-    assert shown.returncode == 2 and "code: confirmation-needed" in shown.stderr
+    assert shown.returncode == 0 and "nothing was removed: add --yes" in shown.stderr
     row = next(line for line in shown.stdout.splitlines() if line.startswith("runs/done"))
     assert "step_30" in row and not any(f"step_{step}" in row for step in (10, 20, 40))
     assert done.checkpoint_steps() == [10, 20, 30, 40]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ascendtune.cli.generate import _json_line
+from ascendtune.cli.generate import _as_plain
 from ascendtune.data.conversation import Message
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
@@ -130,8 +130,10 @@ def test_engine_gives_answer_and_thought(
 
 def test_json_has_the_thought_beside_the_answer() -> None:
     asked = Prompt(ASKED, expected="Hello.")
-    assert _json_line(asked, Answer("Hi!", "They greet.")) == (
-        '{"messages": [{"role": "user", "content": "hello"}], "answer": "Hi!", "reasoning_content": "They greet.", '
-        '"expected": "Hello."}'
-    )
-    assert "reasoning_content" not in _json_line(asked, Answer("Hi!"))
+    assert _as_plain(asked, Answer("Hi!", "They greet.")) == {
+        "messages": [{"role": "user", "content": "hello"}],
+        "answer": "Hi!",
+        "reasoning_content": "They greet.",
+        "expected": "Hello.",
+    }
+    assert _as_plain(Prompt(ASKED), Answer("Hi!")).items() >= {"reasoning_content": None, "expected": None}.items()
