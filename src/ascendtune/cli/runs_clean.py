@@ -7,7 +7,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from ascendtune.cli.options import Yes
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.runs import find_runs, state_of
 from ascendtune.cli.terminal import print_json, table
-from ascendtune.core.checkpoint_names import best_step, checkpoint_to_load, has_finished
+from ascendtune.core.checkpoint_names import best_step, checkpoints_in_use, runs_beside
 from ascendtune.core.claim import Claim
 from ascendtune.core.directories import disk_usage
 from ascendtune.core.errors import AscendtuneError, MachineError
@@ -110,17 +109,8 @@ def _resumed_from(runs: Sequence[RunDir]) -> set[Path]:
     """The checkpoints that unfinished runs resume from: `runs`, runs in the same directories, and those of jobs."""
     from ascendtune.job.registry import jobs
 
-    beside = {each.path.resolve().parent for each in runs}
-    known = {each.path.resolve() for each in runs} | {job.run_dir for job in jobs()}
-    known |= {each.parent for directory in beside for each in directory.glob("*/run.json")}
-    found = set[Path]()
-    for run in map(RunDir, known):
-        # Which checkpoint an unreadable run resumes from cannot be known.
-        with suppress(AscendtuneError, OSError):
-            record = run.read()
-            if not has_finished(record) and (source := checkpoint_to_load(run, record)) is not None:
-                found.add(source.resolve())
-    return found
+    beside = set[Path]().union(*map(runs_beside, runs))
+    return checkpoints_in_use(beside | {job.run_dir for job in jobs()})
 
 
 def _space(run: RunDir, state: str, resumed_from: set[Path], *, every: bool) -> _RunSpace:

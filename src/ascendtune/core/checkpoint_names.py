@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import AscendtuneError, InputError
 
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
@@ -73,6 +74,25 @@ def checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
     newest = run.checkpoint(steps[-1]) if steps else None
     # A run that was started from another run's checkpoint uses it until it has its own: a restart must not lose it.
     return Path(named) if named and (newest is None or is_checkpoint_of(run, Path(named))) else newest
+
+
+def checkpoints_in_use(directories: Iterable[Path]) -> set[Path]:
+    """The checkpoints, as resolved paths, that the unfinished runs in `directories` resume from."""
+    from ascendtune.core.rundir import RunDir
+
+    found = set[Path]()
+    for run in map(RunDir, directories):
+        # Which checkpoint an unreadable run resumes from cannot be known.
+        with suppress(AscendtuneError, OSError):
+            record = run.read()
+            if not has_finished(record) and (source := checkpoint_to_load(run, record)) is not None:
+                found.add(source.resolve())
+    return found
+
+
+def runs_beside(run: RunDir) -> set[Path]:
+    """The directories of `run` and of the runs in the same directory."""
+    return {each.parent for each in run.path.resolve().parent.glob("*/run.json")}
 
 
 def is_checkpoint_of(run: RunDir, checkpoint: Path) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.checkpoint_names import named_checkpoint, split_checkpoint_name
+from ascendtune.core.checkpoint_names import checkpoints_in_use, named_checkpoint, runs_beside, split_checkpoint_name
 from ascendtune.core.claim import Claim, is_unfinished_start
 from ascendtune.core.errors import AscendtuneError, MachineError, RecipeError
 from ascendtune.core.files import expanded, require_writable
@@ -186,6 +186,7 @@ def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options:
     own = next((path for path in _runs_of_series(directory).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, resume_options)
+        _require_later_unused(owner, checkpoint)
         return RunChoice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
     if owner.recipe.is_file():
         other = Recipe.load(owner.recipe)
@@ -194,6 +195,22 @@ def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options:
     run = _next_of_series(directory) if newest.run_json.is_file() else newest
     record = owner.read() if owner.run_json.is_file() else {}
     return RunChoice(run, None, place, [f"starting {run} from {checkpoint}: as asked"], record)
+
+
+def _require_later_unused(run: RunDir, checkpoint: Path) -> None:
+    """Raise if another run resumes from a later checkpoint of `run`, which a start from `checkpoint` removes."""
+    steps = run.checkpoint_steps()
+    begins_at = next((step for step in steps if run.checkpoint(step).resolve() == checkpoint.resolve()), None)
+    in_use = checkpoints_in_use(runs_beside(run) - {run.path.resolve()})
+    lost = [step for step in steps if begins_at and step > begins_at and run.checkpoint(step).resolve() in in_use]
+    if lost:
+        raise RecipeError(
+            f"{_RESUME}: a start from step {begins_at} removes later checkpoints, and another run resumes from that of "
+            f"step {lost[-1]}",
+            code="checkpoint-in-use",
+            remedy="give this run another name: name=OTHER; or let the other run make its own checkpoint first",
+            where=run.checkpoint(lost[-1]),
+        )
 
 
 def _require_same_loss(owner: RunDir, other: Recipe, recipe: Recipe, checkpoint: Path) -> None:

@@ -201,3 +201,24 @@ def test_a_start_after_a_finished_run_tells_of_an_earlier_one_that_was_stopped(t
     assert len(planned_run(Recipe.check({**values, "checkpoint": {"resume": "never"}}), ResumeOptions()).messages) == 1
     (tmp_path / "sft/run.json").write_text("{")
     assert len(planned_run(recipe, ResumeOptions()).messages) == 1
+
+
+def test_start_that_would_remove_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    values = {"name": "sft", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"}}
+    run, beside = RunDir(tmp_path / "sft"), RunDir(tmp_path / "beside")
+    for each in (run, beside):
+        each.create(Recipe.check(values).to_yaml(), {}, {"name": each.path.name})
+    for step in (3, 6):
+        run.checkpoint(step).mkdir()
+        for name in ("state.json", "digests.json"):
+            (run.checkpoint(step) / name).touch()
+    from_3, from_6 = (Recipe.check({**values, "checkpoint": {"resume": f"sft@{step}"}}) for step in (3, 6))
+    assert planned_run(from_3, ResumeOptions()).resumed == run.checkpoint(3)
+    beside.update(resume_from=str(run.checkpoint(6)))
+    with pytest.raises(RecipeError) as caught:
+        planned_run(from_3, ResumeOptions())
+    assert caught.value.code == "checkpoint-in-use" and caught.value.where == str(run.checkpoint(6))
+    assert planned_run(from_6, ResumeOptions()).resumed == run.checkpoint(6)
+    # With a name of its own nothing is removed.
+    other = Recipe.check({**values, "name": "other", "checkpoint": {"resume": "sft@3"}})
+    assert planned_run(other, ResumeOptions()).foreign == run.checkpoint(3)

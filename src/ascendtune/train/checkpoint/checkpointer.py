@@ -24,7 +24,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.checkpoint_names import is_checkpoint_of
+from ascendtune.core.checkpoint_names import checkpoints_in_use, is_checkpoint_of, runs_beside
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
 from ascendtune.core.files import (
@@ -255,10 +255,12 @@ class Checkpointer:
         self._prune(protected)
 
     def _prune(self, protected: int | None) -> None:
-        """Remove all but the newest `keep` checkpoints and the protected one."""
-        for old in self._run.checkpoint_steps()[: -self._keep]:
-            if old != protected:
-                self._run.remove_checkpoint(old)
+        """Remove all but the newest `keep` checkpoints, the protected one, and those that runs beside resume from."""
+        if old := [step for step in self._run.checkpoint_steps()[: -self._keep] if step != protected]:
+            in_use = checkpoints_in_use(runs_beside(self._run))
+            for step in old:
+                if self._run.checkpoint(step).resolve() not in in_use:
+                    self._run.remove_checkpoint(step)
 
 
 def require_intact(directory: Path, strategy: Strategy) -> None:

@@ -157,3 +157,20 @@ def test_checkpoint_that_a_run_resumed_from_is_not_written_again(tmp_path: Path)
         resumed.save(4, {})
         resumed.wait()
         assert directory.checkpoint_steps() == [4]
+
+
+def test_checkpoint_that_a_run_beside_resumes_from_is_kept(tmp_path: Path) -> None:
+    run, beside = RunDir(tmp_path / "run"), RunDir(tmp_path / "beside")
+    run.create("", {}, {})
+    beside.create("", {}, {"resume_from": str(run.checkpoint(2))})
+    checkpointer = Checkpointer(run, Strategy(find_device()), NamedTensors(*trained_model(), find_device()), keep=1)
+
+    def steps_after(step: int) -> list[int]:
+        checkpointer.save(step, {})
+        checkpointer.wait()
+        return run.checkpoint_steps()
+
+    assert [steps_after(step) for step in (1, 2, 3, 4)] == [[1], [2], [2, 3], [2, 4]]
+    # From now on that run resumes from its own.
+    beside.checkpoint(5).mkdir()
+    assert steps_after(5) == [5]
