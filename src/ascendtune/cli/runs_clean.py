@@ -40,7 +40,7 @@ def clean(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document; removes nothing without --yes.")
     ] = False,
-) -> None:
+) -> int:
     """Show the disk space of runs, and remove checkpoints that are not needed.
 
     \b
@@ -49,26 +49,28 @@ def clean(
 
     Kept are final weights, records, and of each run the newest and the best checkpoint and those that another run
     resumes from. Removed are other checkpoints, exported weights of checkpoints (RUN/exported), and what killed
-    processes have left. Runs that are in use and runs of other users are left alone.
+    processes have left. Runs that train and runs of other users are left alone. Exit code 1: so are others, because
+    they could not be read or claimed.
     """
     found = find_runs(Path(run_named(runs)))
     spaces = _measured(found, every=every)
     chosen = [each for each in spaces if each.removable]
     total = sum(each.removable_bytes for each in chosen)
-    removed = 0
+    are_cleaned = list[bool]()
     if not as_json and (spaces or not found):
         print(_table(spaces) if spaces else f"no runs in {runs}")
     is_asked = not yes and not as_json and sys.stdin.isatty()
     if chosen and (confirm(_question(chosen, total), yes=False) if is_asked else yes):
-        removed = sum(map(_remove, chosen))
+        are_cleaned = [_remove(each) for each in chosen]
     elif chosen and not is_asked:
         notice("nothing was removed: add --yes")
     if as_json:
         print_json([each.to_json() for each in spaces])
-    elif removed:
+    elif removed := sum(each.removed_bytes for each in chosen):
         print(f"removed {format_bytes(removed)}", file=sys.stderr)
     elif spaces and not chosen:
         print("nothing to remove" + ("" if every else "; --all removes all checkpoints of finished runs"))
+    return 0 if len(spaces) == len(found) and all(are_cleaned) else 1
 
 
 @dataclass
@@ -82,6 +84,7 @@ class _RunSpace:
     removable: list[Path] = field(default_factory=list)
     removable_bytes: int = 0
     removed: list[Path] = field(default_factory=list)
+    removed_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -145,9 +148,9 @@ def _is_directory(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink() and stat.S_ISDIR(path.lstat().st_mode)
 
 
-def _remove(space: _RunSpace) -> int:
-    """Remove what is not needed, unless the run is in use meanwhile; returns the bytes."""
-    removed, run = 0, space.run
+def _remove(space: _RunSpace) -> bool:
+    """Remove what is not needed, unless the run is in use meanwhile; returns whether it was removed."""
+    run = space.run
     try:
         claim = Claim.take(run.path, on_full_disk=True)
         try:
@@ -158,12 +161,13 @@ def _remove(space: _RunSpace) -> int:
                     size = disk_usage(each).size_bytes
                     shutil.rmtree(each) if each.name.startswith(".") else remove_directory(each)
                     space.removed.append(each)
-                    removed += size
+                    space.removed_bytes += size
         finally:
             claim.release()
     except (AscendtuneError, OSError) as error:
         warn(f"left alone: {run}: {error.what if isinstance(error, AscendtuneError) else error}")
-    return removed
+        return False
+    return True
 
 
 def _question(chosen: Sequence[_RunSpace], total: int) -> str:

@@ -105,6 +105,7 @@ def test_runs_that_cannot_be_read_are_not_called_absent(in_process: Any, tmp_pat
     run.run_json.write_text("{")
     shown = in_process("runs", "clean", "--yes")
     assert shown.stdout == "" and "left alone: runs/a: run.json is damaged" in shown.stderr
+    assert shown.returncode == 1
     shutil.rmtree(run.path)
     assert in_process("runs", "clean").stdout == "no runs in runs\n"
 
@@ -117,7 +118,7 @@ def test_a_run_that_another_start_has_claimed_is_left_alone(in_process: Any, tmp
     finally:
         claim.release()
     assert run.checkpoint_steps() == [10, 20] and other.checkpoint_steps() == [20]
-    assert "left alone: runs/a" in cleaned.stderr
+    assert "left alone: runs/a" in cleaned.stderr and cleaned.returncode == 1
 
 
 def test_a_full_disk_is_freed(in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
