@@ -18,7 +18,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib.util import find_spec
 from itertools import pairwise
 from pkgutil import resolve_name
@@ -66,8 +66,27 @@ def register(name: str) -> str:
     # For names that contain "sdpa", transformers checks whether the model declares support for it; `AttentionTrial`
     # tests this project's function instead.
     registered = f"ascendtune_{name.replace('sdpa', 'dot_product')}"
-    AttentionInterface.register(registered, function)
+    AttentionInterface.register(registered, _with_window(function))
     return registered
+
+
+def _with_window(function: Callable[..., tuple[torch.Tensor, None]]) -> Callable[..., tuple[torch.Tensor, None]]:
+    """`function` for layers, too, that pass no window: transformers' mask, which is not made here, would contain it."""
+
+    @wraps(function)
+    def attend(module: nn.Module, *inputs: Any, **options: Any) -> tuple[torch.Tensor, None]:
+        options.setdefault("sliding_window", _window(module))
+        return function(module, *inputs, **options)
+
+    return attend
+
+
+def _window(layer: nn.Module) -> int | None:
+    """The window of a layer: its own (Qwen2-MoE), or that of all layers (Phi-MoE)."""
+    config = getattr(layer, "config", None)
+    of_all = getattr(config, "sliding_window", None) if getattr(config, "layer_types", None) is None else None
+    window: int | None = getattr(layer, "sliding_window", of_all)
+    return window
 
 
 def eager_attention(
