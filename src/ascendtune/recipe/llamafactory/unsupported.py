@@ -84,6 +84,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {
             "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "expert_model_parallel_size": 1,
             "context_parallel_size": 1, "sequence_parallel": False, "use_mca": False, "use_hyper_parallel": False,
+            "use_megatron_bridge": False, "hyper_parallel_cp_size": 1,
             "parallelism_config": None,
         },
     ),
