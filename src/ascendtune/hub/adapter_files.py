@@ -29,6 +29,7 @@ from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
+_FIRST_VERSION_OF_EXPERTS = (0, 19, 1)
 _LARGEST_NUMBER = 1e30
 
 
@@ -138,6 +139,7 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
         )
     if config["peft_type"] == "LORA":
         _check_ranks(path, shapes, config)
+        require_known_experts(config, shapes, directory / CONFIG)
         if base is not None:
             named = Path(config.get("base_model_name_or_path") or "")
             # Files of some types have other names than their modules: the adapter's own base is not checked by name.
@@ -198,6 +200,32 @@ def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapp
                     remedy="copy both files of the adapter from one place",
                     where=path,
                 )
+
+
+def require_known_experts(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Raise if today's PEFT would compute another change of stacked experts than the adapter was trained to be.
+
+    Args:
+        shapes: of the adapter's weights.
+        path: path of adapter_config.json.
+
+    Raises:
+        RecipeError: it was written by PEFT before 0.19.1.
+    """
+    ranks = {config.get("r", 8), *(config.get("rank_pattern") or {}).values()}
+    has_stacks = bool(config.get("target_parameters")) and any(
+        found["part"] == "A" and shape[0] not in ranks
+        for name, shape in shapes.items()
+        if (found := _MATRIX.fullmatch(name)) and len(shape) == 2
+    )
+    version = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.get("peft_version") or "")
+    if has_stacks and version and tuple(map(int, version.groups())) < _FIRST_VERSION_OF_EXPERTS:
+        raise RecipeError(
+            f"PEFT {version[0]} wrote this adapter: before 0.19.1 it exchanged inputs and outputs of stacked experts",
+            code="adapter-layout-unsupported",
+            remedy="merge it with that version of PEFT: load it, then call merge_and_unload()",
+            where=path,
+        )
 
 
 def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *, must_meet: bool) -> None:

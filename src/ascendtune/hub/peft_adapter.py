@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, is_adapter_weight, read_adapter_config
+from ascendtune.hub.adapter_files import (
+    CONFIG,
+    PREFIX,
+    WEIGHTS,
+    is_adapter_weight,
+    read_adapter_config,
+    require_known_experts,
+)
 from ascendtune.hub.oft_adapter import Rotation, require_known_rotations, rotation_of
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, SafetensorsHeader, read_safetensors_header
 
@@ -121,6 +128,7 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
     if config["peft_type"] == "OFT":
         rotations = [rotation_of(module, parts["oft_R"], file) for module, parts in modules.items()]
         return Adapter(directory, config, file, weight, [], [], rotations, whole, whole_base)
+    require_known_experts(config, {name: each.shape for name, each in file.tensors.items()}, directory / CONFIG)
     expert_loras = [
         ExpertLora(module.replace(_WRAPPED, ""), module.count(_WRAPPED), parts["lora_A"], parts["lora_B"])
         for module, parts in modules.items()

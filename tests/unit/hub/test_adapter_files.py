@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,22 @@ def test_rotations_of_another_version_are_not_merged(adapter: Path, version: str
     with pytest.raises(RecipeError) as refused:
         read_adapter(adapter)
     assert refused.value.code == "adapter-not-mergeable"
+
+
+@pytest.mark.parametrize("read", [check_adapter, read_adapter])
+@pytest.mark.parametrize(
+    ("version", "rows", "is_refused"),
+    [("0.19.0", 6, True), ("0.17.1", 6, True), ("0.19.1", 6, False), ("0.21.0", 6, False), (None, 6, False),
+     ("0.19.0", 2, False)],
+)  # fmt: skip
+def test_stacked_experts_of_a_version_that_exchanged_their_inputs_and_outputs_are_refused(
+    adapter: Path, read: Callable[[Path], object], version: str | None, rows: int, *, is_refused: bool
+) -> None:
+    _configure(adapter, target_parameters=["experts.gate_up_proj"], peft_version=version)
+    _save(adapter, (rows, 8), (6, rows))
+    if not is_refused:
+        read(adapter)
+        return
+    with pytest.raises(RecipeError) as refused:
+        read(adapter)
+    assert refused.value.code == "adapter-layout-unsupported" and f"PEFT {version}" in refused.value.what

@@ -30,7 +30,7 @@ def _healthy_nodes(count: int) -> list[Node]:
         python = draw.choice(wheel.python)
         numpy = "1.26.4" if release_key(cann) < release_key("9.0.0") else draw.choice(["1.26.4", "2.2.6"])
         packages = {"torch": draw.choice([wheel.torch, f"{wheel.torch}+cpu"]), "torch-npu": wheel.version}
-        packages |= {"numpy": numpy, "transformers": "5.2.0", "peft": draw.choice(["0.19.0", "0.21.2"])}
+        packages |= {"numpy": numpy, "transformers": "5.2.0", "peft": draw.choice(["0.19.1", "0.21.2"])}
         chip = Chip(memory_used_megabytes=int(memory * draw.uniform(0.03, 0.13)), link_downs=draw.choice([0, 1, 2]))
         nodes.append(
             replace(
