@@ -123,3 +123,6 @@ def resize_embeddings(model: Any, rows: int) -> None:
     """
     with replaced(type(model), _init_weights=lambda model, module: None):
         model.resize_token_embeddings(rows, mean_resizing=False)
+    # transformers 5.1 leaves the old number in a tied head, and PEFT makes adapters of that size.
+    if hasattr(head := model.get_output_embeddings(), "out_features"):
+        head.out_features = len(head.weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import InputError
+from ascendtune.hub.loaded_weights import resize_embeddings
 from ascendtune.infer.engine import find_weights
 from ascendtune.infer.transformers_model import _resize_embeddings, _with_adapter
 
@@ -66,6 +68,20 @@ def test_new_tokens_get_the_embeddings_of_the_adapter(tie: bool, saved: list[str
     network = _network(tie)
     _resize_embeddings(network, _adapter_of_new_tokens(tmp_path, saved, inner), 20)
     assert len(network.get_input_embeddings().weight) == 24, "the table is padded beyond the tokenizer's 20 tokens"
+
+
+def test_tied_head_of_more_tokens_has_as_many_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEFT makes adapters of the size that the head names."""
+    network = _network(tie=True)
+    resize = network.resize_token_embeddings
+
+    def resized_as_in_5_1(*arguments: Any, **named: Any) -> None:
+        resize(*arguments, **named)
+        network.lm_head.out_features = 16
+
+    monkeypatch.setattr(network, "resize_token_embeddings", resized_as_in_5_1)
+    resize_embeddings(network, 20)
+    assert network.lm_head.out_features == len(network.lm_head.weight) == 20
 
 
 def _network(tie: bool) -> LlamaForCausalLM:
