@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ascendtune.check.finding import Finding, Status, exit_code, worst_first
-from ascendtune.core.files import json_for_programs
 from ascendtune.core.language import Phrases
+from ascendtune.core.records import json_for_programs
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
 say = Phrases(__package__)

@@ -17,10 +17,10 @@ from ascendtune.check.bench.show import BenchSettings
 from ascendtune.cli.child_training import error_in, train_briefly
 from ascendtune.core import log
 from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import parsed_record, read_record, write_json
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.machine.inventory import Accelerator
@@ -198,7 +198,7 @@ def _identity(recipe: Recipe, setting: BenchSettings) -> str:
 def _read(directory: Path) -> dict[str, Any]:
     path = directory / _FILE
     remedy = "remove it: the cells are measured again; or give another --output"
-    return parsed_record(read_record(path, own=True), path, remedy=remedy) if path.exists() else {}
+    return read_json_record(path, own=True, remedy=remedy) if path.exists() else {}
 
 
 def _free(parent: Path, name: str, identity: str) -> Path:

@@ -71,7 +71,7 @@ def profile(
     from ascendtune.cli.run_names import run_named
     from ascendtune.core import log
     from ascendtune.core.directories import require_place_for
-    from ascendtune.core.files import write_json
+    from ascendtune.core.records import write_json
 
     log.set_up()
     chosen = in_language(lang, as_json=as_json)

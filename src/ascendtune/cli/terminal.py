@@ -55,7 +55,7 @@ def table(
 def print_json(content: Any, *, indent: int | None = 2) -> None:
     """Print plain values as JSON, for a program; with `indent` None in one line."""
     # Imported here: `--help` does not need it.
-    from ascendtune.core.files import json_for_programs
+    from ascendtune.core.records import json_for_programs
 
     print_json_text(json_for_programs(content, indent=indent))
 

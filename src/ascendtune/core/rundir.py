@@ -16,16 +16,8 @@ from typing import Any, Literal
 from ascendtune.core import procfs
 from ascendtune.core.attempt_time import seconds_since
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import (
-    open_regular,
-    parsed_record,
-    read_json_lines,
-    read_record,
-    remove_directory,
-    unfinished_files,
-    write_atomically,
-    write_json,
-)
+from ascendtune.core.files import open_regular, remove_directory, unfinished_files, write_atomically
+from ascendtune.core.records import parsed_record, read_json_lines, read_json_record, write_json
 from ascendtune.core.suggest import run_suggestion
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
@@ -205,7 +197,7 @@ class RunDir:
             MachineError: the file is damaged.
         """
         remedy = "restore run.json from a copy; to train again, start a new run with another name"
-        record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
+        record = read_json_record(self.run_json, remedy=remedy)
         if fault := _fault_of(record):
             what = f"run.json is damaged: {fault}"
             raise MachineError(what, code="record-damaged", remedy=remedy, where=self.run_json)
@@ -217,7 +209,7 @@ class RunDir:
         Raises:
             MachineError: the file is damaged.
         """
-        return parsed_record(read_record(self.data_report), self.data_report) if self.data_report.is_file() else None
+        return read_json_record(self.data_report) if self.data_report.is_file() else None
 
     def require_present(self) -> None:
         """Raise if the directory has been removed: the cause of every later failure.

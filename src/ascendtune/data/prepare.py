@@ -21,9 +21,10 @@ from typing import Any
 
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import appearing, digest_of_file, expanded, read_record, write_json
+from ascendtune.core.files import appearing, digest_of_file, expanded
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
+from ascendtune.core.records import read_json_record, read_record, write_json
 from ascendtune.data.fingerprint import TokenInputs, fingerprint
 from ascendtune.data.report import DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
@@ -111,7 +112,7 @@ def prepare(
             with appearing(entry, building, mode=0o755):
                 facts = build(building, inputs, progress)
                 _write_record(building, facts)
-    return _read(entry, cached=False)
+    return _read(entry, read_json_record(entry / _RECORD), cached=False)
 
 
 def find_prepared(inputs: TokenInputs) -> PreparedData | None:
@@ -151,7 +152,7 @@ def open_prepared(directory: str | Path) -> PreparedData:
         record = json.loads(read_record(directory / _RECORD))
         sizes = {name: size for name, (size, _) in record["files"].items()}
         if sizes == _sizes_of_files(directory) and record["format_version"] == _FORMAT_VERSION:
-            return _read(directory, cached=True)
+            return _read(directory, record, cached=True)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(directory) from error
     raise _damaged(directory)
@@ -187,7 +188,7 @@ def _intact(entry: Path) -> PreparedData | None:
     """The entry, if nothing has touched its files since they were written, or the digest of every file matches."""
     try:
         prepared = open_prepared(entry)
-        record, times = json.loads(read_record(entry / _RECORD)), _times_of_files(entry)
+        record, times = read_json_record(entry / _RECORD), _times_of_files(entry)
         if record.get("untouched") == times:
             return prepared
         if any(digest_of_file(entry / name) != expected for name, (_, expected) in record["files"].items()):
@@ -213,8 +214,7 @@ def _times_of_files(directory: Path) -> dict[str, list[int]]:
     }
 
 
-def _read(directory: Path, *, cached: bool) -> PreparedData:
-    record = json.loads(read_record(directory / _RECORD))
+def _read(directory: Path, record: dict[str, Any], *, cached: bool) -> PreparedData:
     ids = (record["vocab_size"], record["pad_id"], *record["stop_ids"])
     if not all(type(each) is int and each >= 0 for each in ids):
         raise ValueError("ids of tokens are whole numbers")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.files import write_json
 from ascendtune.core.foreign_json import read_json_object
+from ascendtune.core.records import write_json
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
 

@@ -16,8 +16,9 @@ from typing import Any
 import tokenizers
 
 from ascendtune.core.errors import AscendtuneError, RecipeError, translated_disk_errors
-from ascendtune.core.files import write_atomically, write_json
+from ascendtune.core.files import write_atomically
 from ascendtune.core.foreign_json import bad_field, first_line, read_json_object, read_regular_file, remedy_for_damaged
+from ascendtune.core.records import write_json
 from ascendtune.data.text_growth import require_bounded_growth
 
 _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import write_json
+from ascendtune.core.records import write_json
 from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.numa_binding import numa_binding

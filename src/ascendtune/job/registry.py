@@ -18,9 +18,10 @@ from pathlib import Path
 from ascendtune.core import procfs
 from ascendtune.core.directories import require_writable_place, state_directory
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import parsed_record, probe_disk, read_record, write_json
+from ascendtune.core.files import probe_disk
 from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.job.members import members_of
 from ascendtune.job.record import Job, state_of
@@ -240,7 +241,7 @@ def _overwrite(path: Path, job: Job) -> None:
 
 def _read(path: Path) -> Job | None:
     try:
-        job = Job.of_json(parsed_record(read_record(path, own=True), path, remedy=_REMEDY))
+        job = Job.of_json(read_json_record(path, own=True, remedy=_REMEDY))
         if job.id != path.stem:
             raise ValueError(f"it is named {path.stem} and describes another job")
     except FileNotFoundError:

@@ -18,8 +18,8 @@ from typing import Any
 
 from ascendtune.core import process_tree, procfs
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
-from ascendtune.core.files import read_record
 from ascendtune.core.locks import file_lock
+from ascendtune.core.records import read_json_record
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import DeviceMemoryHolder, holders_after
@@ -188,8 +188,7 @@ def _record_stop(job: Job, was_asked: bool) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with suppress(OSError, MachineError, ValueError, RecursionError):
-        note = json.loads(read_record(path))
-        if isinstance(note, dict):
-            return note
-    return {}
+    try:
+        return read_json_record(path)
+    except (OSError, MachineError):
+        return {}

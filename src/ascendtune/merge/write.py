@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, translated_disk_errors
-from ascendtune.core.files import appearing, require_writable, write_json
+from ascendtune.core.files import appearing, require_writable
 from ascendtune.core.locks import file_lock
+from ascendtune.core.records import write_json
 from ascendtune.core.units import format_bytes
 from ascendtune.data.stop_ids import add_stop_ids
 from ascendtune.hub.verify import has_vocabulary

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import parsed_record, read_record
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
+from ascendtune.core.records import read_json_record, read_record
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import cached_tokens, open_prepared
 from ascendtune.data.template import template_source
@@ -80,7 +80,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     strategy = Strategy(open_device("cpu"))
     try:
         require_intact(checkpoint, strategy)
-        form = parsed_record(read_record(checkpoint / "state.json"), checkpoint / "state.json").get("form")
+        form = read_json_record(checkpoint / "state.json").get("form")
     except (OSError, ValueError) as error:
         raise damaged_checkpoint(checkpoint, error) from error
     if form != NamedTensors.form:

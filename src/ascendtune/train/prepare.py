@@ -15,8 +15,8 @@ from ascendtune.core import process
 from ascendtune.core.claim import Claim
 from ascendtune.core.directories import cache_directory, require_writable_place
 from ascendtune.core.errors import all_errors, with_other_names
-from ascendtune.core.files import write_json
 from ascendtune.core.mask import command_without_secrets
+from ascendtune.core.records import write_json
 from ascendtune.core.rundir import RunDir, hash_of_recipe
 from ascendtune.data.fingerprint import TokenInputs
 from ascendtune.data.prepare import PreparedData, prepare

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.files import finite_or_none
+from ascendtune.core.records import finite_or_none
 from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import PackedSequence
 from ascendtune.train.batch import Batches

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.files import write_json
 from ascendtune.core.log import warn
+from ascendtune.core.records import write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.data.plan import BatchPlan

@@ -17,17 +17,9 @@ from ascendtune.check.doctor.bundle import write_bundle
 from ascendtune.core.directories import require_place_for
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.figure import write_figure
-from ascendtune.core.files import (
-    LineWriter,
-    appearing,
-    is_endless,
-    open_regular,
-    parsed_record,
-    probe_disk,
-    walk,
-    write_json,
-)
+from ascendtune.core.files import appearing, is_endless, open_regular, probe_disk, walk
 from ascendtune.core.locks import file_lock
+from ascendtune.core.records import LineWriter, parsed_record, write_json
 
 
 def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:

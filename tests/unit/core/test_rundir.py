@@ -12,7 +12,7 @@ import pytest
 from ascendtune.core import rundir
 from ascendtune.core.attempt_time import seconds_of_attempts, seconds_since
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import write_json
+from ascendtune.core.records import write_json
 from ascendtune.core.rundir import RunDir
 
 

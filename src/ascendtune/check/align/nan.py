@@ -8,7 +8,7 @@ from typing import Any
 
 from ascendtune.check.align.language import say
 from ascendtune.check.finding import Finding
-from ascendtune.core.files import read_json_lines
+from ascendtune.core.records import read_json_lines
 from ascendtune.core.rundir import RunDir
 
 _SHOWN = 8

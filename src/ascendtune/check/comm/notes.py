@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.files import read_json_lines
+from ascendtune.core.records import read_json_lines
 
 _ECHOES = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection refused|socket closed|remote process exited|"

@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ascendtune.check.comm.notes import notes_path
 from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
 from ascendtune.check.comm.world import AbsentRanksError, World
-from ascendtune.core.files import LineWriter
+from ascendtune.core.records import LineWriter
 from ascendtune.machine.peers import init_method
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind

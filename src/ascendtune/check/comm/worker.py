@@ -19,7 +19,7 @@ from ascendtune.check.comm.notes import is_echo, notes_path
 from ascendtune.check.comm.timing import time_pairs, time_sizes
 from ascendtune.check.comm.trial import run_trials
 from ascendtune.check.comm.world import AbsentRanksError, World
-from ascendtune.core.files import LineWriter
+from ascendtune.core.records import LineWriter
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 

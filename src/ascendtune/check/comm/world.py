@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from ascendtune.core.files import LineWriter
+from ascendtune.core.records import LineWriter
 from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 

@@ -11,7 +11,7 @@ from ascendtune.check.nodes.compare import Difference, NodeComparison, all_nodes
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.node_report import NodeReport, NodeReports
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
-from ascendtune.core.files import json_for_programs
+from ascendtune.core.records import json_for_programs
 from ascendtune.core.terminal_text import columns_of
 from ascendtune.job.nodes.host_comparison import in_a_row
 

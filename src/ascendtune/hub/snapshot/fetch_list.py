@@ -11,7 +11,8 @@ from pydantic import AfterValidator
 from ascendtune.core.config import Section, validate
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import InputError
-from ascendtune.core.files import expanded, parsed_record, read_record, write_json
+from ascendtune.core.files import expanded
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.hub.download import HUB_ID
 from ascendtune.hub.modelscope import RepoType
 from ascendtune.hub.snapshot.fetch import SnapshotRequest
@@ -90,9 +91,7 @@ class LockFile:
     def __init__(self, fetch_list: Path) -> None:
         self.path = fetch_list.with_name(f"{fetch_list.stem}.lock.json")
         try:
-            self._entries = parsed_record(
-                read_record(self.path), self.path, remedy="restore it, or remove it: then the newest is fetched"
-            )
+            self._entries = read_json_record(self.path, remedy="restore it, or remove it: then the newest is fetched")
         except FileNotFoundError:
             self._entries = {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import parsed_record, read_record, write_json
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.hub.modelscope import RepoType
 from ascendtune.hub.snapshot.hub_client import RemoteFile, checked_revision, is_safe_path
 from ascendtune.hub.snapshot.transfer import STATE
@@ -44,7 +44,7 @@ class Manifest:
         """
         path = directory / STATE / _NAME
         try:
-            return cls.of_record(parsed_record(read_record(path), path, remedy=_REMEDY), path)
+            return cls.of_record(read_json_record(path, remedy=_REMEDY), path)
         except FileNotFoundError:
             return None
 

@@ -5,18 +5,16 @@ Workers before their first heartbeat, and programs that are not ours, are known 
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import read_record
 from ascendtune.core.procfs import Stat, boot_id, is_alive, pid_namespace, stat_of
+from ascendtune.core.records import read_json_record
 from ascendtune.core.rundir import RunDir
 
 STARTUP = "startup"
@@ -102,8 +100,8 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
 
 def _read(path: Path, rank: str) -> RankHeartbeat | None:
     # A heartbeat is overwritten in place: one that is being written is read again the next time.
-    with suppress(OSError, MachineError, ValueError, KeyError, TypeError, RecursionError):
-        content: dict[str, Any] = json.loads(read_record(path))
+    with suppress(OSError, MachineError, ValueError, KeyError, TypeError):
+        content = read_json_record(path)
         return RankHeartbeat(
             rank=int(rank),
             phase=str(content["phase"]),

@@ -10,7 +10,6 @@ that the nodes use the same directory.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shutil
@@ -22,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import read_record, write_json
 from ascendtune.core.log import say
 from ascendtune.core.ownership import require_own
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
@@ -156,10 +155,9 @@ def _missing(place: NodePlace, directory: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_record(path))
-    except (OSError, MachineError, ValueError, RecursionError):
+        return read_json_record(path)
+    except (OSError, MachineError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Path) -> None:

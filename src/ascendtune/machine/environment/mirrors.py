@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import parsed_record, read_record
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
+from ascendtune.core.records import read_json_record
 from ascendtune.machine.environment.conda_files import (
     CONDA_DEFAULTS,
     all_settings,
@@ -219,7 +219,7 @@ def shell_variables() -> dict[str, str]:
     path = _record_file()
     if not path.exists():
         return {}
-    record = parsed_record(read_record(path, own=True), path)
+    record = read_json_record(path, own=True)
     return {name: value for name, value in record.items() if name == "HF_ENDPOINT" and isinstance(value, str)}
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import open_regular, parsed_record, read_record, write_atomically
+from ascendtune.core.files import open_regular, write_atomically
+from ascendtune.core.records import read_json_record
 
 _MOST_BYTES = 1 << 20
 _TEXT = (str, type(None))
@@ -122,7 +123,7 @@ def undo() -> list[Path]:
 
 
 def _recorded(step: Path) -> list[FileChange]:
-    record = parsed_record(read_record(step, own=True), step)
+    record = read_json_record(step, own=True)
     try:
         files = [(each["path"], each["before"], each["after"]) for each in record["files"]]
         if not all(

@@ -27,16 +27,9 @@ from typing import Any
 from ascendtune.core.checkpoint_names import checkpoints_in_use, is_checkpoint_of, runs_beside
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import (
-    digest_of_file,
-    is_endless,
-    parsed_record,
-    read_record,
-    removed_on_failure,
-    sync_path,
-    write_json,
-)
+from ascendtune.core.files import digest_of_file, is_endless, removed_on_failure, sync_path
 from ascendtune.core.foreign_json import read_json_object
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.sections import CheckpointSection
@@ -271,7 +264,7 @@ def require_intact(directory: Path, strategy: Strategy) -> None:
         OSError: the list of digests cannot be read.
         MachineError: the list is not a regular file, or damaged.
     """
-    expected = parsed_record(read_record(directory / _DIGESTS), directory / _DIGESTS)
+    expected = read_json_record(directory / _DIGESTS)
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
         # A pipe is not opened: that would wait for a writer. A link may lead to /proc/kmsg, whose reader waits.
         path = directory / name

@@ -18,8 +18,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import sync_path, write_atomically, write_json
+from ascendtune.core.files import sync_path, write_atomically
 from ascendtune.core.foreign_json import read_json_object
+from ascendtune.core.records import write_json
 from ascendtune.train.dump.checksum import as_hex, row_checksums
 from ascendtune.train.dump.statistics import Pending, measure, read
 

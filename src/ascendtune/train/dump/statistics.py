@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ascendtune.core.files import finite_or_none
+from ascendtune.core.records import finite_or_none
 from ascendtune.train.dump.checksum import TILE, as_hex, checksum, checksum_of_tile
 
 _MOST_ON_DEVICE = 1 << 24

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import read_record, write_atomically
+from ascendtune.core.files import write_atomically
 from ascendtune.core.locks import file_lock
+from ascendtune.core.records import read_record
 
 if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe

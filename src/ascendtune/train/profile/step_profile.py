@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.files import write_json
 from ascendtune.core.log import say, warn
+from ascendtune.core.records import write_json
 from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import StepProfiler
 from ascendtune.recipe.sections import ProfileSection

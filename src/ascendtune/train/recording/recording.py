@@ -24,8 +24,8 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ascendtune.core.errors import InputError
-from ascendtune.core.files import LineWriter, finite_or_none, write_json
 from ascendtune.core.log import warn
+from ascendtune.core.records import LineWriter, finite_or_none, write_json
 from ascendtune.core.replaced import replaced
 from ascendtune.machine.torch_backend.find import product_types, supports_fp64
 from ascendtune.train.dump.hooks import ModuleHooks

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import appearing, open_regular, walk, write_atomically, write_json
+from ascendtune.core.files import appearing, open_regular, walk, write_atomically
 from ascendtune.core.foreign_json import value_at
+from ascendtune.core.records import write_json
 from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
 
 _PATTERN = "events.out.tfevents."

@@ -19,10 +19,10 @@ from typing import Any
 
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.core.files import parsed_record
 from ascendtune.core.log import say, warn
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import LoggedChild
+from ascendtune.core.records import parsed_record
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.tail import Tail
 from ascendtune.recipe.recipe import Recipe

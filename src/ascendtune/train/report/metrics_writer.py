@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.core.files import LineWriter
+from ascendtune.core.records import LineWriter
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import Callback
 

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import parsed_record, read_record, write_json
 from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.mask import without_secrets
+from ascendtune.core.records import read_json_record, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.tensorboard import curves
 from ascendtune.train.report.trackers import Destination, Identity, Outcome, Point, Tracker, open_tracker
@@ -254,7 +254,7 @@ def sent_step(run: RunDir, destination: Destination) -> int:
 
 def _records(run: RunDir) -> dict[str, Any]:
     path = _sent(run)
-    return parsed_record(read_record(path), path) if path.is_file() else {}
+    return read_json_record(path) if path.is_file() else {}
 
 
 def _sent(run: RunDir) -> Path:

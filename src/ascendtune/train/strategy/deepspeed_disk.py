@@ -24,9 +24,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError, translated_disk_errors
-from ascendtune.core.files import probe_disk, write_json
+from ascendtune.core.files import probe_disk
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say
+from ascendtune.core.records import write_json
 from ascendtune.recipe.deepspeed_config import Config, parts_on_disk
 from ascendtune.train.checkpoint.content import (
     CheckpointContent,

@@ -11,7 +11,7 @@ import pytest
 from ascendtune.check.comm.notes import notes_path, read_notes
 from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.core.errors import CheckFailed
-from ascendtune.core.files import LineWriter
+from ascendtune.core.records import LineWriter
 from ascendtune.job.result import JobResult, SeenFailure
 
 MakeRan = Callable[..., RankResults]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ascendtune.check.comm.notes import notes_path
 from ascendtune.check.comm.timing import _samples, measure
 from ascendtune.check.comm.world import World
-from ascendtune.core.files import LineWriter
+from ascendtune.core.records import LineWriter
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import open_device
 

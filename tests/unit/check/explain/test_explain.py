@@ -21,7 +21,7 @@ from ascendtune.check.explain.explain import Explanation, explain
 from ascendtune.check.explain.log.source import BLOCK_BYTES
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.exit_cause import CauseKind, exit_cause
-from ascendtune.core.files import write_json
+from ascendtune.core.records import write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang.heartbeat import RankHeartbeat
 from ascendtune.job.record import Job

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import write_json
+from ascendtune.core.records import write_json
 from ascendtune.job.nodes import shared_run
 from ascendtune.job.nodes.shared_run import preparing, publish_run, receive_run
 from ascendtune.job.spec import NodePlace
