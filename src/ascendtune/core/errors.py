@@ -90,11 +90,26 @@ class NoVerdict(AscendtuneError):
 
 
 class Stopped(AscendtuneError):
-    """Training was stopped by a signal; `signal_number` is 2 (SIGINT) or 15 (SIGTERM)."""
+    """Training was stopped by a signal; `signal_number` is 2 (SIGINT) or 15 (SIGTERM).
 
-    def __init__(self, what: str, *, remedy: str, signal_number: int, where: str | Path | None = None) -> None:
+    Attributes:
+        step: the last step that is kept; 0 before the first one, None if unknown.
+        checkpoint_step: step of the checkpoint that the same command resumes from; None if there is none.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        remedy: str,
+        signal_number: int,
+        where: str | Path | None = None,
+        step: int | None = None,
+        checkpoint_step: int | None = None,
+    ) -> None:
         super().__init__(what, code="stopped", remedy=remedy, where=where)
         self.exit_code = 128 + signal_number
+        self.step, self.checkpoint_step = step, checkpoint_step
 
 
 def class_of(exit_code: int) -> type[AscendtuneError]:

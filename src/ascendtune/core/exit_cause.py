@@ -30,6 +30,8 @@ def exit_cause(
     host: str | None = None,
     signal_name: str | None = None,
     exception: str | None = None,
+    step: int | None = None,
+    process_exit_code: int | None = None,
 ) -> dict[str, Any]:
     """`exit_cause` of run.json: fields for programs, and the sentence and remedy for people.
 
@@ -37,7 +39,11 @@ def exit_cause(
         rank, host: where it happened; None if unknown.
         signal_name: the signal that ended the process, such as SIGKILL.
         exception: class and message of an exception that other software raised and that has no code of its own.
+        step: the step in which it happened, or after which the run was stopped; 0 before the first one.
+        process_exit_code: of the process that ended; None unless `kind` is exit.
     """
+    if isinstance(error, Stopped):
+        step = error.step
     return {
         "kind": kind,
         "code": error.code,
@@ -48,6 +54,9 @@ def exit_cause(
         "host": host,
         "signal": signal_name,
         "exception": exception,
+        "step": step,
+        "checkpoint_step": error.checkpoint_step if isinstance(error, Stopped) else None,
+        "process_exit_code": process_exit_code,
     }
 
 
@@ -72,9 +81,11 @@ def stopped_at_once(checkpoint_steps: Sequence[int], signal_number: int) -> Stop
     Args:
         checkpoint_steps: steps of the checkpoints that it has, ascending.
     """
-    resumes = f"resumes from step {checkpoint_steps[-1]}" if checkpoint_steps else ""
+    newest = checkpoint_steps[-1] if checkpoint_steps else None
+    resumes = f"resumes from step {newest}" if newest is not None else ""
     return Stopped(
         "stopped at once, without a checkpoint of the last step",
         remedy=f"run the same command again: it {resumes or 'starts over, as there is no checkpoint yet'}",
         signal_number=signal_number,
+        checkpoint_step=newest,
     )

@@ -47,7 +47,15 @@ class SeenFailure:
     """The end of a process, such as "was killed (SIGKILL)"."""
 
     def cause(self) -> dict[str, Any]:
-        return exit_cause(self.kind, self.error, rank=self.rank, host=self.host, signal_name=self.signal_name)
+        code = self.exit_code if self.kind == "exit" else None
+        return exit_cause(
+            self.kind,
+            self.error,
+            rank=self.rank,
+            host=self.host,
+            signal_name=self.signal_name,
+            process_exit_code=code,
+        )
 
 
 @dataclass(frozen=True)

@@ -318,6 +318,8 @@ class Loop:
             remedy=f"run the same command again{extra} to continue from there",
             signal_number=number,
             where=self.run_directory.checkpoint(step),
+            step=step,
+            checkpoint_step=step,
         )
 
     def _evaluate(self) -> None:

@@ -157,6 +157,7 @@ def _stopped(number: int, done: int, needed: int, path: Path) -> Stopped:
         remedy="run the same command again to continue from there",
         signal_number=number,
         where=path,
+        step=0,
     )
 
 

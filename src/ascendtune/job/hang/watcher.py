@@ -86,6 +86,7 @@ class Watcher:
         self._ending: list[tuple[float, Callable[[], None]]] = []
         self._odd: tuple[int, ...] = ()
         self._error: CheckFailed | None = None
+        self._step = 0
 
     def look(self) -> None:
         now = self._clock()
@@ -124,7 +125,7 @@ class Watcher:
         """The reason for run.json why the ranks are being ended; None if none hangs."""
         if self._error is None:
             return None
-        return {**exit_cause("hang", self._error), "odd_ranks": list(self._odd)}
+        return {**exit_cause("hang", self._error, step=self._step), "odd_ranks": list(self._odd)}
 
     def _own_beats(self, now: float) -> list[RankHeartbeat]:
         """Heartbeats of this machine. Those of others, perhaps hundreds on a shared disk, are read rarely."""
@@ -148,7 +149,7 @@ class Watcher:
         if self._ways is None:
             return
         say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")
-        self._odd = verdict.odd
+        self._odd, self._step = verdict.odd, hang.step or 0
         blamed = f"{verdict.odd_ranks_text()} differed" if verdict.odd else "no rank differed"
         when = f"in step {hang.step}" if hang.step else "before its first step"
         self._error = CheckFailed(
