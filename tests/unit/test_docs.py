@@ -29,3 +29,22 @@ def test_the_page_on_llama_factory_says_what_the_code_does() -> None:
     assert updated(page) == page, "run: python docs/generate_compat.py"
     assert page.count("| `examples/") > 80 and "FAILED" not in page
     assert all(f"| `{theirs}` | `{ours}` |" in page for theirs, ours in SAME.items())
+
+
+GLOSSARY = {"词元": "token", "堆栈": "调用栈", "显卡": "GPU 或卡", "路由器": "router", "梯度累加": "梯度累积"}
+"""Words of other glossaries, and the word of this project."""
+
+
+def test_chinese_words_are_the_same_everywhere() -> None:
+    root = Path(__file__).parents[2]
+    files = [*root.glob("*.zh-CN.md"), *root.glob("docs/**/*.zh-CN.md"), *root.glob("src/**/*.zh.toml")]
+    files += root.glob("src/ascendtune/check/explain/knowledge/**/zh/*.toml")
+    assert len(files) > 100
+    wrong = [
+        f"{file.relative_to(root)}:{number}: {other}, not {own}"
+        for file in files
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for other, own in GLOSSARY.items()
+        if other in line
+    ]
+    assert wrong == []

@@ -76,6 +76,18 @@ def test_translated_entries_have_the_sentences_of_the_english_ones() -> None:
         ), name
 
 
+def test_translated_entries_keep_placeholders_options_and_variables() -> None:
+    code = re.compile(r"\{\w+\}|(?<![\w-])--[a-z][a-z0-9-]+|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+(?==)")
+    lost = []
+    for table, translated in ((entries(), chinese()), (raised_entries(), chinese_of_raised())):
+        for entry in table:
+            words = translated[entry.id]
+            english, told = ((each.what, *each.causes, *each.remedies) for each in (entry, words))
+            for one, other in zip(english, told, strict=True):
+                lost += [(entry.id, each) for each in code.findall(one) if each not in other]
+    assert lost == []
+
+
 def test_messages_of_packages_are_explained_in_chinese() -> None:
     assert [entry.id for entry in raised_entries() if entry.id not in chinese_of_raised()] == []
 
