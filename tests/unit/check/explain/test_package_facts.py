@@ -18,32 +18,35 @@ _NO_VERSION = (
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "entry"),
     [
         (
             "ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407 Proxy Authentication "
             "Required'))",
             "Tunnel connection failed: 407 Proxy Authentication Required",
+            "pip-index-proxy",
         ),
         (
             "NewConnectionError('<HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno -3] "
             "Temporary failure in name resolution')",
             "[Errno -3] Temporary failure in name resolution",
+            "pip-index-name",
         ),
         (
             "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
             "self-signed certificate (_ssl.c:1000)'))",
-            "CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
+            "certificate verify failed: self-signed certificate",
+            "pip-index-certificate",
         ),
     ],
 )
 def test_pip_without_a_connection_is_not_told_that_the_index_lacks_the_package(
-    explained: Explained, error: str, reason: str
+    explained: Explained, error: str, reason: str, entry: str
 ) -> None:
     retry = f"WARNING: Retrying (Retry(total=0)) after connection broken by '{error}': /simple/tide/\n"
 
     assert entry_of(explained(_NO_VERSION)) == "pip-no-version"
-    assert entry_of(explained(retry + _NO_VERSION)) == "pip-no-connection"
+    assert entry_of(explained(retry + _NO_VERSION)) == entry
     assert reason in explained(retry + _NO_VERSION).headline()
 
 

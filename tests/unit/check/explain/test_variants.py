@@ -59,7 +59,7 @@ Explained = Callable[..., Explanation]
         ("bash: /opt/tide: /root/conda/bin/python: bad interpreter: Permission denied", "interpreter-denied"),
         ("Fatal Python error: Bus error\n\nThread 0x7f (most recent call first):", "sigbus"),
         ("Fatal Python error: Aborted\n\nThread 0x7f (most recent call first):", "sigabrt"),
-        ("CondaHTTPError: HTTP 404 NOT FOUND for url <https://moon.example/noarch>", "conda-channel"),
+        ("CondaHTTPError: HTTP 404 NOT FOUND for url <https://moon.example/noarch>", "conda-channel-absent"),
         ("OSError: [Errno 99] Cannot assign requested address", "address-not-here"),
         ("OSError: [Errno 113] No route to host", "no-route-to-that-host"),
         ("TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'packing'", "argument-of-trl"),

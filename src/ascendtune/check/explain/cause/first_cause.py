@@ -16,7 +16,8 @@ KILLED = "killed"
 """Prefix of entries for a shell's or launcher's report of a killed process, without its reason."""
 _PIP_FAILED = (
     *("pip-temporary-full", "pip-download-full", "pip-environment-full", "pip-disk-full"),
-    *("pip-no-version", "pip-no-connection"),
+    *("pip-no-version", "pip-no-connection", "pip-index-certificate", "pip-index-name", "pip-index-silent"),
+    *("pip-index-proxy", "pip-file-status"),
 )
 """Entries for pip's failures to install."""
 ALONE = "world-of-one"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ascendtune.check.explain.facts.command_output import of_command_output
+from ascendtune.check.explain.facts.connection_facts import of_connections
 from ascendtune.check.explain.facts.job_environment import of_job_environment
 from ascendtune.check.explain.facts.package_facts import of_packages
 from ascendtune.check.explain.lazy_pattern import LazyPattern
@@ -173,9 +174,9 @@ def of_log(texts: Iterable[str]) -> Facts:
     than its world size joined a rendezvous. `device_denied` is a device node that the user of `id` may not open, by
     `ls -l`; `user` is "root" if a prompt or `id` shows it; `capabilities` is "none" if the process has none;
     `image_pull` is an image that is pulled. The output of other commands has its own facts (command_output.py), as
-    has that of package managers (package_facts.py) and the environment of the job: `os`, `subsystem` ("wsl"),
-    `accelerator`, `container`, `speaker` ("compose" writes its services' names before lines), `scheduler`
-    (job_environment.py).
+    has that of package managers (package_facts.py, connection_facts.py) and the environment of the job: `os`,
+    `subsystem` ("wsl"), `accelerator`, `container`, `speaker` ("compose" writes its services' names before lines),
+    `scheduler` (job_environment.py).
     """
     by_name: dict[str, dict[str, None]] = {}
 
@@ -206,7 +207,12 @@ def of_log(texts: Iterable[str]) -> Facts:
                     value = "more" if int(joined) > int(expected) else "fewer"
                 note(name, value)
         of_commands = (*_of_commands(text, lower), *of_command_output(text, lower))
-        for name, value in (*of_commands, *of_packages(text, lower), *of_job_environment(text, lower)):
+        for name, value in (
+            *of_commands,
+            *of_packages(text, lower),
+            *of_connections(text, lower),
+            *of_job_environment(text, lower),
+        ):
             note(name, value)
     requested = _largest(by_name.get("nproc", {})) * max(1, _largest(by_name.get("nnodes", {})))
     if requested > 1:
@@ -269,7 +275,7 @@ def of_message(text: str) -> Facts:
     by_name: dict[str, tuple[str, ...]] = {}
     for name, pattern in _MESSAGE.items():
         values = dict.fromkeys(
-            next((part for part in match.groups() if part), match[0]).strip()[:_LONGEST_VALUE]
+            next((part for part in match.groups() if part), match[0]).strip(" \\")[:_LONGEST_VALUE]
             for match in pattern.finditer(text)
         )
         if values:

@@ -14,7 +14,7 @@ _NOT_FOUND = re.compile(
 )
 _SPEC = r"[A-Za-z_][\w.-]*(?:::[\w.-]+)?(?:[ =<>!~]+[\d*][^\s,]*)*(?:=[\w.]+)*"
 _ROW = re.compile(
-    r"(?:\bnothing provides (?:requested )?|^[ \t]+[-└├─│ ]+(?!nothing provides)(?:package (?=\S+ requires))?)"
+    r"(?:\bnothing provides (?:requested )?|^[ \t]+[-└├│][-└├─│ ]*(?!nothing provides)(?:package (?=\S+ requires))?)"
     rf"(?P<spec>{_SPEC})(?=[\s,]|$)",
     re.MULTILINE,
 )
@@ -46,13 +46,6 @@ _HEADER = "Traceback (most recent call last)"
 _OF_FRAME = re.compile(r"[ \t>|│]*(?:File(?: \"|$)|\"[^\"]+\",?(?: line \d+.*)?$|line \d+, in )")
 """A line that names a frame, or a piece of it that uv has wrapped."""
 _MARKS_OR_FRAME = re.compile(rf"{_OF_FRAME.pattern}|[ \t>|│]*[~^]+[ \t]*$")
-_BROKEN = re.compile(r"[Cc]onnection broken by '(?P<error>\w+)\((?P<rest>.*)\)': (?P<path>/\S+)")
-_REASON = re.compile(
-    r"Tunnel connection failed: [^'\")]+|CERTIFICATE_VERIFY_FAILED[^'\"(]*|\[Errno -?\d+\] [^'\")]+|"
-    r"[Tt]imed out|timeout=\d+|Missing dependencies for SOCKS support|EOF occurred in violation of protocol|"
-    r"Remote end closed connection without response|Connection reset by peer"
-)
-"""Cause of a broken connection, in the urllib3 exceptions that pip quotes."""
 _OTHER_PYTHON = re.compile(r"(?P<version>\d[\w.]*) Requires-Python (?P<spec>[<>=!~][^;\n]*)")
 _PIP_WANTS = re.compile(r"satisfies the requirement \S+?==(?P<version>[\w.]+)")
 _REPOSITORY = re.compile(
@@ -84,9 +77,8 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
     `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `conda_apart`: two conflicting requirements;
     `build_said`: the complaint of a build, or its last line; `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`:
-    the package with another hash; `pip_broken`: the reason of pip's broken connections; `pip_python`: the Python that
-    ignored versions require; `pip_only_newer`: a requested release with the first ones in the index, if all of them are
-    newer.
+    the package with another hash; `pip_python`: the Python that ignored versions require;
+    `pip_only_newer`: a requested release with the first ones in the index, if all of them are newer.
 
     Args:
         lower: `text` in lower case.
@@ -97,10 +89,6 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
     if any(map(lower.__contains__, ("notfound", "unsatisfiableerror", "ems while solving", "not solve for env"))):
         yield from _of_conda(text)
     yield from (("build_said", said) for said in _of_build(text, lower))
-    if "onnection broken by" in text:
-        for broken in _BROKEN.finditer(text):
-            reason = _REASON.search(broken["rest"])
-            yield "pip_broken", reason[0] if reason else broken["error"]
     if "requires-python" in lower:
         specs = {other["version"]: other["spec"].strip() for other in _OTHER_PYTHON.finditer(text)}
         requested = _PIP_WANTS.search(text)
