@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
+from tests.integration.train.test_experts import model_of
 from tests.integration.train.test_fsdp import EXACT, go_on, past_the_experts
 from tests.integration.train.test_reference import RowsInOrder, pad
 
@@ -130,6 +131,19 @@ def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
     changes = past_the_experts(tiny_model, tmp_path)
     together = train_on_ranks(4, batch={"per_device": 1}, parallel=deepspeed(stage=stage), **changes)
     assert_same(together, train(batch={"per_device": 4}, **changes))
+
+
+def test_adapters_of_stacked_experts_alone_train_with_zero_3(
+    train: Train, train_on_ranks: Train, variant: Callable[..., Path]
+) -> None:
+    """The inputs of the experts of the first block need no gradient."""
+    changes: dict[str, Any] = {
+        "model": {"path": str(variant(model_of("Qwen3MoeConfig", {"num_experts": 6}).config))},
+        "method": {"tuner": "lora", "lora": {"rank": 3, "target": ["experts.down_proj"]}},
+        "optim": SHORT,
+    }
+    together = train_on_ranks(2, batch={"per_device": 1}, parallel=deepspeed(stage=3), **changes)
+    assert_same(together, train(batch={"per_device": 2}, **changes))
 
 
 def test_a_checkpoint_is_read_by_deepspeed_on_as_many_ranks_only(train_on_ranks: Train) -> None:

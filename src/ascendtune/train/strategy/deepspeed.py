@@ -89,6 +89,8 @@ class DeepSpeedStrategy(GroupStrategy):
         require_divisible(root.model, precision, stage=self._stage, ranks=self.world_size)
         if self._stage > 0 and self.world_size > 1:
             _use_bypassed_experts(root, stage=self._stage)
+        if self._stage == 3:
+            _pass_gradients_to_adapted_experts(root)
         if self._swaps:
             require_disk(config, compute=precision.compute)
             fit_buffers(config, root, ranks=self.world_size)
@@ -352,6 +354,22 @@ def _use_bypassed_experts(root: RootModule, *, stage: int) -> None:
         module.register_forward_hook(add_nothing)
         if stage == 3:
             set_z3_leaf_module(module, True)
+
+
+def _pass_gradients_to_adapted_experts(root: RootModule) -> None:
+    """Let the inputs of adapted stacks of experts need a gradient, in the first block, too.
+
+    ZeRO-3 follows the gradients of a module's inputs and outputs. PEFT's wrapper of stacked experts reads the weights
+    of other modules; if its own inputs need no gradient, they are empty when their gradients are added.
+    """
+    from peft.tuners.lora.layer import ParamWrapper
+
+    def need_gradient(module: nn.Module, _: Any, output: torch.Tensor) -> None:
+        if torch.is_grad_enabled() and not output.requires_grad:
+            output.requires_grad_(True)
+
+    if any(isinstance(module, ParamWrapper) for module in root.modules()):
+        root.model.get_input_embeddings().register_forward_hook(need_gradient)
 
 
 def _hidden_size(root: nn.Module) -> int | None:
