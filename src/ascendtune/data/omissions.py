@@ -59,6 +59,27 @@ def _omission_of_tools(template: Template, conversation: Conversation, text: str
     return None
 
 
+def leaves_out_text_of_calls(template: Template, conversation: Conversation, text: str) -> bool:
+    """Whether the template omits the content of a turn with tool calls that is trained on, as Llama 3.1's does.
+
+    It is a fact to report, not a fault: gpt-oss takes such content for a thought, and omits it if a later turn answers.
+    """
+    unseen = {
+        number
+        for number, message in enumerate(conversation.messages)
+        if message.get("tool_calls") and message.get("train", True) and message["content"].strip() not in text
+    }
+    if not unseen:
+        return False
+    # A template may write the content in another form, or only the part of it behind a thought.
+    marked: list[Message] = [
+        {**message, "content": f"{_MARK}{number}e"} if number in unseen else message
+        for number, message in enumerate(conversation.messages)
+    ]
+    written, _ = template.text_of(marked, conversation.tools)
+    return any(f"{_MARK}{number}e" not in written for number in unseen)
+
+
 def _calls_in(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     return (call for message in messages for call in message.get("tool_calls", ()))
 

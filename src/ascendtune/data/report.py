@@ -48,6 +48,8 @@ class TokenCounts:
     """Texts longer than max_length, which became several rows of tokens."""
     pieces: int = 0
     """Rows of tokens that they were split into."""
+    rows_left_out_text: int = 0
+    """Rows with text beside a tool call that the chat template does not write."""
     longest: int = 0
     """Tokens of the longest row, before truncation; a lower bound if `uncounted_rows` is not 0."""
 
@@ -60,6 +62,7 @@ class TokenCounts:
         self.uncounted_characters += other.uncounted_characters
         self.split_rows += other.split_rows
         self.pieces += other.pieces
+        self.rows_left_out_text += other.rows_left_out_text
         self.longest = max(self.longest, other.longest)
 
 
@@ -166,7 +169,7 @@ def names_of(datasets: Sequence[DatasetReport]) -> list[str]:
 
 
 def lines(report: DataReport, width: int = 60) -> list[str]:
-    """At most 12 lines of at most `width` characters; data.json has the full report."""
+    """At most 13 lines of at most `width` characters; data.json has the full report."""
     printed = [_rows_line(report), *_dataset_lines(report), *_dropped_lines(report)]
     least = "over " if report.uncounted_rows else ""
     if report.tokens:
@@ -178,6 +181,9 @@ def lines(report: DataReport, width: int = 60) -> list[str]:
     if report.truncated_rows:
         rows = count_of(report.truncated_rows, "row")
         printed.append(f"truncated: {rows}, {least}{count_of(report.truncated_tokens, 'token')} lost")
+    if report.rows_left_out_text:
+        rows = count_of(report.rows_left_out_text, "row")
+        printed.append(f"left out by the template: text beside calls, {rows}")
     if report.split_rows:
         printed.append(f"split: {count_of(report.split_rows, 'text')} into {count_of(report.pieces, 'row')}")
     if report.length_histogram:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.omissions import omission
+from ascendtune.data.omissions import leaves_out_text_of_calls, omission
 from ascendtune.data.tokenizer import Tokenizer
 
 # Unicode's noncharacters: templates do not contain them, and data rarely does.
@@ -54,6 +54,8 @@ class Rendered:
 
     text: str
     spans: list[Span]
+    leaves_out_text: bool = False
+    """Whether the text beside a tool call that is trained on is not in `text`."""
 
 
 class NeededSpans(NamedTuple):
@@ -98,12 +100,13 @@ def find_spans(template: Template, conversation: Conversation, needed: NeededSpa
     text, marked = template.text_of(conversation.messages, conversation.tools)
     if reason := omission(template, conversation, text):
         raise TemplateRefusedRow(reason)
+    leaves_out = leaves_out_text_of_calls(template, conversation, text)
     if needed is not None and len(text) > needed.whole and len(conversation.messages) > _MANY_MESSAGES:
         shorter = _beginning(template, conversation, text, needed.beginning)
         if shorter is not None:
             spans = find_spans(template, shorter).spans
-            return Rendered(text, [(begin, end) for begin, end in spans if begin < needed.beginning])
-    return Rendered(*_text_and_spans(template, conversation, text, marked))
+            return Rendered(text, [(begin, end) for begin, end in spans if begin < needed.beginning], leaves_out)
+    return Rendered(*_text_and_spans(template, conversation, text, marked), leaves_out)
 
 
 def _beginning(template: Template, conversation: Conversation, text: str, enough: int) -> Conversation | None:

@@ -233,6 +233,7 @@ class _Job:
             if not ranges_of_all:
                 continue
             written.append(number)
+            total.rows_left_out_text += any(each.leaves_out_text for each in group)
             for each, ranges in zip(encoded, ranges_of_all, strict=True):
                 begin = len(tokens)
                 tokens += each.encoding.ids[: self.max_length]

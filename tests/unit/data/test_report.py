@@ -25,6 +25,7 @@ def _full_report() -> DataReport:
     report.drop("longer than max_length", "data/set-0.jsonl:50")
     report.truncated_rows, report.truncated_tokens, report.unlabelled_rows = 7, 12_345, 2
     report.tokens, report.labelled_tokens, report.longest = 1_250_000, 400_000, 3_000
+    report.rows_left_out_text = 3
     report.length_histogram = [(128, 600), (256, 0), (512, 1), (1024, 299)]
     report.padding_ratio = 0.0123
     return report
@@ -48,9 +49,9 @@ def test_json_keeps_everything() -> None:
     assert DataReport.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
-def test_the_short_form_fits_twelve_lines_of_sixty() -> None:
+def test_the_short_form_fits_thirteen_lines_of_sixty() -> None:
     printed = lines(_full_report())
-    assert len(printed) <= 12
+    assert len(printed) <= 13
     assert max(map(len, printed)) <= 60
     assert not [line for line in printed if "without a label" in line]  # They are among the dropped.
     text = "\n".join(printed)
@@ -58,6 +59,7 @@ def test_the_short_form_fits_twelve_lines_of_sixty() -> None:
     assert "  dropped 15: reason 0 (data/set-0.jsonl:1: a long" in text
     assert "tokens: 1.25M, 32% labelled, longest row 3,000" in text
     assert "truncated: 7 rows, 12,345 tokens lost" in text
+    assert "left out by the template: text beside calls, 3 rows" in text
     assert "lengths: 0 █ ▁▄ 1,024 tokens" in text
 
 

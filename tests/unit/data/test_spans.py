@@ -307,6 +307,30 @@ def test_calls_left_out_by_the_template_are_refused_where_a_turn_has_the_name_of
     assert ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=writes_calls))).render(conversation)
 
 
+@pytest.mark.parametrize(
+    ("written", "turn", "leaves_out"),
+    [
+        ("", call("Oslo", content="I look."), True),
+        ("", call("Oslo"), False),
+        ("", {**call("Oslo", content="I look."), "train": False}, False),
+        ("{{ m.content }}", call("Oslo", content="I look."), False),
+        ("{{ m.content | tojson }}", call("Oslo", content='I "look".'), False),
+        ("{{ m.content.split('</think>')[-1] }}", call("Oslo", content="<think>hm</think>I look."), False),
+    ],
+)
+def test_text_beside_a_call_that_the_template_leaves_out_is_noted(
+    written: str, turn: Message, leaves_out: bool, make_model: Callable[..., Path]
+) -> None:
+    """The template of Llama 3.1 writes calls without it."""
+    content = (
+        f"{{% if m.tool_calls %}}{written}{{{{ m.tool_calls | tojson }}}}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
+    )
+    source = f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{content}<|im_end|>\n{{% endfor %}}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token=END)))
+    conversation = Conversation([user("a"), turn, tool("7"), says("cold")])
+    assert template.render(conversation).leaves_out_text is leaves_out
+
+
 def test_function_that_is_called_often_is_looked_for_once() -> None:
     counted: list[str] = []
 

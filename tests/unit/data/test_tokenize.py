@@ -111,6 +111,18 @@ def test_a_refused_row_keeps_its_reason(template: ChatTemplate, tmp_path: Path) 
     assert outcome.dropped == [(1, REFUSED, "not this")] and len(dataset) == 2
 
 
+def test_text_beside_calls_that_the_template_leaves_out_is_counted(
+    make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    written = "{{ m.tool_calls | tojson if m.tool_calls else m.content }}"
+    source = f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{written}<|im_end|>\n{{% endfor %}}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source)))
+    calls = [{"type": "function", "function": {"name": "look", "arguments": {}}}]
+    rows = [chat("q", "a"), chat("q", "I look.", tool_calls=calls), chat("q", "", tool_calls=calls)]
+    outcome, _ = run(rows, template, tmp_path)
+    assert (outcome.rows, outcome.rows_left_out_text) == (3, 1)
+
+
 @pytest.mark.long
 def test_any_number_of_processes_gives_the_same_bytes(template: ChatTemplate, tmp_path: Path) -> None:
     rows = [*ROWS[:800], chat("a", "b", train=False), *ROWS[800:]]
