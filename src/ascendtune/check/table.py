@@ -57,15 +57,27 @@ def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint, everything:
     for finding in worst_first(finding for finding in findings if finding not in consequences):
         remedy = finding.remedy
         if remedy in remedies:
-            remedy = say("the same as for {code}", code=remedies[remedy])
+            first = remedies[remedy]
+            remedy = say("the same as for {code}", code=first) if first != finding.code else say("the same as above")
         elif remedy is not None and len(remedy) > _LONG_REMEDY:
             remedies[remedy] = finding.code
         lines += _block(replace(finding, remedy=remedy), width, limit, paint, everything)
-    for code in dict.fromkeys(finding.because for finding in consequences):
-        names = ", ".join(dict.fromkeys(finding.code for finding in consequences if finding.because == code))
-        what = say("therefore not known either: {names}", names=names)
-        lines += _block(Finding(code or "", "unknown", what), width, limit, paint, everything)
+    unknown: dict[str, dict[str, None]] = {}
+    for finding in consequences:
+        unknown.setdefault(_first_reason(finding, consequences), {})[finding.code] = None
+    for code, names in unknown.items():
+        what = say("therefore not known either: {names}", names=", ".join(names))
+        lines += _block(Finding(code, "unknown", what), width, limit, paint, everything)
     return lines
+
+
+def _first_reason(finding: Finding, consequences: Sequence[Finding]) -> str:
+    """The code of the finding that `finding` follows from, perhaps through others of `consequences`."""
+    reasons = {each.code: each.because or "" for each in consequences}
+    code = finding.code
+    while code in reasons:
+        code = reasons.pop(code)
+    return code
 
 
 def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, body: Body) -> list[str]:

@@ -81,7 +81,7 @@ def _by_ids(visible: VisibleDevices, text: str) -> Devices:
         )
     if missing := [name for name in names if name not in visible.ids]:
         raise MachineError(
-            f"{visible.vendor.noun} {', '.join(missing)} is not visible",
+            f"{visible.vendor.noun} {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not visible",
             code="device-not-visible",
             remedy=f"choose from {', '.join(visible.ids)}, or look at {visible.vendor.visible_variable}",
         )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ascendtune.check.finding import Finding, exit_code, ok, unknown
+from ascendtune.check.finding import Finding, exit_code, failure, ok, unknown, warning
 from ascendtune.check.table import as_json, as_text
 
 FINDINGS = [
@@ -79,3 +79,16 @@ def test_exit_code_is_that_of_the_worst_finding() -> None:
 def test_a_failure_needs_a_remedy() -> None:
     with pytest.raises(ValueError, match="needs a remedy"):
         Finding("a", "failure", "b")
+
+
+def test_a_remedy_of_two_findings_of_a_check_and_what_follows_from_them_are_printed_once() -> None:
+    remedy = "start the container with the options that mount the driver"
+    findings = [
+        failure("container", "no lib64", remedy=remedy),
+        warning("container", "no version.info", remedy=remedy),
+        unknown("npu_smi", "no npu-smi", remedy="mount it", because="container"),
+        unknown("health", "no npu-smi", because="npu_smi"),
+    ]
+    lines = as_text("v", findings, columns=None, paint=lambda text, _: text).splitlines()
+    assert [line.strip() for line in lines if "do: " in line] == [f"do: {remedy}", "do: the same as above"]
+    assert lines[-1].split(maxsplit=2)[1:] == ["container", "therefore not known either: npu_smi, health"]

@@ -108,7 +108,10 @@ def _nnal(system: System, loaded: Toolkit) -> Iterator[Finding]:
         yield warning(
             CANN,
             say(
-                "nnal (ATB) {names} is installed beside CANN {version}", names=", ".join(known), version=loaded.version
+                "nnal (ATB) {names} {count:is|are} installed beside CANN {version}",
+                count=len(known),
+                names=", ".join(known),
+                version=loaded.version,
             ),
             expected=say("nnal {version}", version=loaded.version),
             remedy=say(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
-from ascendtune.check.doctor.container import MOUNT_NPU_SMI
+from ascendtune.check.doctor.container import CONTAINER, MOUNT_NPU_SMI
 from ascendtune.check.doctor.language import counted, say
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
@@ -79,7 +79,8 @@ def _absent(system: System) -> Finding:
         else say("add its directory to PATH")
     )
     why = say("npu-smi was not found, so health, memory and processes are unknown; training does not need it")
-    return unknown(NPU_SMI, why, remedy=where)
+    # A container's missing mounts are one finding, with one remedy.
+    return unknown(NPU_SMI, why, remedy=where, because=CONTAINER if system.in_container else None)
 
 
 NPU_SMI_CHECK = Check(

@@ -111,7 +111,9 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
 
 
 def _without_interface(variable: str, value: str, down: list[str], interfaces: Mapping[str, Interface]) -> Finding:
-    state = say("{names} is down", names=", ".join(down)) if down else say("no such interface")
+    state = (
+        say("{names} {count:is|are} down", count=len(down), names=", ".join(down)) if down else say("no such interface")
+    )
     others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
     how = "export {variable}=<interface to the other nodes>, or unset it for jobs on one machine"
     return failure(

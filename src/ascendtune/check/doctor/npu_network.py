@@ -79,7 +79,8 @@ def _links(ports: Sequence[Port]) -> Iterator[Finding]:
         yield warning(
             NPU_NETWORK,
             say(
-                "the link of NPU {npus} is {names}",
+                "the {count:link|links} of NPU {npus} {count:is|are} {names}",
+                count=len(down),
                 npus=_ids(down),
                 names=", ".join(sorted({port.link or "" for port in down})),
             ),
@@ -93,7 +94,12 @@ def _links(ports: Sequence[Port]) -> Iterator[Finding]:
     if sick:
         yield warning(
             NPU_NETWORK,
-            say("NPU {npus} does not reach its probe address ({health})", npus=_ids(sick), health=sick[0].health),
+            say(
+                "NPU {npus} {count:does|do} not reach {count:its probe address|their probe addresses} ({health})",
+                count=len(sick),
+                npus=_ids(sick),
+                health=sick[0].health,
+            ),
             expected="Success",
             remedy=say("check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address"),
         )
@@ -108,7 +114,9 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
         yield warning(
             NPU_NETWORK,
             say(
-                "the link of NPU {npus} went down {counts} times since the card started, others {fewest} times",
+                "the {count:link|links} of NPU {npus} went down {counts} times since the {count:card|cards} started, "
+                "others {fewest} times",
+                count=len(unstable),
                 npus=_ids(unstable),
                 counts=counts,
                 fewest=fewest,
@@ -131,7 +139,8 @@ def _addresses(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
         yield warning(
             NPU_NETWORK,
             say(
-                "NPU {npus} has no network address, although {file} has one",
+                "NPU {npus} {count:has|have} no network address, although {file} has {count:one|some}",
+                count=len(lost),
                 npus=_ids(lost),
                 file=HCCN_CONF,
             ),
@@ -141,7 +150,7 @@ def _addresses(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
     if never := [port for port in without if port.device not in kept]:
         yield warning(
             NPU_NETWORK,
-            say("NPU {npus} has no network address", npus=_ids(never)),
+            say("NPU {npus} {count:has|have} no network address", count=len(never), npus=_ids(never)),
             expected=say("an address on every NPU, in one subnet per rail"),
             remedy=_on_host(system, _set_address(never[0])),
         )
@@ -161,7 +170,7 @@ def _addresses(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
     if direct and any(port.gateway for port in ports):
         yield warning(
             NPU_NETWORK,
-            say("NPU {npus} has no gateway, other NPUs have one", npus=_ids(direct)),
+            say("NPU {npus} {count:has|have} no gateway, other NPUs have one", count=len(direct), npus=_ids(direct)),
             expected=say("a gateway on all or on none"),
             remedy=_on_host(system, f"sudo hccn_tool -i {direct[0].device} -gateway -s gateway <GATEWAY>"),
         )
@@ -174,7 +183,12 @@ def _kept(system: System, ports: Sequence[Port]) -> Iterator[Finding]:
     if other:
         yield warning(
             NPU_NETWORK,
-            say("{file} has another address than NPU {npus}", file=HCCN_CONF, npus=_ids(other)),
+            say(
+                "{file} has {count:another address|other addresses} than NPU {npus}",
+                file=HCCN_CONF,
+                count=len(other),
+                npus=_ids(other),
+            ),
             expected=say("equal addresses: rank tables are made from the file, and it is restored from"),
             remedy=_on_host(system, _set_address(other[0], other[0].address or "")),
             evidence=tuple(f"NPU {port.device}: {port.address}; {HCCN_CONF}: {kept[port.device]}" for port in other),
@@ -219,13 +233,17 @@ def _unreported(ports: Sequence[Port]) -> Iterator[Finding]:
     if silent := [port for port in ports if port.link is None]:
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool does not report the link of NPU {npus}", npus=_ids(silent)),
+            say("hccn_tool does not report the {count:link|links} of NPU {npus}", count=len(silent), npus=_ids(silent)),
             remedy=say("run `hccn_tool -i {npu} -link -g` by hand", npu=silent[0].device),
         )
     if silent := [port for port in ports if port.link and port.address is None and not port.has_no_address]:
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool does not report the address of NPU {npus}", npus=_ids(silent)),
+            say(
+                "hccn_tool does not report the {count:address|addresses} of NPU {npus}",
+                count=len(silent),
+                npus=_ids(silent),
+            ),
             remedy=say("run `hccn_tool -i {npu} -ip -g` by hand", npu=silent[0].device),
         )
 

@@ -144,7 +144,7 @@ def _precision(system: System, needs: Needs) -> Iterator[Finding]:
     if without:
         yield failure(
             RECIPE,
-            say("precision: bf16, but {names} has no bf16", names=", ".join(without)),
+            say("precision: bf16, but {names} {count:has|have} no bf16", count=len(without), names=", ".join(without)),
             expected="precision: fp16",
             remedy=say("set precision: auto in the recipe"),
         )

@@ -55,7 +55,7 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("npu_network", "link-unstable", "warning", "the link of NPU 0 went down 7 times since the card started, others 1"),
     ("npu_network", "tls-differs", "failure", "TLS is on for NPU 0"),
     ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
-    ("npu_network", "address-lost", "warning", "NPU 0, 1 has no network address, although /etc/hccn.conf has one"),
+    ("npu_network", "address-lost", "warning", "NPU 0, 1 have no network address, although /etc/hccn.conf has some"),
     ("npu_network", "address-other-than-kept", "warning", "/etc/hccn.conf has another address than NPU 0"),
     ("npu_network", "udp-source-differs", "warning", "UDP source port is set in 2 ways: auto for NPU 1, 2, 3, 4"),
     ("npu_network", "udp-source-fixed", "ok", "UDP source ports fixed (4791)"),
