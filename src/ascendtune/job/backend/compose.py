@@ -16,6 +16,7 @@ def write(submission: Submission, root: Path = Path("/")) -> str:
         root: where the host's files are looked for.
     """
     needs = submission.needs
+    numbers = needs.file_numbers(submission.device_ids, root)
     variables = [f"{name}={value}" for name, value in submission.variables.items()]
     values = {
         **submission.values,
@@ -23,7 +24,7 @@ def write(submission: Submission, root: Path = Path("/")) -> str:
         "has_environment": bool(variables or submission.inherited or submission.nodes > 1),
         "variables": variables,
         "inherited": submission.inherited,
-        "device_files": [f"{file}:{file}" for file in needs.device_files(submission.device_ids)],
+        "device_files": [f"{file}:{file}" for file in needs.device_files(numbers)],
         "docker_driver": needs.docker_driver,
         "device_ids": list(submission.device_ids),
         "capability": submission.vendor.noun.lower(),

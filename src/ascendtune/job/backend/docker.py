@@ -25,7 +25,7 @@ def write(submission: Submission, root: Path = Path("/")) -> str:
         **submission.values,
         "written": Code(shlex.join(str(mount.path) for mount in submission.mounts if mount.writable)),
         "gpus": [_csv(f"device={devices}")] if needs.docker_driver else [],
-        "device_files": needs.device_files(submission.device_ids),
+        "device_files": needs.device_files(needs.file_numbers(submission.device_ids, root)),
         "ulimits": [f"{name}={limit}" for name, limit in needs.ulimits.items()],
         "mounts": [
             *(_mount(path, writable=False) for path in needs.mounts(root)),

@@ -47,10 +47,22 @@ class ContainerNeeds:
     set_up: tuple[str, ...] = ()
     """Shell lines before a program starts."""
 
-    def device_files(self, ids: Sequence[str]) -> tuple[str, ...]:
-        """The device files for the devices `ids`."""
-        own = tuple(self.device_file.format(each) for each in ids) if self.device_file else ()
+    def device_files(self, numbers: Sequence[str]) -> tuple[str, ...]:
+        """The device files with these numbers, and those that all devices share."""
+        own = tuple(self.device_file.format(each) for each in numbers) if self.device_file else ()
         return own + self.control_files
+
+    def file_numbers(self, ids: Sequence[str], root: Path = Path("/")) -> tuple[str, ...]:
+        """The numbers of the device files of the devices `ids`.
+
+        Ids count from 0; the files of a host with a broken card have a gap. If this host has fewer devices, the job is
+        for another one, whose files are assumed to have none.
+        """
+        folder, _, name = (self.device_file or "").rpartition("/")
+        files = (root / folder.lstrip("/")).glob(name.format("[0-9]*")) if name else ()
+        numbers = sorted(int(each.name.removeprefix(name.format(""))) for each in files)
+        is_here = all(int(each) < len(numbers) for each in ids)
+        return tuple(str(numbers[int(each)]) for each in ids) if is_here else tuple(ids)
 
     def mounts(self, root: Path = Path("/")) -> tuple[str, ...]:
         """Paths to mount on this host: all that are required, and those of the optional ones that exist."""

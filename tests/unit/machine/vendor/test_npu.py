@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.machine.npu.smi import NpuSmi
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.vendor.npu import NpuVendor
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "ascend"
@@ -97,3 +98,14 @@ def test_code_for_cuda_gets_an_entry_point_that_torch_finds() -> None:
     assert (backend.group, backend.value) == ("torch.backends", "ascendtune_transfer_to_npu:autoload")
     assert (Path(place) / "ascendtune_transfer_to_npu.py").is_file()
     assert NpuVendor().cuda_environment({})["PYTHONPATH"] == place
+
+
+def test_device_files_of_a_host_with_a_gap_are_those_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in (*(f"davinci{number}" for number in (0, 1, 2, 4, 10)), "davinci_manager"):
+        (tmp_path / "dev" / name).touch()
+    numbers = NpuVendor.container.file_numbers
+    assert numbers(("0", "3", "4"), tmp_path) == ("0", "4", "10")
+    # For another host, which has more.
+    assert numbers(("2", "5"), tmp_path) == ("2", "5")
+    assert vendor_of("cpu").container.file_numbers(("0",), tmp_path) == ("0",)
