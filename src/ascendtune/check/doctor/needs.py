@@ -11,6 +11,8 @@ from ascendtune.hub.download import split_hub
 if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
 
+_CLIENTS = {"mlflow": "mlflow-skinny"}
+"""Tracker -> the distribution of its client, if it has another name; a full mlflow requires mlflow-skinny."""
 _STATES = {"sgd": 0, "adafactor": 0, "muon": 1}
 """Tensors of a weight's size that an optimizer keeps; AdamW keeps 2."""
 _WEIGHT_FACTOR = 2
@@ -28,6 +30,8 @@ class Needs:
     data: tuple[str, ...]
     run_dir: Path
     packages: dict[str, str]
+    runs_model_code: bool
+    """Whether Python code in the model's directory is run."""
     precision: str
     checkpoints: int
     """Number of checkpoints on the disk at a time."""
@@ -47,12 +51,14 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
         packages["deepspeed"] = "parallel.strategy: deepspeed"
     if recipe.track.tensorboard:
         packages["tensorboard"] = "track.tensorboard"
+    for tracker in recipe.track.send_to:
+        packages[_CLIENTS.get(tracker, tracker)] = f"track.send_to: {tracker}"
     if recipe.model.attention == "npu_fusion":
         packages["torch-npu"] = "model.attention: npu_fusion"
     for key, text in (("model.path", recipe.model.path), *(("data", each.path) for each in sets)):
         if split_hub(text)[0] == "modelscope":
             packages["modelscope-hub"] = key
-        if text.endswith(".parquet"):
+        if text.endswith((".parquet", ".arrow")):
             packages["pyarrow"] = key
     share = 1.0 if recipe.method.adapter is None else _ADAPTER_SHARE
     weights = _WEIGHT_FACTOR * share
@@ -62,6 +68,7 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
         data=tuple(each.path for each in sets),
         run_dir=recipe.run_directory(),
         packages=packages,
+        runs_model_code=recipe.model.trust_remote_code,
         precision=recipe.precision,
         checkpoints=recipe.checkpoint.at_once,
         checkpoint_factor=weights * (1 + _STATES.get(recipe.optim.optimizer, 2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.needs import Needs
 from ascendtune.check.doctor.system import System, existing_parent
+from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.files import require_writable
@@ -26,6 +28,7 @@ def _look(system: System) -> Iterator[Finding]:
         return
     found = [
         *_packages(system, needs),
+        *_imports_of_model_code(system, needs),
         *_input(system, needs.model, "model"),
         *(finding for each in dict.fromkeys(needs.data) for finding in _input(system, each, "dataset")),
         *_run_directory(system, needs),
@@ -41,12 +44,55 @@ def _packages(system: System, needs: Needs) -> Iterator[Finding]:
     if missing:
         names = ", ".join(f"{name} ({key})" for name, key in missing.items())
         extras = {"deepspeed": "deepspeed", "modelscope-hub": "modelscope", "torch-npu": "npu"}
+        extras |= {"wandb": "wandb", "swanlab": "swanlab", "mlflow-skinny": "mlflow", "trackio": "trackio"}
         missing_extras = ",".join(sorted({extras.get(name, "train") for name in missing}))
         yield failure(
             RECIPE,
             say("the recipe needs packages that are not installed: {names}", names=names),
             remedy=f"pip install 'ascendtune[{missing_extras}]'",
         )
+
+
+def _imports_of_model_code(system: System, needs: Needs) -> Iterator[Finding]:
+    """Packages that code in the model's directory imports, which transformers requires before it runs the code."""
+    if not needs.runs_model_code:
+        return
+    try:
+        directory = find_local(needs.model, "model")
+    except (AscendtuneError, PermissionError):
+        return  # told by `_input`
+    missing: dict[str, str] = {}
+    for file in sorted(directory.glob("*.py")) if directory else ():
+        for module in _imported(file):
+            if system.package_directory(module) is None:
+                missing.setdefault(module, file.name)
+    if missing:
+        names = ", ".join(f"{module} ({file})" for module, file in missing.items())
+        yield failure(
+            RECIPE,
+            say("the model's code imports packages that are not installed: {names}", names=names),
+            remedy=named_for_pip(f"pip install {' '.join(missing)}"),
+        )
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """Packages that a file imports; in `try`, and in `if is_…_available()`, they may be missing."""
+    try:
+        waiting: list[ast.AST] = [ast.parse(file.read_bytes())]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    while waiting:
+        match waiting.pop(0):
+            case ast.Import(names):
+                yield from (each.name.partition(".")[0] for each in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+            case ast.Try():
+                pass
+            case ast.If(test=test) if "available" in ast.unparse(test):
+                pass
+            case node:
+                waiting += ast.iter_child_nodes(node)
 
 
 def _input(system: System, text: str, kind: str) -> Iterator[Finding]:
@@ -154,9 +200,9 @@ def _precision(system: System, needs: Needs) -> Iterator[Finding]:
 
 RECIPE_CHECK = Check(
     RECIPE,
-    what="With `ascendtune doctor RECIPE`: checks that the packages, the model and the data sets which the recipe "
-    "names are there and readable, that its run directory can be written and has room for its checkpoints, and that "
-    "the chips support its precision.",
+    what="With `ascendtune doctor RECIPE`: checks that the packages (also those that the model's own code imports), "
+    "the model and the data sets which the recipe names are there and readable, that its run directory can be written "
+    "and has room for its checkpoints, and that the chips support its precision.",
     why="A job on eight cards that lacks a package or a file fails after minutes of loading, and one whose disk is too "
     "small fails at a checkpoint, after hours.",
     fix="Install the extra in the remedy; correct the path in the recipe; choose a larger disk with run_dir. The room "

@@ -187,7 +187,7 @@ def test_tracker_is_asked_only_after_a_login(lay: Lay) -> None:
 
 
 def _needs(**change: object) -> Needs:
-    needs = Needs("r.yaml", "org/model", (), Path("runs/x"), {"torch": "train"}, "auto", 3, 6, 1)
+    needs = Needs("r.yaml", "org/model", (), Path("runs/x"), {"torch": "train"}, False, "auto", 3, 6, 1)
     return replace(needs, **change)
 
 
@@ -205,6 +205,33 @@ def test_recipe_whose_needs_are_missing_fails(lay: Lay, change: dict[str, object
     system.needs = _needs(model=".", **change) if "model" not in change else _needs(**change)
     (found,) = _found(system, "recipe")
     assert found.status == "failure" and said in found.measured and found.remedy
+
+
+def test_packages_that_the_models_own_code_imports_are_named(lay: Lay, tmp_path: Path) -> None:
+    (tmp_path / "modeling.py").write_text(
+        "import os, einops\nfrom PIL import Image\nfrom .configuration import Config\n"
+        "try:\n    import flash_attn\nexcept ImportError:\n    pass\n"
+        "if is_fla_available():\n    import fla\ndef later():\n    import timm.layers\n"
+    )
+    (tmp_path / "broken.py").write_text("def (")
+    system = lay(HEALTHY)
+    system.package_directory = lambda module: Path("/x") if module == "os" else None
+    system.needs = _needs(model=str(tmp_path), runs_model_code=True)
+    (found,) = _found(system, "recipe")
+    assert found.measured.endswith("einops (modeling.py), PIL (modeling.py), timm (modeling.py)")
+    assert found.remedy == "pip install einops pillow timm"
+    system.needs = _needs(model=str(tmp_path), runs_model_code=False)
+    assert _found(system, "recipe")[0].status == "ok"
+
+
+def test_clients_of_trackers_are_needed(lay: Lay) -> None:
+    recipe = Recipe.check({"model": {"path": "m"}, "data": {"train": ["d"]}, "track": {"send_to": ["mlflow", "wandb"]}})
+    system = lay(HEALTHY)
+    system.needs = _needs(model=".", packages=needs_of(recipe, Path("r.yaml")).packages)
+    system.package = lambda name: None if name in ("mlflow-skinny", "wandb") else "1"
+    (found,) = _found(system, "recipe")
+    assert "mlflow-skinny (track.send_to: mlflow)" in found.measured
+    assert found.remedy == "pip install 'ascendtune[mlflow,wandb]'"
 
 
 def test_recipe_is_looked_for_in_the_cache_where_transformers_may_not_use_the_network(lay: Lay) -> None:
