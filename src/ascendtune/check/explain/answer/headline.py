@@ -229,7 +229,7 @@ def _innermost_reason(event: Event) -> str:
     """Last of the reasons "X: Y: Z" of a message, else its first sentence if it is short."""
     parts = reasons_in(_TIME.sub("", without_stamp(message_of(event)), count=1))
     reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
-    reason = reasons[-1].partition("\\n")[0].strip(" .,!") if reasons else ""
+    reason = re.split(r"\\+[n\"]|\\+$", reasons[-1])[0].strip(" .,!") if reasons else ""
     if len(reasons) > 1 and _OF_ERRNO.fullmatch(reason):
         reason = f"{reasons[-2]}: {reason}"
     return reason if reason and len(reason) <= _LONGEST_SENTENCE else _own_sentence(event)

@@ -114,6 +114,10 @@ _PULL = re.compile(
     r"^(?P<tag>[\w.-]+): Pulling from (?P<name>[\w./-]+)",
     re.MULTILINE,
 )
+_DIRECTORY = re.compile(
+    r"(?<![\w/-])(?P<mode>d[rwxsStT-]{9})\S? +\d+ +(?P<owner>\S+) +(?P<group>\S+) +\d+ .*? (?P<path>/[^\s/][^\s]*?)/?$",
+    re.MULTILINE,
+)
 _LONGEST_CROSSING = 10
 """Most characters of a match on the line below its first one."""
 _DTYPES = (
@@ -173,10 +177,12 @@ def of_log(texts: Iterable[str]) -> Facts:
     the requested number of processes if it is more than one; `joined` is "more" or "fewer" if more or fewer processes
     than its world size joined a rendezvous. `device_denied` is a device node that the user of `id` may not open, by
     `ls -l`; `user` is "root" if a prompt or `id` shows it; `capabilities` is "none" if the process has none;
-    `image_pull` is an image that is pulled. The output of other commands has its own facts (command_output.py), as
-    has that of package managers (package_facts.py, connection_facts.py) and the environment of the job: `os`,
-    `subsystem` ("wsl"), `accelerator`, `container`, `speaker` ("compose" writes its services' names before lines),
-    `scheduler` (job_environment.py).
+    `image_pull` is an image that is pulled; `inside_container` is "no" if Slurm started the job and nothing shows a
+    container; `closed_directory` is a directory, with its rights by `ls -ld`, in which a path was refused.
+
+    The output of other commands has its own facts (command_output.py), as has that of package managers
+    (package_facts.py, connection_facts.py) and the environment of the job: `os`, `subsystem` ("wsl"), `accelerator`,
+    `container`, `speaker` ("compose" writes its services' names before lines), `scheduler` (job_environment.py).
     """
     by_name: dict[str, dict[str, None]] = {}
 
@@ -217,6 +223,8 @@ def of_log(texts: Iterable[str]) -> Facts:
     requested = _largest(by_name.get("nproc", {})) * max(1, _largest(by_name.get("nnodes", {})))
     if requested > 1:
         note("asked", str(requested))
+    if "slurm" in by_name.get("scheduler", {}) and "inside_container" not in by_name:
+        note("inside_container", "no")
     return {name: tuple(values) for name, values in by_name.items()}
 
 
@@ -230,6 +238,11 @@ def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
             if not is_open:
                 rights = f"{node['mode']} {node['owner']}:{node['group']}"
                 yield "device_denied", f"{node['node']} ({rights}), user {user['user']}"
+    if "permission denied" in lower and "drwx" in text:
+        for directory in _DIRECTORY.finditer(text):
+            is_open = directory["mode"][7] == "r" and directory["mode"][9] in "xt"
+            if not is_open and re.search(rf"{re.escape(directory['path'])}/?[^\n]{{0,120}}Permission denied", text):
+                yield "closed_directory", "{path} ({mode} {owner}:{group})".format(**directory.groupdict())
     if "root" in lower and _ROOT.search(text):
         yield "user", "root"
     if ("capeff" in lower or "current: =" in lower) and _NO_CAPABILITIES.search(text):

@@ -23,7 +23,10 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         ),
         "rpm": (
             r"(?<![\w.])/usr/lib64/|\bCentOS\b|\bRocky Linux\b|\bAlmaLinux\b|\bRed Hat Enterprise\b|\bopenEuler\b|"
-            r"\bEulerOS\b|\bKylin\b|\bAnolis\b|\bAmazon Linux\b|(?:[#$] |^)(?:sudo )?(?:yum|dnf) (?:-y )?install ",
+            r"\bEulerOS\b|\bKylin\b|\bAnolis\b|\bAmazon Linux\b|\bFedora\b|\(Red Hat \d|"
+            r"\.(?:el|fc)\d{1,2}(?:_\d+)?\b|"
+            r"Failed to download metadata for repo|downloading metadata for repository|"
+            r"(?:[#$] |^)(?:sudo )?(?:yum|dnf) (?:-y )?install ",
             (
                 *(
                     "/usr/lib64/",
@@ -35,13 +38,17 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
                     "kylin",
                     "anolis",
                 ),
-                *("amazon linux", "yum ", "dnf "),
+                *("amazon linux", "yum ", "dnf ", "fedora", "(red hat ", ".el", ".fc", "metadata for repo"),
             ),
         ),
         "debian": (
             r"/usr/lib/(?:x86_64|aarch64)-linux-gnu|/lib/python3(?:\.\d+)?/dist-packages|\bUbuntu\b|\bDebian\b|"
             r"(?:[#$] |^)(?:sudo )?apt(?:-get)? (?:-y )?install |\bdpkg\b",
             ("-linux-gnu", "/dist-packages", "ubuntu", "debian", "apt ", "apt-get ", "dpkg"),
+        ),
+        "suse": (
+            r"\bopenSUSE\b|\bSUSE Linux\b|\bSLES\b|\bzypper (?:-\S+ )*(?:in|install|ref|refresh|up|dup)\b",
+            ("suse", "sles", "zypper "),
         ),
         "alpine": (r"\bAlpine Linux\b|\bapk add\b|ld-musl", ("alpine linux", "apk add", "ld-musl")),
     },
@@ -115,6 +122,19 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             ("/home/",),
         ),
     },
+    "inside_container": {
+        "yes": (
+            r"(?i:\b(?:docker|podman|nerdctl)(?:-compose)? (?:-\S+ )*(?:compose )?(?:run|exec|up|logs)\b|"
+            r"\bkube(?:ctl|let|pods)\b|\bCrashLoopBackOff\b|\bOpenShift\b|"
+            r"\b(?:apptainer|singularity) (?:-\S+ )*(?:run|exec|shell|instance)\b|/\.singularity\.d/|\bApptainer> |"
+            r"\bSingularity[> ]|--container-(?:image|name)[= ]|\benroot (?:start|exec)\b|/\.dockerenv\b|"
+            r"/docker/overlay2/|/docker-entrypoint)|\w@[0-9a-f]{12}[: ]",
+            (
+                *("docker", "podman", "nerdctl", "kube", "crashloop", "openshift", "apptainer", "singularity"),
+                *("--container-", "enroot ", "@"),
+            ),
+        ),
+    },
     "launcher": {
         "ranks": (
             r"(?i:\btorchrun\b|\btorch\.distributed|\bdeepspeed\b|\baccelerate launch\b|\bmsrun\b|"
@@ -133,7 +153,9 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
 }
 """By fact and value: a pattern that only jobs there print, and lower-case words, one of which is in each match: finding
-them is many times faster than the pattern. "docker" is any container whose kind the log does not show."""
+them is many times faster than the pattern. `container` "docker" is any container whose kind the log does not show, and
+also what is only usual in one; `inside_container` needs a sign that the program itself ran in a container.
+"""
 _WITHIN = 100
 """Most characters of a match before the word, and at least after it."""
 _PATTERNS = {
@@ -144,8 +166,9 @@ _PATTERNS = {
 
 
 def of_job_environment(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """`os`, `accelerator`, `subsystem`, `speaker`, `container`, `launcher` and `scheduler`, each with the values that
-    `text` shows.
+    """`os`, `accelerator`, `subsystem`, `speaker`, `container`, `inside_container`, `launcher` and `scheduler`.
+
+    Each has the values that `text` shows.
 
     Args:
         lower: `text` in lower case.

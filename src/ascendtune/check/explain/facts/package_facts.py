@@ -67,6 +67,7 @@ _REQUIRED = re.compile(
     r"(?:(?P<sign>[=<>!~]=|[<>])(?P<version>[\w.*+]+)(?P<more>[,; ].*)?)?$"
 )
 """Package that a row of a conflict requires, and its first bound."""
+_INDEX = re.compile(r"Looking in indexes: (?P<index>https?://(?!pypi\.org)[^\s,]+?)/?$", re.MULTILINE)
 _HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
 _BOUND = re.compile(r"[<~]|==")
 _MOST_SPECS = 4
@@ -77,7 +78,8 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
     `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `conda_apart`: two conflicting requirements;
     `build_said`: the complaint of a build, or its last line; `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`:
-    the package with another hash; `pip_python`: the Python that ignored versions require;
+    the package with another hash; `pip_index`: the only index, if it is not PyPI; `pip_python`: the Python
+    that ignored versions require;
     `pip_only_newer`: a requested release with the first ones in the index, if all of them are newer.
 
     Args:
@@ -106,6 +108,8 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         # Requirements with an upper bound or one version first: they exclude most others.
         rows = sorted((want[0].strip() for want in wants), key=lambda row: _BOUND.search(row) is None)
         yield "pip_conflict", "; ".join(_in_conflict(rows)[:_MOST_SPECS])
+    if "looking in indexes: " in lower and (index := _INDEX.search(text)):
+        yield "pip_index", index["index"]
     if "do not match the hashes" in lower and (broken_file := _HASH.search(text)):
         yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):

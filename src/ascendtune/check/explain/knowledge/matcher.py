@@ -288,5 +288,7 @@ def _stands_in(parts: tuple[bytes, ...], line: bytes, written: bytes) -> int:
 
 
 def _is_inside_a_word(at: int, written: bytes) -> bool:
-    """Whether `at` is inside a word: "port" in "reporting" is not a word, "Error" in "OSError" is one."""
-    return written[at - 1 : at + 1].isalpha() and written[at - 1 : at + 1].islower()
+    """Whether `at` is inside a word: "port" in "reporting" is not a word, "Error" in "OSError" and behind an escaped
+    line end are words."""
+    is_inside = written[at - 1 : at + 1].isalpha() and written[at - 1 : at + 1].islower()
+    return is_inside and written[at - 2 : at] not in (b"\\n", b"\\t")
