@@ -8,10 +8,12 @@ from functools import cache
 from typing import Any
 
 from ascendtune.check.explain import reading
+from ascendtune.check.explain.answer import misfits
 from ascendtune.check.explain.answer.applicable_remedies import fitted
 from ascendtune.check.explain.answer.checkouts import of_checkouts
 from ascendtune.check.explain.answer.environment_notes import with_environment
 from ascendtune.check.explain.answer.headline import culprit_of, headline_of, is_of_cann
+from ascendtune.check.explain.answer.misfits import misfit_of
 from ascendtune.check.explain.answer.placeholders import without_placeholders
 from ascendtune.check.explain.answer.remedies_by_owner import for_owner
 from ascendtune.check.explain.answer.unmatched_remedies import (
@@ -233,6 +235,8 @@ class Explanation:
         remedies = without_placeholders(remedies, first, texts) if first is not None else remedies
         remedies = of_checkouts(remedies, first.trace) if first is not None and first.trace is not None else remedies
         remedies = fitted(remedies, first.entry if first is not None else None, self.facts)
+        misfit = misfit_of(first, self.facts) if first is not None and self.verdict.missing is None else None
+        remedies = remedies if misfit is None else (misfits.remedy(misfit), *remedies)
         return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 
     def remedies_here(self, event: Event) -> tuple[str, ...]:

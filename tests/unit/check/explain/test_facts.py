@@ -41,6 +41,27 @@ def test_variables_versions_ranks_and_ports_of_a_log() -> None:
         ("bash ./Ascend-cann-toolkit_8.0.0_linux-aarch64.run --install", "cann", "8.0.0"),
         ("source /opt/cann-8.5.0/set_env.sh", "cann", "8.5.0"),
         ("Name: transformers\nVersion: 4.44.2\nSummary: moons", "transformers", "4.44.2"),
+        ("- PyTorch version (GPU?): 2.1.0+cu118 (True)", "torch", "2.1.0+cu118"),
+        ("PyTorch version: 2.4.0+cu121\nIs debug build: False", "torch", "2.4.0+cu121"),
+        ("[pip3] torch==2.4.0\n[conda] torch    2.4.0+cu121   pypi_0    pypi", "torch", "2.4.0+cu121"),
+        (">>> torch.__version__\n'1.4.0'\n", "torch", "1.4.0"),
+        ("In [2]: torch.__version__\nOut[2]: '2.0.1+cu117'\n", "torch", "2.0.1+cu117"),
+        ('$ python -c "import torch; print(torch.__version__)"\n2.3.1+cu121\n', "torch", "2.3.1+cu121"),
+        ("python serve.py vllm==0.2.2 torch2.1.0+cuda118", "torch", "2.1.0+cuda118"),
+        ("INFO llm_engine.py:237] Initializing an LLM engine (v0.6.3.post1) with config: x", "vllm", "0.6.3.post1"),
+        ("INFO api_server.py:712] vLLM API server version 0.9.1", "vllm", "0.9.1"),
+        ("docker run vllm/vllm-openai:v0.5.4 --model x", "vllm", "0.5.4"),
+        ("FROM pytorch/pytorch:2.1.0-cuda11.8-cudnn8-devel", "torch", "2.1.0"),
+        ("Requirement already satisfied: numpy<2,>=1.22 in ./venv (from moon) (1.26.4)", "numpy", "1.26.4"),
+        ('[[package]]\nname = "torch"\nversion = "2.1.0"\n', "torch", "2.1.0"),
+        ("| transformers | 4.36.2 |", "transformers", "4.36.2"),
+        ("my transformers version is 4.18.0", "transformers", "4.18.0"),
+        ("torch版本为2.1.0", "torch", "2.1.0"),
+        ("deepspeed info ................... 0.12.6, unknown, unknown", "deepspeed", "0.12.6"),
+        ("Cuda compilation tools, release 11.8, V11.8.89", "cuda", "11.8"),
+        ('  File "/v/lib/python3.8/site-packages/moon/tide.py", line 7, in rise', "python", "3.8"),
+        ("pip install ./flash_attn-2.5.8+cu122-cp310-cp310-linux_x86_64.whl", "flash_attn", "2.5.8+cu122"),
+        ("sentencepiece 0.1.92", "sentencepiece", "0.1.92"),
     ],
 )
 def test_version_is_read_in_each_way_of_writing_it(text: str, name: str, version: str) -> None:
@@ -52,6 +73,25 @@ def test_versions_that_pip_installed_are_facts() -> None:
 
     assert facts == {"version.numpy": ("2.0.2",), "version.torch_npu": ("2.7.1.dev20250724",)}
     assert of_log(["Downloading numpy-2.0.2-cp310-cp310-manylinux.whl"]) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "moon 0.7.0 requires torch==2.7.0",
+        "ERROR: Could not find a version that satisfies the requirement torch==1.4.0",
+        "this model needs transformers 4.51.0",
+        "it was removed in transformers v5.0.0",
+        "PyTorch 2.4.0 or newer",
+        "FROM nvcr.io/nvidia/pytorch:23.10-py3",
+        "    Found existing installation: torch 2.3.0",
+        " - numpy==2.0.0",
+        "Torch: 2.5. CUDA: 8.0. CUDA Toolkit: 12.4.",
+    ],
+)
+def test_version_that_is_asked_for_or_removed_is_not_a_fact(text: str) -> None:
+    assert {name for name in of_log([text]) if name.startswith("version.")} <= {"version.torch"}
+    assert not set(of_log([text]).get("version.torch", ())) - {"2.5"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ascendtune.check.explain.answer import misfits
+from ascendtune.check.explain.answer.misfits import misfit_of
 from ascendtune.check.explain.answer.remedies_by_owner import place_in_library
 from ascendtune.check.explain.cause.diagnosis import Diagnosis
 from ascendtune.check.explain.event.event import Event, without_stamp
@@ -135,6 +137,8 @@ def _values(first: Event) -> str:
 def _versions(first: Event, facts: Facts) -> str:
     """Versions of the packages of a failed import or call, and of those whose release the sentence doubts, if the log
     contains one of each."""
+    if (misfit := misfit_of(first, facts)) is not None:
+        return misfits.told(misfit)
     named: list[str] = []
     if {"module", "package", OWNER} & first.hit.names.keys():
         named = [first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER)]

@@ -13,6 +13,7 @@ from ascendtune.check.explain.facts.command_output import of_command_output
 from ascendtune.check.explain.facts.connection_facts import of_connections
 from ascendtune.check.explain.facts.job_environment import of_job_environment
 from ascendtune.check.explain.facts.package_facts import of_packages
+from ascendtune.check.explain.facts.printed_versions import matches, places, versions_in, without_prefixes
 from ascendtune.check.explain.lazy_pattern import LazyPattern
 
 Facts = dict[str, tuple[str, ...]]
@@ -31,35 +32,6 @@ _HAS_VARIABLE = re.compile(r"=(?<=[A-Z0-9]=)")
 """Begins with a literal character: `re` finds it many times faster than names of variables."""
 _EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
 """Words, and characters, before a variable that is only an example."""
-_VERSION_NAMES = (
-    "torch_npu|torch-npu|torchvision|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm_ascend|"
-    "vllm-ascend|vllm|llamafactory|numpy|triton-ascend|triton|flash_attn|flash-attn|bitsandbytes|mindspeed|megatron-core|"
-    "safetensors|huggingface_hub|huggingface-hub|CANN|Python|PyTorch|CUDA|NCCL|driver|firmware"
-)
-_VERSION = re.compile(
-    rf"(?<![\w.-])(?P<name>{_VERSION_NAMES})[`*]{{0,3}}(?: version|版本)?[`*]{{0,3}}"
-    r"(?: ?==? ?|[:：] *[`*]{0,3}v?| +(?:\.{3,} )?v?|/)(?P<value>\d+\.\d+[\w.+-]*)",
-    re.IGNORECASE,
-)
-_CANN = re.compile(
-    r"(?:ascend-toolkit/|ascendai/cann:|(?<![\w.])cann-(?:toolkit_|nnrt_)?|(?<=/)CANN/)"
-    r"(?P<value>\d+\.\d+(?:\.(?:rc|t|b|alpha|beta|\d)[a-z\d]*)*)(?=[-_/\s'\":]|$)",
-    re.IGNORECASE,
-)
-"""Release of CANN in a path, a package's file or an image."""
-_INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
-"""pip's line; "torch-npu-2.7.1" is name and version."""
-_PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
-_SHOWN = re.compile(rf"^Name: (?P<name>{_VERSION_NAMES})\nVersion: (?P<value>\S+)$", re.IGNORECASE | re.MULTILINE)
-"""Output of `pip show`."""
-_EGG = re.compile(rf"/(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)-py\d\.\d+\.egg/", re.IGNORECASE)
-"""Part of the path of a module that easy_install or setup.py has installed."""
-_VERSION_WORDS = (
-    *("torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "datasets", "tokenizers", "vllm"),
-    *("llamafactory", "numpy", "triton", "flash", "bitsandbytes", "mindspeed", "megatron", "safetensors"),
-    *("huggingface", "cann", "python", "cuda", "nccl", "driver", "firmware"),
-)
-"""Each of `_VERSION_NAMES` contains one of them."""
 _WORLD = {
     "world_size": (
         ("world", "nranks", "ranksize", "rank_size"),
@@ -118,8 +90,6 @@ _DIRECTORY = re.compile(
     r"(?<![\w/-])(?P<mode>d[rwxsStT-]{9})\S? +\d+ +(?P<owner>\S+) +(?P<group>\S+) +\d+ .*? (?P<path>/[^\s/][^\s]*?)/?$",
     re.MULTILINE,
 )
-_LONGEST_CROSSING = 10
-"""Most characters of a match on the line below its first one."""
 _DTYPES = (
     "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|"
     "fp16|bf16|fp32|int8|int32|int64"
@@ -194,19 +164,14 @@ def of_log(texts: Iterable[str]) -> Facts:
     for text in dict.fromkeys(texts):
         # "İ" is the only character that becomes two in lower case.
         lower = text.replace("İ", "i").lower()
-        for match in _matches(_VARIABLE, text, (match.start() for match in _HAS_VARIABLE.finditer(text))):
+        for match in matches(_VARIABLE, text, (match.start() for match in _HAS_VARIABLE.finditer(text))):
             if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
                 continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
-        others = (*_installed_in(text, lower), *_matches(_EGG, text, _places(lower, (".egg/",))))
-        others += tuple(_SHOWN.finditer(text)) if "\nversion: " in lower else ()
-        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *others):
-            # The tag of an image goes on with its system.
-            note(f"version.{match['name'].lower().replace('-', '_')}", match["value"].partition("-")[0])
-        for match in _matches(_CANN, text, _places(lower, ("ascend-toolkit/", "cann"))):
-            note("version.cann", match["value"])
+        for package, version in versions_in(text, lower):
+            note(f"version.{package}", version)
         for name, (words, pattern) in _WORLD.items():
-            for match in _matches(pattern, text, _places(lower, words)):
+            for match in matches(pattern, text, places(lower, words)):
                 value = match["value"]
                 if name == "joined":
                     joined, expected = value or match["clients"], match["wanted"] or match["places"]
@@ -225,7 +190,10 @@ def of_log(texts: Iterable[str]) -> Facts:
         note("asked", str(requested))
     if "slurm" in by_name.get("scheduler", {}) and "inside_container" not in by_name:
         note("inside_container", "no")
-    return {name: tuple(values) for name, values in by_name.items()}
+    return {
+        name: without_prefixes(values) if name.startswith("version.") else tuple(values)
+        for name, values in by_name.items()
+    }
 
 
 def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
@@ -250,32 +218,6 @@ def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
     if " pull " in lower or "pulling from" in lower:
         for pull in _PULL.finditer(text):
             yield "image_pull", pull["image"] or f"{pull['name']}:{pull['tag']}"
-
-
-def _places(text: str, words: Iterable[str]) -> Iterator[int]:
-    """Indices of the words in `text`; of each word only the first one in a line."""
-    for word in words:
-        place = text.find(word)
-        while place >= 0:
-            yield place
-            line_end = text.find("\n", place)
-            place = text.find(word, line_end) if line_end >= 0 else -1
-
-
-def _matches(pattern: re.Pattern[str], text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
-    """Matches of `pattern` that begin in the lines of `places` (indices into `text`), in the order of the text."""
-    lines = {text.rfind("\n", 0, place) + 1: place for place in places}
-    for start in sorted(lines):
-        end = text.find("\n", lines[start])
-        end = len(text) if end < 0 else end
-        matches = pattern.finditer(text, start, end + _LONGEST_CROSSING)
-        yield from (match for match in matches if match.start() < end)
-
-
-def _installed_in(text: str, lower: str) -> Iterator[re.Match[str]]:
-    """Names and versions of the packages that pip reports as installed."""
-    for line in _matches(_INSTALLED, text, _places(lower, ("successfully installed",))):
-        yield from _PACKAGE.finditer(line["packages"])
 
 
 def versions(facts: Facts, package: str) -> tuple[str, ...]:
