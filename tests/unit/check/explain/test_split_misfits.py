@@ -189,3 +189,48 @@ def test_library_of_atb_is_asked_for_by_whatever_needs_it(explained: Explained, 
 
     assert entry_of(explanation) == "libatb-missing"
     assert "torch" not in " ".join((explanation.headline(), *explanation.remedies()))
+
+
+_SITE = "/v/lib/python3.11/site-packages"
+_FILE = "ModuleNotFoundError: No module named '{0}.dusk'; '{0}' is not a package"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_raised(_FILE.format("vllm.tide"), f"{_SITE}/moon/vllm_utils.py"), "module-is-a-file-of-release"),
+        (_raised(_FILE.format("awq.tide.ebb"), f"{_SITE}/peft/tide.py"), "module-is-a-file-of-release"),
+        (_raised(_FILE.format("transformers.tide")), "module-of-own-is-a-file"),
+        (_FILE.format("transformers.tide") + "\n", "module-of-own-is-a-file"),
+        (_raised(_FILE.format("utils")), "module-is-a-file"),
+        (_raised(_FILE.format("datasets"), f"{_SITE}/moon/tide.py"), "module-is-a-file"),
+        (_raised("ModuleNotFoundError: No module named 'vllm.tide'", f"{_SITE}/moon/tide.py"),
+         "module-of-other-release"),
+        (_raised("ModuleNotFoundError: No module named 'pydantic._tide'", f"{_SITE}/moon/tide.py"),
+         "module-of-other-release"),
+        (_raised("ModuleNotFoundError: No module named 'vllm.tide'", f"{_SITE}/vllm/tide.py"),
+         "package-lacks-own-part"),
+        (_raised("ModuleNotFoundError: No module named 'sunlib.tide'", f"{_SITE}/moon/tide.py"),
+         "module-of-optional-package"),
+        (_raised("AttributeError: module transformers.tide has no attribute Dusk", f"{_SITE}/moon/tide.py"),
+         "submodule-attribute"),
+    ],
+)  # fmt: skip
+def test_module_of_another_release_is_not_called_a_file_of_the_user(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_both_packages_of_an_import_are_told_with_their_versions(explained: Explained) -> None:
+    explanation = explained(
+        "- vllm version: 0.9.7\nunsloth_zoo==2077.7.7\n"
+        + _raised(_FILE.format("vllm.tide"), f"{_SITE}/unsloth_zoo/vllm_utils.py")
+    )
+
+    assert "vllm 0.9.7, unsloth_zoo 2077.7.7" in explanation.headline()
+    assert explanation.remedies()[0].startswith("`pip show vllm unsloth_zoo`")
+
+
+def test_call_in_a_command_is_no_clause_for_another_system(explained: Explained) -> None:
+    explanation = explained(_raised("ModuleNotFoundError: No module named 'accelerate.tide'", f"{_SITE}/moon/tide.py"))
+
+    assert "print(accelerate.__file__)" in " ".join(explanation.remedies())

@@ -282,6 +282,9 @@ def _without_clauses(remedy: str, begins: Sequence[re.Pattern[str]]) -> str:
         return not any(each.match(clause.strip()) for each in begins)
 
     def in_brackets(match: re.Match[str]) -> str:
+        if match.string.count("`", 0, match.start()) % 2:
+            # A call in a command.
+            return match[0]
         clauses = _CLAUSE_END.split(match["content"])
         kept = [rest for clause in clauses if (rest := _items_that(holds, clause))]
         if kept == clauses:
