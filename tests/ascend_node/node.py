@@ -72,6 +72,8 @@ class Node:
     firmware: str = "7.7.0.6.236"
     firmware_range: str = "[7.0.0,7.8.99]"
     cann: tuple[Cann, ...] = (Cann(),)
+    super_pod: tuple[int, int] | None = None
+    """Of an A3: the super pod, and the index of this host in it."""
     npu_smi: str = "answers"
     """answers | absent | hangs | a line that it prints instead of the table"""
     hccn_tool: str = "answers"
@@ -131,6 +133,11 @@ class Node:
         answers = root / "answers"
         _write(answers / "npu-smi/info", info_table(self))
         _write(answers / "npu-smi/info_-m", mapping_table(self))
+        if self.super_pod:
+            names = ("SDID", "Super Pod Size", "Super Pod ID", "Server Index")
+            values = (16777216, 384, *self.super_pod)
+            told = "".join(f"\t{name:<30} : {value}\n" for name, value in zip(names, values, strict=True))
+            _write(answers / "npu-smi/info_-t_spod-info_-i_0_-c_0", told)
         for index, chip in enumerate(self.chips):
             card, die = divmod(index, self.chips_per_card)
             health = f"\tHealth Status : {chip.health}\n\tError Code : {chip.error_code}\n\tError Information : NA\n"

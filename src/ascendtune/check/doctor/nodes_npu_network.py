@@ -10,6 +10,7 @@ from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.check.nodes.compare import all_nodes
 from ascendtune.check.nodes.node_report import NodePort
+from ascendtune.machine.npu.super_pod import SuperPodPlace
 
 NODES_NPU_NETWORK = "nodes_npu_network"
 
@@ -21,14 +22,46 @@ Ports = Mapping[str, Sequence[NodePort]]
 
 def _look(system: System) -> Iterator[Finding]:
     answers = system.nodes.answers if system.nodes else {}
+    places = {node: answer.super_pod for node, answer in answers.items() if answer.super_pod}
+    found = [*_super_pods(places)]
     ports = {node: answer.ports for node, answer in answers.items() if answer.ports}
-    if len(ports) < 2:
-        return
-    found = [*_tls(ports), *_shared_addresses(ports), *_separate_subnets(ports)]
+    if len(ports) > 1:
+        found += [*_tls(ports), *_shared_addresses(ports), *_separate_subnets(ports)]
     yield from found
-    if not found:
+    if not found and len(ports) > 1:
         template = "{count} NPU ports of {nodes}: TLS the same, every address once, subnets connected"
         yield ok(NODES_NPU_NETWORK, say(template, count=sum(map(len, ports.values())), nodes=all_nodes(ports)))
+
+
+def _super_pods(places: Mapping[str, SuperPodPlace]) -> Iterator[Finding]:
+    """Hosts of one super pod communicate over HCCS, by the index of the host; others over their network ports."""
+    by_place: dict[SuperPodPlace, list[str]] = {}
+    by_pod: dict[int, list[str]] = {}
+    for node, place in places.items():
+        by_place.setdefault(place, []).append(node)
+        by_pod.setdefault(place.pod, []).append(node)
+    query = "`npu-smi info -t spod-info -i 0 -c 0`"
+    for place, nodes in by_place.items():
+        if len(nodes) > 1:
+            yield failure(
+                NODES_NPU_NETWORK,
+                say(
+                    "{nodes} have the server index {server} in super pod {pod}",
+                    nodes=", ".join(nodes), server=place.server, pod=place.pod,
+                ),
+                expected=say("one index for each server of a super pod"),
+                remedy=say("set the server id in the BMC of one of them, then look at {query}", query=query),
+            )  # fmt: skip
+    if len(by_pod) > 1:
+        groups = (say("{nodes} in {pod}", nodes=", ".join(nodes), pod=pod) for pod, nodes in by_pod.items())
+        yield warning(
+            NODES_NPU_NETWORK,
+            say("the nodes are in {count} super pods: {groups}", count=len(by_pod), groups=say("; ").join(groups)),
+            expected=say("one super pod, whose NPUs HCCS connects; between super pods the network ports are used"),
+            remedy=say(
+                "choose nodes of one super pod; if they are in one, correct its id in the BMC ({query})", query=query
+            ),
+        )
 
 
 def _tls(ports: Ports) -> Iterator[Finding]:
@@ -131,10 +164,12 @@ def _subnets(ports: Ports, device: int) -> set[object]:
 NODES_NPU_NETWORK_CHECK = Check(
     NODES_NPU_NETWORK,
     what="Compares the network ports of the nodes' NPUs, as hccn_tool reports them: the TLS switch, addresses that two "
-    "nodes have, and NPUs of one number that are in different subnets without a gateway.",
+    "nodes have, and NPUs of one number that are in different subnets without a gateway; of A3 nodes also the super "
+    "pod and the index in it, as npu-smi reports them.",
     why="Each node alone looks healthy. HCCL refuses ranks whose TLS switches differ (EI0014, from CANN 9.0 on EI0016; "
     "drivers before 25.2.0 end with a time-out, EI0006), and an address that two NPUs have connects to the wrong one. "
-    "A subnet without a gateway does not matter between A3 nodes of one super pod, which use HCCS.",
+    "A subnet without a gateway does not matter between A3 nodes of one super pod, which use HCCS; there two nodes "
+    "with one server index, as after a board was exchanged, do not connect.",
     fix="TLS: `hccn_tool -i N -tls -s enable 0` for every NPU of every node, as root on the hosts. Addresses: one for "
     "each NPU, in one subnet per number, or with `hccn_tool -i N -gateway -s gateway ADDRESS`.",
     look=_look,

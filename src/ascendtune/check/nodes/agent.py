@@ -35,6 +35,7 @@ from ascendtune.core import language
 from ascendtune.core.process_tree import below, send
 from ascendtune.job.nodes.handshake_reply import client_address, server_address
 from ascendtune.job.nodes.message import BEGIN, decode, encode
+from ascendtune.machine.npu.super_pod import SuperPodPlace, read_super_pod
 
 _FACTS_SECONDS = 2.0
 """Time for facts after the checks are done: a driver that hangs delays only its own facts."""
@@ -76,7 +77,16 @@ def look(system: System, request: Mapping[str, Any]) -> dict[str, Any]:
         "not_applicable": examination.not_applicable,
         "facts": dict(collected),
         "ports": [asdict(each) for each in _ports(system)] if request["ports"] else [],
+        "super_pod": asdict(place) if request["ports"] and (place := _super_pod(system)) else None,
     }
+
+
+def _super_pod(system: System) -> SuperPodPlace | None:
+    """The place of this host, as its first chip reports it."""
+    for chip in system.npu_smi[0].devices[:1]:
+        words = ("info", "-t", "spod-info", "-i", str(chip.npu_id), "-c", str(chip.chip_id))
+        return read_super_pod(system.query_npu_smi(*words))
+    return None
 
 
 def _ports(system: System) -> list[NodePort]:

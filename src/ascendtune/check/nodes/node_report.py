@@ -10,6 +10,7 @@ from typing import Any
 from ascendtune.check.finding import WORST_FIRST, Finding
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.foreign_json import is_text_list
+from ascendtune.machine.npu.super_pod import SuperPodPlace
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class NodeReport:
     facts: Mapping[str, str]
     clock: Clock
     ports: tuple[NodePort, ...] = ()
+    super_pod: SuperPodPlace | None = None
 
     def as_json(self) -> dict[str, Any]:
         findings = [finding.as_json() for finding in self.findings]
@@ -65,7 +67,11 @@ def report_of_json(content: Mapping[str, Any]) -> NodeReport:
         raise ValueError("a text is of another type")
     findings = tuple(map(_finding, content["findings"]))
     ports = tuple(map(_port, content["ports"]))
-    return NodeReport(verdict, trains_on, findings, tuple(not_applicable), facts, Clock(**content["clock"]), ports)
+    place = None if content["super_pod"] is None else SuperPodPlace(**content["super_pod"])
+    if place is not None and not (type(place.pod) is type(place.server) is int):
+        raise ValueError("a number of a super pod is of another type")
+    clock = Clock(**content["clock"])
+    return NodeReport(verdict, trains_on, findings, tuple(not_applicable), facts, clock, ports, place)
 
 
 def _port(content: Mapping[str, Any]) -> NodePort:

@@ -123,6 +123,19 @@ def test_a_single_node_with_ports_is_not_compared(network: Network) -> None:
     assert network(_node(1), replace(_node(2), hccn_tool="absent")) == []
 
 
+def test_hosts_of_one_super_pod_have_indices_of_their_own(network: Network) -> None:
+    def at(number: int, pod: int, server: int) -> Node:
+        return replace(_node(number, SCENARIOS["healthy-a3"]), super_pod=(pod, server))
+
+    (found,) = network(at(1, 0, 4), at(2, 0, 5))
+    assert found.status == "ok"
+    (found,) = network(at(1, 0, 4), at(2, 0, 4), at(3, 0, 6))
+    assert (found.status, found.measured) == ("failure", "node1, node2 have the server index 4 in super pod 0")
+    (found,) = network(at(1, 0, 4), at(2, 3, 4), at(3, 0, 5))
+    assert found.status == "warning"
+    assert found.measured == "the nodes are in 2 super pods: node1, node3 in 0; node2 in 3"
+
+
 def test_both_dies_of_an_a3_card_have_ports(network: Network) -> None:
     (found,) = network(*(_node(number, SCENARIOS["healthy-a3"]) for number in (1, 2)))
     assert found.status == "ok" and "32 NPU ports of both nodes" in found.measured

@@ -100,6 +100,7 @@ def test_a_clock_that_is_off(agent: Path) -> None:
         "not_applicable": [],
         "facts": {},
         "ports": [],
+        "super_pod": None,
         "address": None,
         "mtu": None,
     }
