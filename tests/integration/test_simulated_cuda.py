@@ -49,7 +49,7 @@ def run_on_simulated_device(directory: Path, chosen: str, *files: str) -> None:
 _SAMPLE = {
     "test_operators.py": "",
     "test_after_training.py": "",
-    "test_waits.py": "noise or fp16 or offloaded or fsdp or dpo",
+    "test_waits.py": "noise or fp16 or offloaded or fsdp or dpo or linear",
     "test_training.py": "kernel_of_adamw or accumulated or nf4-fsdp or fp16-full or fp16-fsdp or bit_by_bit",
 }
 """File -> which of its tests; all where none is named."""

@@ -34,7 +34,7 @@ def plain_functions(model: Any) -> Iterator[None]:
 def use_plain_functions(model: Any) -> list[tuple[CellType, Any]]:
     """Make all models of this class compute in plain torch, as if no such package were installed.
 
-    Then packed documents are refused, too: the plain functions cannot keep them apart.
+    Then packed documents are refused, too: by themselves the plain functions cannot keep them apart.
 
     Args:
         model: a module whose submodules' classes are defined beside the functions.
@@ -43,7 +43,7 @@ def use_plain_functions(model: Any) -> list[tuple[CellType, Any]]:
         The variables that were set, and their values before.
     """
     before = []
-    for cells in _choices(model):
+    for cells in function_choices(model):
         plain = cells["torch_function"].cell_contents
         chosen = {
             "implementation": plain,
@@ -58,16 +58,19 @@ def use_plain_functions(model: Any) -> list[tuple[CellType, Any]]:
 
 def missing_packages(model: Any) -> list[str]:
     """Packages, as pip names them, that would compute functions of this model but are not installed."""
-    plain = [cells for cells in _choices(model) if not cells["is_new_implementation"].cell_contents]
+    plain = [cells for cells in function_choices(model) if not cells["is_new_implementation"].cell_contents]
     return sorted({_DISTRIBUTIONS.get(name, name) for name in (each["package"].cell_contents for each in plain)})
 
 
-def _choices(model: Any) -> list[dict[str, CellType]]:
+def function_choices(model: Any) -> list[dict[str, CellType]]:
     """Variables of each such function in the files of `model`, by name; none for another form of transformers."""
     files = [sys.modules[name] for name in sorted({type(each).__module__ for each in model.modules()})]
     functions = {id(each): each for file in files for each in vars(file).values() if callable(each)}
     found = [_variables(each) for each in functions.values()]
-    wanted = {"torch_function", "implementation", "is_new_implementation", "applicable_params", "package"}
+    wanted = {
+        *("func_name", "package", "torch_function"),
+        *("implementation", "is_new_implementation", "applicable_params"),
+    }
     return [cells for cells in found if wanted <= cells.keys()]
 
 

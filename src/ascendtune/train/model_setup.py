@@ -18,6 +18,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
+from ascendtune.train.attention.recurrence import keep_documents_apart
 from ascendtune.train.deferred_weights import move_in_parts
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.model import (
@@ -89,7 +90,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
             move_in_parts(model, fill, device.torch_device)
         # After the tuner: it copies modules, and must copy the model's own ones.
         kernels = install_kernels(model, recipe.kernel, device, precision, fill)
-        choose_gpu_functions(model, strategy)
+        set_up_recurrent_layers(model, strategy)
         promote_layer_norms(model)
         model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
         if strategy.is_main:
@@ -120,8 +121,11 @@ def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> Attent
     return attention
 
 
-def choose_gpu_functions(model: Any, strategy: Strategy) -> None:
-    """Use functions of packages for GPUs on GPUs only; there, name those that are not installed."""
+def set_up_recurrent_layers(model: Any, strategy: Strategy) -> None:
+    """Keep packed documents apart in recurrent layers, whose functions of packages for GPUs are used on GPUs only.
+
+    There, name the packages that are not installed.
+    """
     device = strategy.device
     if device.shares_host_memory:
         use_plain_functions(model)
@@ -130,6 +134,7 @@ def choose_gpu_functions(model: Any, strategy: Strategy) -> None:
             "recurrent layers of this model are computed in plain torch, which is correct and much slower: install "
             + " and ".join(packages)
         )
+    keep_documents_apart(model)
 
 
 def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:

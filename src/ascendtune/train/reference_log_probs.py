@@ -38,6 +38,7 @@ from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.model import ModelToLoad, load_in_parts, read_config
+from ascendtune.train.model_setup import set_up_recurrent_layers
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -277,6 +278,7 @@ def _another_model(
             remedy="use a reference with the same tokenizer",
             where=directory,
         )
+    set_up_recurrent_layers(model, strategy)
     root = RootModule(model.requires_grad_(False))
     # Apart from the work above, whose duration differs between hosts: ranks of fsdp synchronise before they fill.
     with strategy.uneven_work("loads the reference model"):

@@ -74,18 +74,17 @@ def test_guard_fails_when_positions_continue_counting(
 
 LINEAR_ATTENTION = {
     "vocab_size": 512, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 2,
-    "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "intermediate_size": 64,
-    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "block_size": 8, "intermediate_size": 64,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 
 
 def test_a_model_that_cannot_keep_documents_apart_is_padded(
     make_loop: Callable[..., Loop], variant: Callable[..., Path]
 ) -> None:
-    from transformers import Qwen3NextConfig
+    from transformers import MiniMaxConfig
 
-    model = {"path": str(variant(Qwen3NextConfig(**LINEAR_ATTENTION)))}
+    model = {"path": str(variant(MiniMaxConfig(**LINEAR_ATTENTION)))}
     with pytest.raises(RecipeError, check=lambda error: error.code == "packing-unsupported"):
         make_loop(**PACKED, model=model)
     loop = make_loop(data={"packing": "auto"}, model=model)

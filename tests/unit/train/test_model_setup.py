@@ -13,7 +13,7 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks, model_setup
 from ascendtune.train.attention.choice import AttentionChoice, AttentionSupport
-from ascendtune.train.model_setup import check_head, choose_gpu_functions, isolates, set_up_model
+from ascendtune.train.model_setup import check_head, isolates, set_up_model, set_up_recurrent_layers
 from ascendtune.train.precision import DTYPES, choose_precision
 
 _PAIRS, _SINGLES = {"stage": "preference"}, {"stage": "preference", "preference": {"loss": "kto"}}
@@ -190,6 +190,6 @@ def test_packages_for_gpus_that_are_missing_are_named_on_gpus(
     monkeypatch.setattr("ascendtune.train.model_setup.missing_packages", lambda model: ["causal-conv1d", "mamba-ssm"])
     device = SimpleNamespace(shares_host_memory=False, runs_gpu_packages=on_gpu)
     strategy: Any = SimpleNamespace(device=device, is_main=is_main)
-    choose_gpu_functions(torch.nn.Linear(2, 2), strategy)
+    set_up_recurrent_layers(torch.nn.Linear(2, 2), strategy)
     found = [each.message for each in caplog.records if "install causal-conv1d and mamba-ssm" in each.message]
     assert len(found) == said

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import nn
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.hub.gpu_functions import plain_functions
+from ascendtune.train.attention.recurrence import documents_apart
 from ascendtune.train.attention.small_copy import WINDOW, small_configs
 from ascendtune.train.objective.head import decoder_of
 
@@ -187,7 +188,7 @@ class AttentionTrial:
 
     def _values(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         # Functions of packages for GPUs refuse host memory.
-        with plain_functions(model):
+        with plain_functions(model), documents_apart(model) if "cu_seqlens" in inputs else nullcontext():
             return self._values_of(model, {**inputs, "use_cache": False}).float()
 
     def _outcome(self, model: nn.Module, rows: list[torch.Tensor]) -> _Outcome:

@@ -26,6 +26,7 @@ from ascendtune.data.collate import Batch
 from ascendtune.hub.adapter_files import is_adapter_weight
 from ascendtune.hub.gpu_functions import plain_functions
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.train.attention.recurrence import documents_apart
 from ascendtune.train.batch import DeviceBatch, to_device
 from ascendtune.train.deferred_weights import may_defer
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, recompute_activations, trainable_share
@@ -142,7 +143,8 @@ class _Steps:
         """Peaks by moment, live bytes between two steps, and bytes of saved tensors in host memory."""
         self._replace_by_fakes()
         # FakeTensors have no memory that functions of packages for GPUs could read.
-        with plain_functions(self.model), self._fake, self._live, self._live.follow_resizing():
+        of_gpus, of_documents = plain_functions(self.model), documents_apart(self.model)
+        with of_gpus, of_documents, self._fake, self._live, self._live.follow_resizing():
             return self._run(host)
 
     def _replace_by_fakes(self) -> None:
