@@ -124,7 +124,12 @@ TRL_RATES = {"preference": "1e-6", "reward": "1e-4"}
 SECTIONS = ("run_dir", "model", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint",
             "eval", "track", "seed")  # fmt: skip
 # Switch -> key and value where it is false.
-VALUES_IF_OFF = {"bf16": ("precision", "fp32"), "completion_only_loss": ("data.loss_on", "all")}
+VALUES_IF_OFF = {
+    "bf16": ("precision", "fp32"),
+    "completion_only_loss": ("data.loss_on", "all"),
+    "gradient_checkpointing": ("memory.gradient_checkpointing", "false"),
+    **dict.fromkeys(("packing", "sample_packing"), ("data.packing", "false")),
+}
 # Switches that are on by default in these tools, and have no key here.
 ON_BY_DEFAULT = (
     "dataset_shuffle", "train_dataloader_shuffle", "shuffle_merged_datasets", "enable_thinking", "use_chat_template",

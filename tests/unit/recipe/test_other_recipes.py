@@ -127,6 +127,7 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_AXOLOTL | {"reward_model": True}, "data.on_long_row=drop", "left"),
         (_TRL | {"max_grad_norm": 0.0}, "optim.max_grad_norm=null", "norm=0"),
         (_TRL | {"bf16": False}, "precision=fp32", "left"),
+        (_TRL | {"gradient_checkpointing": False}, "memory.gradient_checkpointing=false", "left"),
         (_TRL | {"bf16": False, "fp16": True}, "precision=fp16", "fp32"),
         (_AXOLOTL | {"bf16": False, "fp16": False}, "precision=fp32", "left"),
         (_TRL | {"logging_steps": 1}, "add data.loss_on=all", "left"),
