@@ -115,6 +115,19 @@ def _predicting_layers(config: Any) -> range:
     return range(layers, layers + further)
 
 
+def weights_not_finite(model: Any) -> RecipeError | None:
+    """The error for a model with NaN or infinite weights, which names the first of them; None if all are finite."""
+    spoilt = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    if not spoilt:
+        return None
+    counted = count_of(len(spoilt), "weight of the model is", "weights of the model are")
+    return RecipeError(
+        f"{counted} not finite, first {spoilt[0]}",
+        code="weights-not-finite",
+        remedy="copy or download the model again",
+    )
+
+
 def resize_embeddings(model: Any, rows: int) -> None:
     """Give the embeddings and the head `rows` rows each. The caller writes the rows that are new.
 

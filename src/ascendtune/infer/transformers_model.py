@@ -15,7 +15,12 @@ from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.foreign_json import bad_field, first_line
 from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, read_adapter_config, require_all_adapter_weights
-from ascendtune.hub.loaded_weights import require_all_weights, resize_embeddings, without_own_implementations
+from ascendtune.hub.loaded_weights import (
+    require_all_weights,
+    resize_embeddings,
+    weights_not_finite,
+    without_own_implementations,
+)
 from ascendtune.hub.model_config import lengths_that_change_rope, unknown_name_fault
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.infer.engine import Sampling, Weights
@@ -81,8 +86,10 @@ class TransformersModel:
             on_token: called with each new token; only for a single prompt.
 
         Raises:
-            InputError: a prompt fills the model's context.
+            InputError: a prompt fills the model's context, or the model computes NaN or infinite values.
         """
+        from transformers import LogitsProcessorList
+
         rooms = [self._room(len(prompt), sampling.max_new_tokens) for prompt in prompts]
         target = self.device.torch_device
         accelerators = [] if target.index is None else [target.index]
@@ -97,12 +104,30 @@ class TransformersModel:
                     generation_config=self._settings(
                         replace(sampling, max_new_tokens=rooms[numbers[0]]), stop_ids, pad_id
                     ),
+                    logits_processor=LogitsProcessorList([self._require_finite]),
                     stopping_criteria=[_Ended(is_ended, width)] if is_ended else None,
                     streamer=_Streamer(on_token) if on_token else None,
                 )
                 for number, row in zip(numbers, output[:, width:].tolist(), strict=True):
                     answers[number] = _up_to_stop(row, stop_ids)
         return answers
+
+    def _require_finite(self, input_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """transformers' logits processor: raise instead of choosing a token by NaN.
+
+        Args:
+            input_ids: (rows, tokens) int64.
+            logits: (rows, vocabulary) float32; a padded vocabulary may have -inf.
+        """
+        # The largest of several numbers is NaN if one of them is.
+        if logits.amax(-1).isfinite().all():
+            return logits
+        raise weights_not_finite(self.model) or InputError(
+            f"the model computes NaN or infinite values in {str(self.model.dtype).removeprefix('torch.')}",
+            code="logits-not-finite",
+            remedy='write "dtype": "float32" into its config.json, so that it computes in fp32; if it does, copy or '
+            "download it again",
+        )
 
     def _batches(self, prompts: Sequence[list[int]], rooms: Sequence[int], pad_id: int) -> list[list[int]]:
         """Indices of the prompts that are answered together; each has the same answer as if answered alone.

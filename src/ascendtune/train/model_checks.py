@@ -15,6 +15,7 @@ from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.hub.adapter_files import adapted_module
+from ascendtune.hub.loaded_weights import weights_not_finite
 from ascendtune.hub.model_config import length_of_dynamic_rope, lengths_that_change_rope
 from ascendtune.hub.weight_files import sample_of_weights
 from ascendtune.recipe.recipe import Recipe
@@ -217,15 +218,7 @@ def warn_of_long_rows(config: Any, longest: int) -> None:
 
 
 def _not_finite(model: Any) -> RecipeError:
-    spoilt = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
-    if spoilt:
-        counted = count_of(len(spoilt), "weight of the model is", "weights of the model are")
-        return RecipeError(
-            f"{counted} not finite, first {spoilt[0]}",
-            code="weights-not-finite",
-            remedy="copy or download the model again",
-        )
-    return RecipeError(
+    return weights_not_finite(model) or RecipeError(
         "the model computes NaN or infinite values before any training",
         code="logits-not-finite",
         remedy="set precision: bf16 or fp32",

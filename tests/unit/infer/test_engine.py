@@ -294,6 +294,21 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
     assert caught.value.code == "weights-missing" and "model.norm.weight" in caught.value.what
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("value", "code"), [(math.nan, "weights-not-finite"), (3e38, "logits-not-finite")])
+def test_model_that_computes_no_numbers_is_refused(tmp_path: Path, value: float, code: str, temperature: float) -> None:
+    """Sampling would end in an error of torch; the largest of NaN is some token."""
+    directory = make_llama(tmp_path / "llama")
+    tensors = load_file(directory / "model.safetensors")
+    tensors["lm_head.weight"][:] = value
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    model = TransformersModel.load(Weights(directory), find_device("cpu"), vocabulary=16)
+    with pytest.raises(InputError) as caught:
+        model.generate([[3, 4, 5]], Sampling(4, temperature=temperature), [2], 0)
+    assert caught.value.code == code
+    assert ("lm_head.weight" in caught.value.what) == (code == "weights-not-finite")
+
+
 def make_llama(directory: Path) -> Path:
     config = LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
