@@ -182,7 +182,7 @@ def _lost_state(reference: Dump, candidate: Dump, settings: AdamSettings, *, aft
         dumps = zip((reference, candidate), sides, strict=True)
         one, other = (_Updates.of_steps([dump.read(files[min(files)])]) for dump, files in dumps)
         if one is not None and other is not None and other.follows(settings) and not one.follows(settings):
-            lost = OtherUpdate("lost_state", False, True, other.names)
+            lost = OtherUpdate("lost_state", expected=False, found=True, parameters=other.names)
             left, left_of_candidate = (each.fit(settings).left for each in (one, other))
             return AdamCheck(settings, step, left, left_of_candidate, lost, is_same=False)
     return None

@@ -95,43 +95,40 @@ def _of_call(call: str, content: Any, parents: Mapping[str, str]) -> Iterator[tu
     """Key, class and statistics of the tensors of one call."""
     if not isinstance(content, dict):
         raise TypeError(call)
-    module, api = _MODULE.fullmatch(call), None
-    if module is None:
-        api = _API.fullmatch(call)
-        if api is None:
-            return
-    parts = (module or api).groupdict()  # type: ignore[union-attr]
-    micro_batch = int(parts["nth"]) if module else 0
-    name = checked_text(parts["path"] if module else f"{parents.get(call, '')}/{parts['path']}.{parts['nth']}")
-    kind = parts.get("kind", parts["path"])
-    if parts["call"] == "parameters_grad":
+    if module := _MODULE.fullmatch(call):
+        yield from _of_module(module, content)
+    elif api := _API.fullmatch(call):
+        name = checked_text(f"{parents.get(call, '')}/{api['path']}.{api['nth']}")
+        yield from _of_outputs(api["call"], 0, name, api["path"], content)
+
+
+def _of_module(module: re.Match[str], content: dict[str, Any]) -> Iterator[tuple[TensorKey, str, Any]]:
+    name, kind, micro_batch = checked_text(module["path"]), module["kind"], int(module["nth"])
+    if module["call"] == "parameters_grad":
         for parameter, values in content.items():
             for each in values:
                 yield TensorKey("gradient", None, f"{name}.{checked_text(parameter)}", "gradient", 0), "", each
         return
-    if parts["call"] == "backward":
-        yield from _slots("backward", micro_batch, name, "output", kind, content.get("input"))
-        return
-    if module and not micro_batch:
-        for parameter, each in (content.get("parameters") or {}).items():
-            yield TensorKey("parameter_before", None, f"{name}.{checked_text(parameter)}", "parameter", 0), "", each
-    if module:
-        for number, each in enumerate(content.get("input_args") or ()):
+    if module["call"] == "forward":
+        if not micro_batch:
+            for parameter, each in (content.get("parameters") or {}).items():
+                yield TensorKey("parameter_before", None, f"{name}.{checked_text(parameter)}", "parameter", 0), "", each
+        inputs = dict(enumerate(content.get("input_args") or ())) | (content.get("input_kwargs") or {})
+        for argument, each in inputs.items():
             if _is_tensor(each):
-                yield TensorKey("forward", micro_batch, name, f"input.{number}", 0), kind, each
-        for argument, each in (content.get("input_kwargs") or {}).items():
-            if _is_tensor(each):
-                yield TensorKey("forward", micro_batch, name, f"input.{checked_text(argument)}", 0), kind, each
-    yield from _slots("forward", micro_batch, name, "output", kind, content.get("output"))
+                yield TensorKey("forward", micro_batch, name, f"input.{checked_text(str(argument))}", 0), kind, each
+    yield from _of_outputs(module["call"], micro_batch, name, kind, content)
 
 
-def _slots(
-    phase: str, micro_batch: int, name: str, slot: str, kind: str, values: Any
+def _of_outputs(
+    call: str, micro_batch: int, name: str, kind: str, content: dict[str, Any]
 ) -> Iterator[tuple[TensorKey, str, Any]]:
-    tensors = list(values or ())
+    """The outputs of a forward call, or their gradients, which are the inputs of a backward call."""
+    tensors = list(content.get("output" if call == "forward" else "input") or ())
     for number, each in enumerate(tensors):
         if _is_tensor(each):
-            yield TensorKey(phase, micro_batch, name, slot if len(tensors) == 1 else f"{slot}.{number}", 0), kind, each
+            slot = "output" if len(tensors) == 1 else f"output.{number}"
+            yield TensorKey(call, micro_batch, name, slot, 0), kind, each
 
 
 def _is_tensor(record: Any) -> bool:

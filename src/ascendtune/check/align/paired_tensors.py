@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,10 @@ FROM_WEIGHTS = 30.0
 _REPLICA_OPERATIONS = 64
 """Operations that may be rounded differently on the ranks before replicas count as different; usually bits agree."""
 
+Pair = tuple[TensorStatistics, TensorStatistics]
+PairGroups = Mapping[tuple[str, int | None], Mapping[TensorKey, Pair]]
+"""Phase and micro-batch -> the pairs of tensors."""
+
 
 def make_tensor_rows(
     step: int,
@@ -60,57 +65,100 @@ def make_tensor_rows(
     Args:
         with_modules: whether to include outputs of modules and their gradients, which belong to a rank's own rows.
     """
-    groups: dict[tuple[str, int | None], dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]] = {}
+    groups = _paired(rank, reference, candidate, extra)
+    noise = _StepNoise.of(step, groups, extra, tensors=len(reference.tensors))
+    drift = FROM_WEIGHTS * _drift(groups) if step > 1 else 0.0
+    rows: list[TensorRow] = []
+    for (phase, _), tensors in groups.items():
+        pairs = [*tensors.values()]
+        if phase == "parameter_after":
+            rows += update_rows(step, rank, reference, candidate, tensors, noise.of_gradients(pairs))
+        elif phase == "parameter_before" and step > 1:
+            pass  # Compared as updates.
+        elif with_modules or phase in ("gradient", "parameter_before"):
+            most = np.hypot(noise.limits(phase, tensors), drift)
+            relative = _measured(reference, candidate, pairs)
+            if phase in ("forward", "backward"):
+                _ignore_order(relative, pairs, most, noise.vectors)
+            if phase in ("forward", "backward", "gradient") and not noise.is_routed and extra.after_update == 1:
+                relative, most = with_norms(pairs, relative, most, noise.unit, of_gradients=phase == "gradient")
+            rows += _rows(step, rank, [*tensors], pairs, relative, most)
+    return rows
+
+
+def _paired(rank: int, reference: RankDump, candidate: RankDump, extra: ExtraNoise) -> PairGroups:
+    """The pairs to compare by phase and micro-batch, in the order of execution of the reference."""
+    groups: dict[tuple[str, int | None], dict[TensorKey, Pair]] = {}
     for key, tensor in reference.tensors.items():
         if (other := candidate.tensors.get(key)) is not None and not _is_of_its_input(key, tensor):
             groups.setdefault((key.phase, key.micro_batch), {})[key] = tensor, other
     # Only rank 0 writes sharded parameters, on both sides.
     if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
-    growth = (1 + _GROWTH * (step - 1)) * extra.after_update ** min(step - 1, _AMPLIFYING_UPDATES)
-    forward = {batch: [*tensors.values()] for (phase, batch), tensors in groups.items() if phase == "forward"}
-    modules = [pair for pairs in forward.values() for pair in pairs]
-    unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
-    unit = max(unit, extra.product_unit)
-    is_routed = extra.has_experts and unit > UNIT_FP32
-    growth *= _OF_ROUTED if is_routed else 1.0
-    tokens = max((each.vectors for each, _ in modules), default=1)
-    usual = Counter(each.vectors for each, _ in modules if len(each.shape) > 1).most_common(1)
-    operations = max(map(len, forward.values()), default=len(reference.tensors))
-    drift = FROM_WEIGHTS * _drift(groups) if step > 1 else 0.0
-    rows: list[TensorRow] = []
-    if step > 1 and (extra.has_muon or extra.sends_bf16):
-        unit = max(unit, _UNIT_OF_BF16)
     if extra.has_muon and (updates := groups.get(("parameter_after", None))):
         groups["parameter_after", None] = {key: pair for key, pair in updates.items() if len(pair[0].shape) != 2}
-    for (phase, _), tensors in groups.items():
+    return groups
+
+
+@dataclass(frozen=True)
+class _StepNoise:
+    """What the limits of all tensors of one step on one rank depend on.
+
+    Attributes:
+        unit: the coarsest rounding unit.
+        growth: factor for earlier steps, and for a router.
+        operations: number of tensors of one forward pass.
+        tokens: number of tokens of a micro-batch.
+        vectors: number of vectors that most outputs have; None without outputs.
+        is_routed: whether a router sends tokens to experts, in 16 bits.
+    """
+
+    step: int
+    groups: PairGroups
+    extra: ExtraNoise
+    unit: float
+    growth: float
+    operations: int
+    tokens: int
+    vectors: int | None
+    is_routed: bool
+
+    @classmethod
+    def of(cls, step: int, groups: PairGroups, extra: ExtraNoise, *, tensors: int) -> _StepNoise:
+        """The noise of a step; `tensors` is the number of all tensors."""
+        forward = [[*pairs.values()] for (phase, _), pairs in groups.items() if phase == "forward"]
+        outputs = [pair for pairs in forward for pair in pairs]
+        unit = max((unit_of(each) for pair in outputs for each in pair), default=0.0)
+        unit = max(unit, extra.product_unit)
+        is_routed = extra.has_experts and unit > UNIT_FP32
+        if step > 1 and (extra.has_muon or extra.sends_bf16):
+            unit = max(unit, _UNIT_OF_BF16)
+        growth = (1 + _GROWTH * (step - 1)) * extra.after_update ** min(step - 1, _AMPLIFYING_UPDATES)
+        usual = Counter(each.vectors for each, _ in outputs if len(each.shape) > 1).most_common(1)
+        return cls(
+            step, groups, extra, unit, growth * (_OF_ROUTED if is_routed else 1.0),
+            operations=max(map(len, forward), default=tensors),
+            tokens=max((each.vectors for each, _ in outputs), default=1),
+            vectors=usual[0][0] if usual else None, is_routed=is_routed,
+        )  # fmt: skip
+
+    def limits(self, phase: str, tensors: Mapping[TensorKey, Pair]) -> Floats:
+        """(pairs,) float64: the largest relative differences of the tensors of a phase that rounding explains."""
         pairs = [*tensors.values()]
-        sent = max(unit, _UNIT_OF_BF16) if extra.sends_bf16 else unit
-        of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=sent)
-        if phase == "parameter_after":
-            rows += update_rows(step, rank, reference, candidate, tensors, of_gradients)
-            continue
         if phase == "parameter_before":
-            if step > 1:
-                continue  # Compared as updates.
-            most = np.array([_storage_limit(*pair) for pair in pairs])
-        elif phase == "forward":
+            return np.array([_storage_limit(*pair) for pair in pairs])
+        if phase == "forward":
             # After the first step all weights were updated with gradients of the coarsest dtype.
-            units = unit if step > 1 else np.where(_is_of_trained(tensors, groups), unit, extra.product_unit)
-            most = growth * limits(pairs, unit=units)
-        elif phase in ("loss", "backward"):
-            most = growth * limits(pairs, operations_before=operations, unit=unit)
-        else:
-            most = of_gradients
-        if with_modules or phase in ("gradient", "parameter_before"):
-            most = np.hypot(most, drift)
-            relative = _measured(reference, candidate, pairs)
-            if phase in ("forward", "backward") and usual:
-                _ignore_order(relative, pairs, most, usual[0][0])
-            if phase in ("forward", "backward", "gradient") and not is_routed and extra.after_update == 1:
-                relative, most = with_norms(pairs, relative, most, unit, of_gradients=phase == "gradient")
-            rows += _rows(step, rank, [*tensors], pairs, relative, most)
-    return rows
+            trained = self.step > 1 or _is_of_trained(tensors, self.groups)
+            return self.growth * limits(pairs, unit=np.where(trained, self.unit, self.extra.product_unit))
+        if phase in ("loss", "backward"):
+            return self.growth * limits(pairs, operations_before=self.operations, unit=self.unit)
+        return self.of_gradients(pairs)
+
+    def of_gradients(self, pairs: Pairs) -> Floats:
+        """(pairs,) float64: the same for gradients of parameters."""
+        sent = max(self.unit, _UNIT_OF_BF16) if self.extra.sends_bf16 else self.unit
+        return self.growth * limits(pairs, operations_before=2 * self.operations, reduction=self.tokens, unit=sent)
 
 
 def _is_of_its_input(key: TensorKey, tensor: TensorStatistics) -> bool:
@@ -122,9 +170,7 @@ def _is_of_its_input(key: TensorKey, tensor: TensorStatistics) -> bool:
     return key.phase == "backward" and tensor.kind == "Identity"
 
 
-def _gradients_of_one_side(
-    reference: RankDump, candidate: RankDump
-) -> dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]:
+def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[TensorKey, Pair]:
     """Gradients that only one side has, with zeros for the other side.
 
     These are gradients of parameters that both sides train, if one side detaches what they compute, and of parameters
@@ -146,7 +192,7 @@ def _gradients_of_one_side(
 
 
 def _is_of_trained(
-    pairs: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
+    pairs: Mapping[TensorKey, Pair],
     groups: Mapping[tuple[str, int | None], Mapping[TensorKey, Any]],
 ) -> NDArray[np.bool_]:
     """(found,) whether a tensor is the output of a module with trained weights of its own, other than an embedding.
@@ -163,12 +209,14 @@ def _is_of_trained(
     )
 
 
-def _ignore_order(relative: Floats, pairs: Pairs, most: Floats, usual: int) -> None:
+def _ignore_order(relative: Floats, pairs: Pairs, most: Floats, usual: int | None) -> None:
     """Replace entries of `relative`, (pairs,), for tensors that contain the same values in another order.
 
     Only for tensors whose number of vectors differs from the number of tokens of the batch, `usual`: experts get the
     tokens in an order that depends on all of them.
     """
+    if usual is None:
+        return
     for at, (one, other) in enumerate(pairs):
         if relative[at] > most[at] and one.vectors != usual and is_float(one) and len(one.shape) > 1:
             in_any_order = float(differences_in_any_order([(one, other)])[0])
@@ -177,7 +225,7 @@ def _ignore_order(relative: Floats, pairs: Pairs, most: Floats, usual: int) -> N
 
 
 def _drift(
-    groups: Mapping[tuple[str, int | None], Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]]],
+    groups: Mapping[tuple[str, int | None], Mapping[TensorKey, Pair]],
 ) -> float:
     """The largest relative difference of a weight matrix before the step, if updates are compared as well.
 
