@@ -160,7 +160,8 @@ def test_a_job_is_known_and_stopped_on_each_of_its_hosts(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
 ) -> None:
     def jobs(*words: str) -> str:
-        argv = ["ssh", "nodeb", sys.executable, "-m", "ascendtune", "jobs", *words]
+        path = f"PYTHONPATH={python_path()}"
+        argv = ["ssh", "nodeb", path, sys.executable, "-m", "ascendtune", "jobs", *words]
         return subprocess.run(argv, env=cluster.environment(), capture_output=True, text=True, check=True).stdout
 
     job = start_nodes(run, "wait")

@@ -202,11 +202,11 @@ class _Run:
         if self._stop_signals.again:
             self._send_once("kill", kill=True)
         elif self._stop_signals.first:
-            self._send_once("asked", signal=int(self._stop_signals.first))
+            self._send_once("asked", signal=int(self._stop_signals.first), by_user=True)
         if self._failure:
             since = time.monotonic() - self._failed_at
             if since > _LEFT_ALONE_SECONDS:
-                self._send_once("stop", signal=int(signal.SIGTERM))
+                self._send_once("stop", signal=int(signal.SIGTERM), by_user=False)
             if since > _LEFT_ALONE_SECONDS + _LAST_CHECKPOINT_SECONDS:
                 self._send_once("kill", kill=True)
         if self._kill_sent_at is not None and time.monotonic() - self._kill_sent_at > _KILLED_SECONDS:

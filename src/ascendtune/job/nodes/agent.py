@@ -8,7 +8,7 @@
     {"start": …}        what, and the node's place  {"out": text}, {"err": text} of rank 0, {"rank": N, "line": text}
                                                     {"asked": 2} by `jobs stop` on this host
                                                     {"left_out": lines of rank 0 dropped, as the connection was slow}
-    {"signal": 15}, {"kill": true}                  {"ended": exit code, "hang": why it was ended, or null}
+    {"signal": 15, "by_user": true}, {"kill": true} {"ended": exit code, "hang": why it was ended, or null}
     {"alive": true}     every two seconds           {"alive": true}
 
 If no message arrives for `silence_seconds`, or the connection ends, the starting host is gone or out of reach: the
@@ -111,11 +111,12 @@ class Node:
         env = local_environment(spec, user, place)
         record_environment(spec, env, user, place)
         with joined(spec, start["hosts"], start["started_from"]) as ended_with:
-            ended_with(shell_exit_code(self._run_ranks(spec, place, user, env, start["ranks"])))
+            ended_with(self._run_ranks(spec, place, user, env, start["ranks"]))
 
     def _run_ranks(
         self, spec: JobSpec, place: NodePlace, user: dict[str, str], env: dict[str, str], ranks: list[int]
     ) -> int:
+        """Run the ranks of this host to their end; returns the exit code of the job on this host."""
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
         log_streams = LogStreams(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
@@ -140,7 +141,8 @@ class Node:
         watcher.close()
         log_streams.finish(lambda: watch.look() or self.is_abandoned())
         self._send(ended=exit_code, hang=watcher.cause)
-        return exit_code
+        # As on the starting host: a job that the user has stopped has not failed, whatever torchrun makes of it.
+        return 128 + watch.stop_signal if exit_code and watch.stop_signal else shell_exit_code(exit_code)
 
     def forward_stop_signal(self, number: int) -> None:
         """Report a request, by a command on this host, to stop the job: the starting host passes it on to all nodes."""
@@ -190,12 +192,16 @@ class _Watch:
         self._node = node
         self._launcher = launcher
         self._left_since: float | None = None
+        self.stop_signal: signal.Signals | None = None
+        """The signal with which the user stopped the job."""
 
     def look(self) -> bool:
         """Handle pending messages, and end the processes if the starting host is gone; True if they were killed."""
         for message in self._node.pending():
             if "signal" in message:
                 self._launcher.signal_workers(signal.Signals(message["signal"]))
+                if message["by_user"]:
+                    self.stop_signal = signal.Signals(message["signal"])
             if "kill" in message:
                 self._launcher.kill()
                 return True
