@@ -18,6 +18,7 @@ from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.model_directories import weights_of_run
 from ascendtune.hub.oft_adapter import require_known_rotations
 from ascendtune.hub.peft_adapter import read_adapter
+from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.recipe.method import MethodSection, OftSection
 from ascendtune.recipe.unsupported import NOT_SUMMABLE
 
@@ -81,6 +82,8 @@ def find_adapters(section: MethodSection, base: Path | None = None, *, quantised
         for name, adapter in zip(names, adapters, strict=True):
             config = read_adapter_config(adapter.path / CONFIG)
             _require_summand(key, name, config, adapter.path, is_last=adapter is adapters[-1])
+        for name, adapter in zip(names[:-1], adapters[:-1], strict=True):
+            _require_unreplaced(key, name, adapter.path, adapters[-1].path)
     return adapters
 
 
@@ -207,4 +210,19 @@ def _require_summand(key: str, name: str, config: dict[str, Any], path: Path, *,
             code="adapters-not-combinable",
             remedy="merge it into the base model (`ascendtune merge`), and train the merged model",
             where=path / CONFIG,
+        )
+
+
+def _require_unreplaced(key: str, name: str, path: Path, last: Path) -> None:
+    """Raise if the adapter in `path` changes a module that the adapter in `last` replaces as a whole."""
+    saved = read_adapter_config(last / CONFIG).get("modules_to_save") or ()
+    changed = {name.partition(".lora_")[0] for name in read_safetensors_header(path / WEIGHTS).tensors}
+    # PEFT finds modules by the ends of their names.
+    if twice := next((each for each in saved if any(f".{each}." in f".{module}." for module in changed)), None):
+        raise RecipeError(
+            f"{key}: {name} cannot be combined with the last adapter: it changes '{twice}', which that one replaces "
+            "(modules_to_save)",
+            code="adapters-not-combinable",
+            remedy="merge it into the base model (`ascendtune merge`), and train the merged model",
+            where=last / CONFIG,
         )

@@ -116,6 +116,16 @@ def test_the_last_of_several_may_hold_whole_modules(adapter):
     assert len(found(adapter("one"), adapter("two", modules_to_save=["lm_head"]))) == 2
 
 
+def test_adapter_of_a_module_that_the_last_one_replaces_is_refused(adapter):
+    """PEFT's LoRA does not wrap a module that modules_to_save has wrapped."""
+    one, two, whole = adapter("one"), adapter("two"), adapter("whole", modules_to_save=["lm_head", "x"])
+    assert len(found(whole)) == 1
+    with pytest.raises(RecipeError) as refused:
+        found(one, two, whole)
+    assert refused.value.code == "adapters-not-combinable" and "it changes 'x'" in refused.value.what
+    assert refused.value.where == f"{whole}/adapter_config.json"
+
+
 @pytest.fixture
 def rotations(tmp_path):
     def make(name, **config):
