@@ -170,7 +170,7 @@ def _model(recipe: Recipe) -> str:
 
 
 def _hub_id(name: str) -> str:
-    elsewhere = same_path_elsewhere(Path(name))
+    elsewhere = same_path_elsewhere(Path(name), fits=Path.is_dir)
     return f"{name} (hub id, not checked{f'; or is the local path {elsewhere} meant?' if elsewhere else ''})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -61,13 +62,16 @@ def known_names(text: str, known: Collection[str], what: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def closest_path(missing: Path) -> Path | None:
+def closest_path(missing: Path, *, fits: Callable[[Path], bool] = Path.exists) -> Path | None:
     """The existing path that was probably meant by a path that does not exist, or None.
 
     It is the same path in a directory above or below the working directory; else the entry most similar to the first
     part of `missing` that does not exist.
+
+    Args:
+        fits: whether a path can have been meant: `Path.is_dir` for models.
     """
-    if elsewhere := same_path_elsewhere(missing):
+    if elsewhere := same_path_elsewhere(missing, fits=fits):
         return elsewhere
     part = missing
     while not part.parent.is_dir():
@@ -75,7 +79,7 @@ def closest_path(missing: Path) -> Path | None:
             return None
         part = part.parent
     try:
-        names = [entry.name for entry in part.parent.iterdir()]
+        names = [entry.name for entry in part.parent.iterdir() if _is_sure(partial(fits, entry))]
     except OSError:
         return None
     # A missing suffix is the most common mistake, and a short name with a suffix has few letters in common.
@@ -87,9 +91,13 @@ def closest_path(missing: Path) -> Path | None:
     return None
 
 
-def same_path_elsewhere(missing: Path) -> Path | None:
+def same_path_elsewhere(missing: Path, *, fits: Callable[[Path], bool] = Path.exists) -> Path | None:
     """The path, relative to the working directory, of a file whose path was written for another one, such as the
-    recipe's."""
+    recipe's.
+
+    Args:
+        fits: whether a path can have been meant.
+    """
     if missing.is_absolute() or not missing.parts:
         return None
     # From further up, a path that leads up would leave the project.
@@ -97,7 +105,7 @@ def same_path_elsewhere(missing: Path) -> Path | None:
     below = sorted(_directories_in(Path()))
     further = chain.from_iterable(map(_directories_in, below))
     places = chain(above, below, islice(further, _MOST_LOOKED_AT))
-    found = next((place / missing for place in places if _is_sure((place / missing).exists)), None)
+    found = next((place / missing for place in places if _is_sure(partial(fits, place / missing))), None)
     if found is None:
         return None
     short = Path(os.path.normpath(found))
@@ -127,9 +135,13 @@ def run_suggestion(missing: Path, otherwise: str) -> str:
     return path_suggestion(missing, otherwise)
 
 
-def path_suggestion(missing: Path, otherwise: str) -> str:
-    """`did_you_mean` for a path."""
-    if elsewhere := same_path_elsewhere(missing):
+def path_suggestion(missing: Path, otherwise: str, *, fits: Callable[[Path], bool] = Path.exists) -> str:
+    """`did_you_mean` for a path.
+
+    Args:
+        fits: whether a path can have been meant.
+    """
+    if elsewhere := same_path_elsewhere(missing, fits=fits):
         return f"did you mean '{elsewhere}'? A path starts at the working directory"
-    found = closest_path(missing)
+    found = closest_path(missing, fits=fits)
     return f"did you mean '{found}'?" if found else otherwise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".ar
 _MODEL_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.tiktoken", "*.jinja", "*.py"]
 # Copies of the weights in other layouts, for other programs.
 MODEL_COPIES = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors"]
+_FITS: dict[RepoType, Callable[[Path], bool]] = {"model": Path.is_dir, "dataset": Path.exists}
+"""Whether a local path can be a repository's."""
 
 
 def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed: bool = True) -> Path:
@@ -151,7 +153,7 @@ def find_local(text: str, kind: RepoType) -> Path | None:
     if path.exists():
         return path
     if _has_form_of_path(text):
-        remedy = path_suggestion(path, "check the path; it starts at the working directory")
+        remedy = path_suggestion(path, "check the path; it starts at the working directory", fits=_FITS[kind])
         raise input_error(kind)(f"no such {noun(kind)} path", code="path-missing", remedy=remedy, where=text)
     return None
 
@@ -204,15 +206,15 @@ def _download(
         return _download_from_hub(name, kind, revision, allow_patterns, ignore_patterns)
     except AscendtuneError as error:
         if error.code in ("not-on-hub", "hub-unreachable", "hub-offline"):
-            error.remedy = _local_path_meant(name) + error.remedy
+            error.remedy = _local_path_meant(name, kind) + error.remedy
         raise
 
 
-def _local_path_meant(name: str) -> str:
+def _local_path_meant(name: str, kind: RepoType) -> str:
     """Beginning of the remedy for a hub id, if a local path may have been meant; otherwise empty."""
     if split_hub(name)[0] is not None:
         return ""
-    if nearest := closest_path(Path(name)):
+    if nearest := closest_path(Path(name), fits=_FITS[kind]):
         return f"did you mean the path '{nearest}'? If not: "
     # Most models on hubs have the form OWNER/NAME.
     return "" if "/" in name else "if it is a path: it starts at the working directory; else: "

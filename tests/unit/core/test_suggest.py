@@ -27,6 +27,11 @@ def test_a_path_with_a_missing_suffix_or_a_misspelt_folder_is_completed(tmp_path
     (tmp_path / "dpo.yaml").touch()
     assert closest_path(tmp_path / "nothing.yaml") is None
     assert closest_path(tmp_path / "dpoo.yaml") == tmp_path / "dpo.yaml"
+    # A file of the same stem cannot be meant where a directory is asked for.
+    (tmp_path / "rowss.jsonl").touch()
+    assert closest_path(tmp_path / "rowss") == tmp_path / "rowss.jsonl"
+    assert closest_path(tmp_path / "rowss", fits=Path.is_dir) == tmp_path / "rows"
+    assert path_suggestion(tmp_path / "dpo", "check the path", fits=Path.is_dir) == "check the path"
 
 
 def test_a_path_written_for_another_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

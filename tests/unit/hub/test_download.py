@@ -289,6 +289,8 @@ def test_a_hub_that_cannot_be_reached_is_a_fault_of_the_machine(tmp_path: Path) 
         ("base-model", "did you mean the path 'experiments/first/base-model'? If not: unset HF_HUB_OFFLINE"),
         ("first/base-model", "did you mean the path 'experiments/first/base-model'? If not: unset HF_HUB_OFFLINE"),
         ("other", "if it is a path: it starts at the working directory; else: unset HF_HUB_OFFLINE"),
+        # Data files are not models.
+        ("rows", "if it is a path: it starts at the working directory; else: unset HF_HUB_OFFLINE"),
         ("owner/none", "unset HF_HUB_OFFLINE"),
         ("hf:first/base-model", "unset HF_HUB_OFFLINE"),
     ],
@@ -302,6 +304,7 @@ def test_path_that_looks_like_a_hub_id_is_suggested_first(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(download, "_download_from_hub", refuse)
     (tmp_path / "experiments" / "first" / "base-model").mkdir(parents=True)
+    (tmp_path / "rows.jsonl").touch()
     with pytest.raises(MachineError) as raised:
         fetch_model(text)
     assert raised.value.remedy == remedy
