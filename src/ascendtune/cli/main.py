@@ -23,7 +23,7 @@ from ascendtune.cli.messages import internal_error, print_as_json, print_error, 
 from ascendtune.cli.other_tools import require_command
 from ascendtune.cli.parameters import use_common_names
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, out_of_host_memory, uncaught_os_error
-from ascendtune.core.imports import scan_models_once
+from ascendtune.core.imports import import_fault, scan_models_once
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 
 DEBUG = "ASCENDTUNE_DEBUG"
@@ -31,10 +31,6 @@ DEBUG = "ASCENDTUNE_DEBUG"
 
 COMPLETE = "_ASCENDTUNE_COMPLETE"
 """Environment variable with which a shell requests completions; typer derives its name."""
-
-_OF_EXTRA_TRAIN = frozenset(
-    ("torch", "transformers", "tokenizers", "safetensors", "peft", "huggingface_hub", "jinja2", "numpy", "pyarrow")
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,23 +122,11 @@ def _translated(error: Exception) -> AscendtuneError:
             known_error = _damaged_bytecode(error)
         case OSError():
             known_error = uncaught_os_error(error)
-        case ModuleNotFoundError():
-            known_error = _missing_extra(error)
+        case ImportError():
+            known_error = import_fault(error)
         case MemoryError():
             known_error = out_of_host_memory(error)
     return known_error or internal_error(error)
-
-
-def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
-    """The error for a package of the extra `train`, which the base install lacks; None for other modules."""
-    module = (error.name or "").partition(".")[0]
-    if module not in _OF_EXTRA_TRAIN:
-        return None
-    return MachineError(
-        f"this command needs {module}, which is not installed",
-        code="package-missing",
-        remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
-    )
 
 
 def _damaged_bytecode(error: EOFError) -> MachineError | None:

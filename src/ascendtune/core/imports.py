@@ -11,6 +11,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from ascendtune.core.errors import MachineError
+
+_OF_EXTRA_TRAIN = frozenset(
+    ("torch", "transformers", "tokenizers", "safetensors", "peft", "huggingface_hub", "jinja2", "numpy", "pyarrow")
+)
 _SCANNER = "transformers.utils.import_utils"
 
 
@@ -70,3 +75,24 @@ def _patch(scanner: dict[str, Any]) -> None:
         scanner["create_import_structure_from_path"] = functools.cache(scan)
         # The last line that begins with it counts.
         scanner["fetch__all__"] = lambda source: names_in(source[source.rfind("\n__all__") + 1 :])
+
+
+def import_fault(error: ImportError) -> MachineError | None:
+    """The error for a package that is missing, damaged or of a version that does not fit; None for a module of ours."""
+    from ascendtune.core.foreign_json import first_line
+
+    package = (error.name or "").partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return None
+    if isinstance(error, ModuleNotFoundError) and package in _OF_EXTRA_TRAIN:
+        return MachineError(
+            f"this command needs {package}, which is not installed",
+            code="package-missing",
+            remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
+        )
+    return MachineError(
+        f"a package cannot be imported: {first_line(error)}",
+        code="package-not-importable",
+        remedy="`ascendtune doctor` checks which versions belong together; `pip install 'ascendtune[train]'` (or "
+        "'.[train]' in a clone) installs versions that do",
+    )

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ascendtune.core.errors import AscendtuneError, MachineError, disk_fault, out_of_host_memory
 from ascendtune.core.exit_cause import OUT_OF_MEMORY
 from ascendtune.core.foreign_json import first_line
+from ascendtune.core.imports import import_fault
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.strategy.base import started_by_torchrun
 
@@ -78,6 +79,8 @@ def translated(error: BaseException) -> AscendtuneError | None:
         return error
     if isinstance(error, MemoryError):
         return out_of_host_memory(error)
+    if isinstance(error, ImportError):
+        return import_fault(error)
     if _is_out_of_memory(error):
         return _out_of_memory(error)
     if _DEVICE_FAILED.search(str(error)) or isinstance(error, getattr(torch, "AcceleratorError", ())):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped, out_of_host_memory
-from ascendtune.core.imports import scan_models_once, uncollected_imports
+from ascendtune.core.imports import import_fault, scan_models_once, uncollected_imports
 from ascendtune.core.interrupts import interrupt, keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.progress_bar import slow_work_bar
@@ -49,6 +49,11 @@ def main(arguments: list[str]) -> int:
             except KeyboardInterrupt as stop:
                 note_end(run, record, stop, int(os.environ.get("RANK", "0")))
                 raise
+            except ImportError as error:
+                if (fault := import_fault(error)) is None:
+                    raise
+                note_end(run, record, fault, int(os.environ.get("RANK", "0")))
+                raise fault from error
             train(run, record)
     except AscendtuneError as error:
         (log.say if isinstance(error, Stopped) else log.error)(str(error))

@@ -383,6 +383,25 @@ def test_a_missing_extra_is_named_and_a_missing_module_of_ours_is_a_bug(failing:
     assert code == 1 and "bug" in said
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("libhccl.so: cannot open shared object file: No such file or directory"),
+        ImportError("cannot import name 'load' from 'peft' (/site-packages/peft/__init__.py)", name="peft"),
+        ModuleNotFoundError("No module named 'httpx'", name="httpx"),
+    ],
+)
+def test_package_that_cannot_be_imported_is_of_the_machine_and_no_bug(failing: Any, error: ImportError) -> None:
+    code, said = failing(error)
+    assert code == 3 and str(error) in " ".join(said.split()) and said.endswith(" code: package-not-importable\n")
+    assert "ascendtune doctor" in said
+
+
+def test_name_that_a_module_of_ours_lacks_is_a_bug(failing: Any) -> None:
+    code, said = failing(ImportError("cannot import name 'x' from 'ascendtune.core'", name="ascendtune.core"))
+    assert code == 1 and "bug" in said
+
+
 def test_end_of_a_file_is_a_bug_and_no_silent_abort(failing: Any) -> None:
     code, said = failing(EOFError("3 bytes are missing"))
     assert code == 1 and "bug in ascendtune: EOFError: 3 bytes are missing" in said

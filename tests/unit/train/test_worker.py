@@ -82,6 +82,30 @@ def test_ctrl_c_while_torch_is_imported_is_recorded(tmp_path: Path, monkeypatch:
     assert codes == [130] and record["state"] == "stopped" and record["attempts"][-1]["exit_code"] == 130
 
 
+def test_package_that_cannot_be_imported_is_recorded_and_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    monkeypatch.setattr(worker, "claimed", lambda run, start_id: nullcontext(run.read()))
+    monkeypatch.setattr(worker, "dump_stacks_on_signals", lambda run: None)
+    for name in ("restrict_umask", "block_stacks_signal"):
+        monkeypatch.setattr(worker, name, lambda: None)
+
+    def unfit() -> Any:
+        raise ImportError("tokenizers>=0.23.1,<0.24.0 is required, but found tokenizers==0.22.2.\nTry: something")
+
+    monkeypatch.setattr(worker, "_import_attempt", unfit)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert worker.main([str(run)]) == 3
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said, cause = capfd.readouterr().err, run.read()["exit_cause"]
+    assert "found tokenizers==0.22.2" in said and "ascendtune doctor" in said and "bug" not in said
+    assert run.read()["state"] == "failed" and cause["code"] == "package-not-importable"
+
+
 def test_rank_that_failed_does_not_wait_at_the_end_of_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
