@@ -24,6 +24,7 @@ def system_of(node: Node, root: Path, **env: str) -> System:
         state=work,
         python=node.python,
         package=node.packages.get,
+        package_requirements=lambda name: (),
         package_directory=lambda module: site / module if (site / module).exists() else None,
         interfaces=lambda: {"lo": Interface(("127.0.0.1",), True), "eth0": Interface(("192.168.7.2",), True)},
         is_first_pid_namespace=lambda: not node.container,

@@ -14,12 +14,15 @@ from ascendtune.check.doctor.required_versions import (
     is_within,
     known_combinations,
     needs_numpy_1,
+    ranges_of,
     supported_ranges,
 )
 from ascendtune.check.doctor.system import System
 from ascendtune.check.finding import Finding, ok, unknown, warning
 
 PACKAGES = "packages"
+_CHECKS_AT_IMPORT = ("transformers", "peft")
+"""Packages whose import fails if versions of others do not fit."""
 
 
 def _look_at_packages(system: System) -> Iterator[Finding]:
@@ -28,7 +31,7 @@ def _look_at_packages(system: System) -> Iterator[Finding]:
     except PackageNotFoundError:
         yield unknown(PACKAGES, say("ascendtune is not installed as a package, so its version ranges are unknown"))
         return
-    found = [*_outside_of_range(system, ranges), *_numpy(system)]
+    found = [*_outside_of_range(system, ranges), *_unmet_requirements(system), *_numpy(system)]
     yield from found
     if not found:
         versions = {name: system.package(name) for name in ("torch", "transformers", "peft", "numpy")}
@@ -46,6 +49,22 @@ def _outside_of_range(system: System, ranges: dict[str, str]) -> Iterator[Findin
                 expected=f"{name} {bounds}",
                 remedy=advice_for(system).text,
             )
+
+
+def _unmet_requirements(system: System) -> Iterator[Finding]:
+    for package in _CHECKS_AT_IMPORT:
+        for name, bounds in ranges_of(system.package_requirements(package)).items():
+            version = system.package(name)
+            if version is not None and not is_within(version, bounds):
+                yield warning(
+                    PACKAGES,
+                    say(
+                        "{package} {release} needs {name} {bounds}, and {version} is installed",
+                        package=package, release=system.package(package), name=name, bounds=bounds, version=version,
+                    ),
+                    expected=f"{name} {bounds}",
+                    remedy=f"pip install '{name}{bounds}'",
+                )  # fmt: skip
 
 
 def _numpy(system: System) -> Iterator[Finding]:
@@ -67,7 +86,8 @@ def _numpy(system: System) -> Iterator[Finding]:
 
 PACKAGES_CHECK = Check(
     PACKAGES,
-    what="Compares installed packages with the ranges that ascendtune declares, and numpy with the loaded CANN.",
+    what="Compares installed packages with the ranges that ascendtune, transformers and PEFT declare, and numpy with "
+    "the loaded CANN.",
     why="Installing another tool may silently change a package that ascendtune depends on. numpy 2 breaks the Python "
     "code of CANN releases before 9.0.0, in operators that are compiled at run time.",
     fix="Install the version in the remedy, preferably in a separate environment (python -m venv).",

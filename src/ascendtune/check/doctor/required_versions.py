@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
@@ -116,7 +116,15 @@ def supported_ranges(extras: Sequence[str] = ("train", "npu", "cuda", "deepspeed
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
         if ("extra" in marker and (extra is None or extra[1] not in extras)) or "ascendtune" in name:
             continue
-        if parts := re.match(r"\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([^)]*)", name):
+        found |= ranges_of([name])
+    return found
+
+
+def ranges_of(requirements: Iterable[str]) -> dict[str, str]:
+    """Name -> ">=0.22,<0.23", of the requirements that have no marker."""
+    found = {}
+    for line in requirements:
+        if parts := re.fullmatch(r"\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*", line):
             bounds = sorted(parts[2].replace(" ", "").split(","), key=lambda bound: not bound.startswith(">"))
             found[parts[1].lower()] = ",".join(bounds)
     return found

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,14 @@ def package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def package_requirements(name: str) -> Sequence[str]:
+    """The requirements that a distribution declares; empty if it is not installed."""
+    try:
+        return requires(name) or ()
+    except PackageNotFoundError:
+        return ()
 
 
 def package_directory(module: str) -> Path | None:
@@ -184,6 +192,7 @@ class System:
     state: Path = field(default_factory=state_directory)
     python: str = field(default_factory=lambda: ".".join(platform.python_version_tuple()[:2]))
     package: Callable[[str], str | None] = package_version
+    package_requirements: Callable[[str], Sequence[str]] = package_requirements
     package_directory: Callable[[str], Path | None] = package_directory
     may_access: Callable[[Path, int], bool] = os.access
     interfaces: Callable[[], Mapping[str, Interface]] = host_interfaces

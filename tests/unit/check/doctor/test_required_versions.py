@@ -107,3 +107,13 @@ def test_driver_that_was_seen_working_with_a_newer_cann_is_not_a_warning(lay: La
     packages = {"torch": "2.6.0", "torch-npu": "2.6.0.rc1"}
     node = replace(HEALTHY, driver="24.1.0", cann=(Cann("8.1.RC1"),), packages=packages)
     assert not [each for each in examine(lay(node), ["versions"]).findings if "driver 24.1.0 is" in each.measured]
+
+
+def test_version_that_an_installed_package_does_not_import_with_is_named(lay: Lay) -> None:
+    """transformers compares it when it is imported, and fails."""
+    node = replace(HEALTHY, packages=HEALTHY.packages | {"transformers": "5.16.1", "tokenizers": "0.22.2"})
+    requirements = {"transformers": ("tokenizers<0.24.0,>=0.23.1", "numpy>=1.17", 'torch>=9; extra == "torch"')}
+    system = replace(lay(node), package_requirements=lambda name: requirements.get(name, ()))
+    (found,) = examine(system, ["packages"]).findings
+    assert found.status == "warning" and found.remedy == "pip install 'tokenizers>=0.23.1,<0.24.0'"
+    assert found.measured == "transformers 5.16.1 needs tokenizers >=0.23.1,<0.24.0, and 0.22.2 is installed"
