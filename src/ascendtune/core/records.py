@@ -58,6 +58,14 @@ def read_json_record(
     return parsed_record(read_record(path, own=own), path, remedy=remedy)
 
 
+def record_if_readable(path: Path) -> dict[str, Any]:
+    """`read_json_record`; empty if the file does not exist or cannot be read."""
+    try:
+        return read_json_record(path)
+    except (OSError, MachineError):
+        return {}
+
+
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of an append-only file. A last line without newline is an incomplete write: it is ignored.
 

@@ -171,11 +171,12 @@ class Inspection:
         splits = self.section.on_long_row == "truncate"
         ends = piece_ends(len(ids), self.section.max_length) if splits else [len(ids)]
         segments = [
-            Segment(_text_of(texts, places, begin, end), end - begin, True, False)
+            Segment(_text_of(texts, places, begin, end), end - begin, is_trained=True, is_cut=False)
             for begin, end in pairwise([0, *ends])
         ]
         if ends[-1] < len(ids):
-            segments.append(Segment(_text_of(texts, places, ends[-1], len(ids)), len(ids) - ends[-1], True, True))
+            rest = _text_of(texts, places, ends[-1], len(ids))
+            segments.append(Segment(rest, len(ids) - ends[-1], is_trained=True, is_cut=True))
         trained = [True] * len(ids)
         return TokenSequence("", segments, ids, texts, trained, shown != text, is_split=len(ends) > 1)
 

@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from ascendtune.core import process_tree, procfs
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.locks import file_lock
-from ascendtune.core.records import read_json_record
+from ascendtune.core.records import record_if_readable
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import DeviceMemoryHolder, holders_after
@@ -166,7 +164,7 @@ def _alone(job: Job) -> Iterator[bool]:
     """Only one process stops a job; yields whether an earlier one has already asked the job to stop."""
     path = registry.lock_of(job.id)
     with file_lock(path, wait=False) as is_ours:
-        note = _read(path)
+        note = record_if_readable(path)
         if not is_ours:
             since = time.strftime("%H:%M:%S", time.localtime(note.get("since", 0)))
             raise CheckFailed(
@@ -185,10 +183,3 @@ def _record_stop(job: Job, was_asked: bool) -> None:
     note = {"pid": os.getpid(), "since": time.time(), "was_asked": was_asked}
     with suppress(OSError):
         registry.lock_of(job.id).write_text(json.dumps(note))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json_record(path)
-    except (OSError, MachineError):
-        return {}

@@ -18,6 +18,7 @@ from ascendtune.core.files import require_writable
 from ascendtune.core.http import Fault
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
+from ascendtune.core.tail import size_of
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.hub.download import MODEL_COPIES
 from ascendtune.hub.modelscope import RepoType, input_error, noun
@@ -281,7 +282,7 @@ def _missing(request: SnapshotRequest, selected: Sequence[RemoteFile]) -> list[R
 
 def _count_of(request: SnapshotRequest, missing: Sequence[RemoteFile], progress: Progress) -> _Count:
     """Bytes that earlier tries have received of the missing files; raises if the disk has no space for the rest."""
-    parts = {file.path: _size_of(part_of(request.directory, file)) for file in missing}
+    parts = {file.path: size_of(part_of(request.directory, file)) for file in missing}
     total, received = sum(file.size for file in missing), sum(parts.values())
     require_free_space(
         request.directory,
@@ -326,14 +327,14 @@ class _Download:
         failures, wrong, is_refused = 0, 0, False
         while True:
             hub = self.mirrors.current()
-            before = _size_of(part)
+            before = size_of(part)
             try:
                 self._transfer(file, hub)
                 return
             except Fault as fault:
                 wrong += isinstance(fault, WrongContent)
                 is_refused |= fault.status in (401, 403)
-                is_progress = _size_of(part) > before
+                is_progress = size_of(part) > before
                 failures = 0 if is_progress else failures + 1
                 if failures >= _TRIES * hubs or wrong > hubs:
                     raise (_refused if is_refused else _not_fetched)(file, self.request, hub, fault) from fault
@@ -370,13 +371,6 @@ def _not_fetched(file: RemoteFile, request: SnapshotRequest, hub: HubClient, fau
         remedy="run the same command again, which continues at the last byte; or name another mirror with --from",
         where=request.directory,
     )
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _remove_old_parts(directory: Path) -> None:

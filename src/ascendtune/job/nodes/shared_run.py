@@ -23,7 +23,7 @@ from typing import Any
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.log import say
 from ascendtune.core.ownership import require_own
-from ascendtune.core.records import read_json_record, write_json
+from ascendtune.core.records import record_if_readable, write_json
 from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
@@ -74,7 +74,7 @@ def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
 
     def all_confirmed() -> bool:
         nonlocal answered
-        questions = {str(rank): _read(directory / f"node_{rank}.json") for rank in range(1, place.nnodes)}
+        questions = _questions(place, directory)
         nonces = {rank: question["nonce"] for rank, question in questions.items() if "nonce" in question}
         if nonces != answered:
             write_json(directory / "answer.json", {"run": str(run.resolve()), "nonces": nonces})
@@ -102,9 +102,9 @@ def receive_run(runs: Path, place: NodePlace) -> Path:
     def is_answered() -> bool:
         nonlocal answer
         question = directory / f"node_{place.node_rank}.json"
-        if _read(question).get("nonce") != nonce:
+        if record_if_readable(question).get("nonce") != nonce:
             _write(question, nonce=nonce)
-        answer = _read(directory / "answer.json")
+        answer = record_if_readable(directory / "answer.json")
         nonces = answer.get("nonces")
         is_ours = isinstance(nonces, dict) and nonces.get(str(place.node_rank)) == nonce
         return is_ours and isinstance(answer.get("run"), str)
@@ -143,21 +143,18 @@ def _directory(runs: Path, place: NodePlace) -> Path:
     return runs / f".nodes_{address}_{place.master_port}"
 
 
+def _questions(place: NodePlace, directory: Path) -> dict[str, dict[str, Any]]:
+    """Rank of each other node -> its question; empty if it has not asked."""
+    return {str(rank): record_if_readable(directory / f"node_{rank}.json") for rank in range(1, place.nnodes)}
+
+
 def _missing(place: NodePlace, directory: Path) -> str:
-    arrived = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
-    missing = [str(rank) for rank in range(1, place.nnodes) if rank not in arrived]
+    missing = [rank for rank, question in _questions(place, directory).items() if "nonce" not in question]
     if not missing:
         return "the nodes to continue"
     *first, last = missing if len(missing) <= _MOST_NAMED else [*missing[:_MOST_NAMED], "more"]
     listed = f"nodes {', '.join(first)} and {last}" if first else f"node {last}"
     return f"{listed} (of {place.nnodes})"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json_record(path)
-    except (OSError, MachineError):
-        return {}
 
 
 def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Path) -> None:
@@ -166,7 +163,7 @@ def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Pat
     signs = dict[str, Any]()
     while not is_so():
         now = time.monotonic()
-        before, signs = signs, {path.stem[10:]: _read(path) for path in directory.glob("preparing_*.json")}
+        before, signs = signs, {path.stem[10:]: record_if_readable(path) for path in directory.glob("preparing_*.json")}
         since = since if signs == before else now
         if now - since > _PATIENCE_SECONDS:
             raise MachineError(

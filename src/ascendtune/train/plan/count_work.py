@@ -171,14 +171,17 @@ def _transfers_of_fsdp(
     shards, copies = setting.shards, setting.ranks // setting.shards
     once = reduces_once(model, setting.recipe, setting.device, shards=shards)
     within = (
-        Transfer("all_gather", (*times * in_blocks, outside), True, True, ranks=shards),
+        Transfer("all_gather", (*times * in_blocks, outside), of_micro_batch=True, in_forward=True, ranks=shards),
         Transfer("reduce_scatter", summed, of_micro_batch=not once, in_forward=False, ranks=shards),
     )
     if copies == 1:
         return within
     # In bf16 the all-reduce over copies is done after each micro-batch.
     over_copies = tuple(each // shards for each in summed)
-    return (*within, Transfer("all_reduce", over_copies, sent_bytes == 2, False, ranks=copies, spread=True))
+    between = Transfer(
+        "all_reduce", over_copies, of_micro_batch=sent_bytes == 2, in_forward=False, ranks=copies, spread=True
+    )
+    return (*within, between)
 
 
 def _divided(size_bytes: int, calls: int) -> tuple[int, ...]:
