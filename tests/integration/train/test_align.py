@@ -135,18 +135,8 @@ def test_other_config_parts_the_first_loss(
 
 
 def test_zeroed_gradient_of_a_layer_parts_the_first_gradient(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
     reference = train()
-    load = AutoModelForCausalLM.from_pretrained
-
-    def with_fault(*args: Any, **named: Any) -> Any:
-        loaded = load(*args, **named)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model.get_parameter("model.layers.0.mlp.up_proj.weight").register_hook(torch.zeros_like)
-        return loaded
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", with_fault)
+    zero_a_gradient(monkeypatch)
     found = align(reference.run.path, train().run.path)
     assert found.divergence is not None and found.divergence.code == "backward"
 
@@ -236,3 +226,18 @@ def test_tensorboard_events_are_compared(train: Any) -> None:
     run = train(track={"tensorboard": True}).run.path
     found = align(run / "tensorboard", run)
     assert parted(found) is None and len(found.pair.steps) == 20
+
+
+def zero_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one weight of each model that is loaded from here on have a gradient of zeros."""
+    from transformers import AutoModelForCausalLM
+
+    load = AutoModelForCausalLM.from_pretrained
+
+    def with_fault(*args: Any, **named: Any) -> Any:
+        loaded = load(*args, **named)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model.get_parameter("model.layers.0.mlp.up_proj.weight").register_hook(torch.zeros_like)
+        return loaded
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", with_fault)

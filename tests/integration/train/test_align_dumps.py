@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.integration.train.test_align import zero_a_gradient
 
 from ascendtune.check.align.dump_comparison import FirstDifference
 from ascendtune.check.align.loss_noise import expected_noise
@@ -130,17 +131,7 @@ def test_update_that_parts_is_named_at_its_first_step(
 
 
 def test_zeroed_gradient_is_named_by_its_parameter(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
     reference = train(**DUMPED).run.path
-    load = AutoModelForCausalLM.from_pretrained
-
-    def with_fault(*args: Any, **named: Any) -> Any:
-        loaded = load(*args, **named)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model.get_parameter("model.layers.0.mlp.up_proj.weight").register_hook(torch.zeros_like)
-        return loaded
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", with_fault)
+    zero_a_gradient(monkeypatch)
     place = place_of(align(reference, train(**DUMPED).run.path))
     assert (place.step, place.stage, place.module) == (1, "backward", "model.layers.0.mlp.up_proj.weight")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integration.train.test_architectures import MIXTURE, SHAPE, config_of, gradients_of
-from torch.nn.functional import cross_entropy
+from tests.integration.train.test_architectures import MIXTURE, SHAPE, by_transformers, config_of, gradients_of
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.loop import Loop
@@ -158,17 +157,3 @@ def test_packages_for_gpus_do_not_change_what_is_chosen(variant: Callable[..., P
     argv = [sys.executable, "-c", script, str(model)]
     ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     assert ended.stdout.split() == ["varlen", "True", "True"], ended.stdout + ended.stderr
-
-
-def by_transformers(directory: Path, loop: Loop, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:
-    """Row by row, with the model's own eager attention: no padding, no packing, the loss of the textbook."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
-    total = torch.zeros(())
-    for row in rows:
-        ids, labels = (torch.tensor(each.tolist()) for each in loop.batches.dataset.row(row))
-        logits = model(input_ids=ids[None], use_cache=False).logits[0]
-        total = total + cross_entropy(logits[:-1].float(), labels[1:], reduction="sum")
-    total.backward()
-    return total.item(), gradients_of(model)
