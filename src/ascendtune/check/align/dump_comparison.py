@@ -261,17 +261,22 @@ def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks:
         batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
         if all(batches) and len(batches[0]) != len(batches[1]):
             return Sentence("batches", "a step has {one} and {other} micro-batches", _numbers(list(map(len, batches))))
-        for key, tensor in one[rank].tensors.items():
-            if key.phase == "forward" and (counterpart := other[rank].tensors.get(key)):
-                if counterpart.shape != tensor.shape:
-                    one_shape, other_shape = ("×".join(map(str, each.shape)) for each in (tensor, counterpart))
-                    where = {"slot": key.slot, "one": one_shape, "other": other_shape}
-                    if not key.name:
-                        return Sentence("shapes", "the model ({slot}) has the shapes {one} and {other}", where)
-                    names = {"name": key.name, **where}
-                    return Sentence("shapes", "{name} ({slot}) has the shapes {one} and {other}", names)
-                break
+        if (reason := _other_shape(one[rank], other[rank])) is not None:
+            return reason
     return None
+
+
+def _other_shape(one: RankDump, other: RankDump) -> Sentence | None:
+    """Reason if the first forward tensor that both sides have differs in its shape."""
+    common = (key for key in one.tensors if key.phase == "forward" and key in other.tensors)
+    key = next(common, None)
+    if key is None or one.tensors[key].shape == other.tensors[key].shape:
+        return None
+    one_shape, other_shape = ("×".join(map(str, side.tensors[key].shape)) for side in (one, other))
+    where = {"slot": key.slot, "one": one_shape, "other": other_shape}
+    if not key.name:
+        return Sentence("shapes", "the model ({slot}) has the shapes {one} and {other}", where)
+    return Sentence("shapes", "{name} ({slot}) has the shapes {one} and {other}", {"name": key.name, **where})
 
 
 def _numbers(both: Sequence[int]) -> dict[str, int]:

@@ -102,7 +102,7 @@ def _paired(rank: int, reference: RankDump, candidate: RankDump, extra: ExtraNoi
 
 @dataclass(frozen=True)
 class _StepNoise:
-    """What the limits of all tensors of one step on one rank depend on.
+    """Quantities of one step on one rank on which the limits of its tensors depend.
 
     Attributes:
         unit: the coarsest rounding unit.

@@ -10,6 +10,7 @@ from ascendtune.check.align.dump import TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.input_findings import DATA_REMEDY
 from ascendtune.check.align.language import say
+from ascendtune.check.align.place_remedy import remedy_of
 from ascendtune.check.align.tensor_noise import REDUCED_PRODUCTS
 from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.finding import Finding, failure, ok, warning
@@ -22,31 +23,6 @@ _PHASES = {
     "gradient": "gradient",
     "parameter_after": "update",
 }
-_LORA = "LoRA's rank, alpha, scaling and kind (DoRA or plain)"
-_ROUTER = "the router (experts per token, scale and normalisation of their weights) and the weights of the experts"
-# The first word that occurs in the module's path, class or slot decides.
-_CAUSES = (
-    ("rotary", "RoPE's base and scaling (rope_theta, rope_scaling) and the position ids"),
-    ("norm", "the epsilon of the norm and the dtype in which it computes"),
-    ("dropout", "dropout: it must be 0, or off, on both sides"),
-    ("lora", _LORA),
-    ("oft_r", "OFT's blocks, how their inverse is computed, and whether they are constrained, shared or dropped"),
-    ("attn", "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel"),
-    (
-        "attention",
-        "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel",
-    ),
-    ("embed", "token ids, the embedding's weights, and whether the head shares them"),
-    ("router", _ROUTER),
-    ("experts", _ROUTER),
-    ("act", "the activation function and its approximation (tanh or erf)"),
-    ("mlp", "the activation function, and a fused kernel against the plain modules"),
-    ("head", "the head's weights: tied or not, and its scaling"),
-)
-_UPDATES = (
-    "the optimizer: learning rate of this step, betas, epsilon, weight decay, bias correction, and the dtype that its "
-    "state and the parameters have"
-)
 _SHOWN_SAMPLES = 4
 _MOST_RANKS = 4
 """Number of ranks that are listed one by one."""
@@ -66,28 +42,7 @@ def with_dump_evidence(
 def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[str, ...]) -> Finding:
     stage = finding.code
     if dumps.place is not None and dumps.place.stage == stage:
-        from_dumps = _of_place(dumps.place, suspected_products)
-        if stage == "forward" and len(dumps.place.ranks) < len(dumps.ranks):
-            alone = say(
-                "the other ranks agree: only weights or random numbers of {ranks} differ", ranks=_ranks(dumps.place)
-            )
-            from_dumps = replace(from_dumps, evidence=(alone, *from_dumps.evidence))
-        if (
-            stage == "backward"
-            and dumps.place.row.key.phase == "gradient"
-            and dumps.obstacle
-            and dumps.obstacle.code in ("ranks", "batches")
-        ):
-            from_dumps = replace(
-                from_dumps,
-                remedy=say(
-                    "{remedy}; with as many ranks and micro-batches on both sides, modules are compared, too",
-                    remedy=from_dumps.remedy,
-                ),
-            )
-        before = (finding.measured,) if finding.status != "unknown" else ()
-        harmless = _without_gradient(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
-        return replace(from_dumps, evidence=(*harmless, *from_dumps.evidence, *before))
+        return _differing(finding, dumps.place, dumps, suspected_products)
     if dumps.without_effect is not None and dumps.without_effect.stage == stage:
         if finding.status != "failure":
             return _harmless(dumps.without_effect)
@@ -112,23 +67,48 @@ def _refined(finding: Finding, dumps: DumpComparison, suspected_products: tuple[
             finding, evidence=(*finding.evidence, say("replicas of parameters and gradients agree between ranks"))
         )
     if stage in dumps.agreeing and finding.status in ("ok", "unknown"):
-        is_one = len(dumps.steps) == 1
-        measured = say(
-            "dumped tensors of step {first} agree"
-            if is_one
-            else "dumped tensors of {count} steps ({first} to {last}) agree",
-            count=len(dumps.steps),
-            first=dumps.steps[0],
-            last=dumps.steps[-1],
-        )
-        if finding.status == "ok":
-            measured = say("{measured}; {further}", measured=finding.measured, further=measured)
-        return ok(stage, measured, evidence=finding.evidence)
+        return _agreeing(finding, dumps)
     if stage == "forward" and dumps.obstacle:
         return replace(
             finding, evidence=(*finding.evidence, say("modules were not compared: {why}", why=dumps.obstacle))
         )
     return finding
+
+
+def _differing(
+    finding: Finding, place: FirstDifference, dumps: DumpComparison, suspected_products: tuple[str, ...]
+) -> Finding:
+    """The finding of the stage at which the tensors differ first."""
+    from_dumps = _of_place(place, suspected_products)
+    if place.stage == "forward" and len(place.ranks) < len(dumps.ranks):
+        alone = say("the other ranks agree: only weights or random numbers of {ranks} differ", ranks=_ranks(place))
+        from_dumps = replace(from_dumps, evidence=(alone, *from_dumps.evidence))
+    is_gradient = place.stage == "backward" and place.row.key.phase == "gradient"
+    if is_gradient and dumps.obstacle and dumps.obstacle.code in ("ranks", "batches"):
+        remedy = say(
+            "{remedy}; with as many ranks and micro-batches on both sides, modules are compared, too",
+            remedy=from_dumps.remedy,
+        )
+        from_dumps = replace(from_dumps, remedy=remedy)
+    before = (finding.measured,) if finding.status != "unknown" else ()
+    harmless = _without_gradient(dumps.without_effect) if place.row.key.phase == "loss" else ()
+    return replace(from_dumps, evidence=(*harmless, *from_dumps.evidence, *before))
+
+
+def _agreeing(finding: Finding, dumps: DumpComparison) -> Finding:
+    """The finding of a stage whose dumped tensors agree."""
+    is_one = len(dumps.steps) == 1
+    measured = say(
+        "dumped tensors of step {first} agree"
+        if is_one
+        else "dumped tensors of {count} steps ({first} to {last}) agree",
+        count=len(dumps.steps),
+        first=dumps.steps[0],
+        last=dumps.steps[-1],
+    )
+    if finding.status == "ok":
+        measured = say("{measured}; {further}", measured=finding.measured, further=measured)
+    return ok(finding.code, measured, evidence=finding.evidence)
 
 
 def _remedy_of_rows(code: str) -> str:
@@ -221,7 +201,7 @@ def _of_place(place: FirstDifference, suspected_products: tuple[str, ...]) -> Fi
         expected=say("equal")
         if place.has_other_rows or not row.limit
         else say("at most {limit:.2g} from rounding", limit=row.limit),
-        remedy=_remedy(place),
+        remedy=remedy_of(place),
         evidence=notes,
     )
 
@@ -290,74 +270,6 @@ def _harmless(row: TensorRow) -> Finding:
         remedy=say("no action, unless these positions should be trained on"),
         evidence=_sides(row),
     )
-
-
-def _remedy(place: FirstDifference) -> str:
-    row, phase = place.row, place.row.key.phase
-    if place.stage == "ranks":
-        if phase == "gradient":
-            return say("gradients are not reduced over ranks, or not on every rank: check DDP's no_sync and hooks")
-        return say(
-            "rank {rank} has different parameters than the other ranks: check what loads and broadcasts the weights",
-            rank=row.rank,
-        )
-    if place.stage == "start":
-        return say(
-            "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
-        )
-    if place.stage == "data":
-        return say(DATA_REMEDY)
-    if phase == "parameter_before":
-        return say(
-            "the weights changed between the last update and this step: check callbacks, weight averaging, and what "
-            "loads or clips weights"
-        )
-    if phase == "parameter_after":
-        if row.reference.dtype != row.candidate.dtype:
-            return say(
-                "parameters are kept in {one} and {other}: the coarser dtype loses small updates; keep master weights "
-                "in float32",
-                one=row.reference.dtype,
-                other=row.candidate.dtype,
-            )
-        return say(_UPDATES)
-    if row.is_of_one_side:
-        if "lora" in row.key.name:
-            return say("compare {cause}", cause=say(_LORA))
-        return say(
-            "train the same parameters on both sides: modules_to_save, frozen layers, tied heads, requires_grad, "
-            "detach()"
-        )
-    if place.ratio is not None or phase == "loss":
-        return say(
-            "compare what the loss is a mean over: its divisor under accumulation and over ranks, tokens or sequences, "
-            "and which positions have labels"
-        )
-    if math.isinf(row.difference):
-        return say(
-            "look at what {module} computes from its inputs: an overflow, a division by 0, or a bad weight",
-            module=place.module,
-        )
-    if not place.module:
-        return say("compare what the model computes after its last module, such as caps or scales of the logits")
-    if place.agreeing.startswith(f"{place.module}.lora_"):
-        return say("compare {cause}", cause=say(_LORA))
-    words = f"{place.module} {row.candidate.kind} {row.key.name}".lower()
-    cause = next(
-        (cause for word, cause in _CAUSES if word in words.rpartition("layers.")[2]), "what this module computes"
-    )
-    if phase == "gradient" and place.differing > 1:
-        return say(
-            "gradients of {count} modules differ: compare what the loss is a mean over, and how gradients are added up "
-            "over ranks and micro-batches: the share of each, sum or mean",
-            count=place.differing,
-        )
-    if phase == "gradient":
-        return say(
-            "only the gradient of this parameter differs: check hooks, freezing, clipping, and the backward of {cause}",
-            cause=say(cause),
-        )
-    return say("compare {cause}", cause=say(cause))
 
 
 def _not_finite(row: TensorRow) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.align import input_findings, nan, tensor_findings
+from ascendtune.check.align import input_findings, nan, place_remedy, tensor_findings
 from ascendtune.check.align.language import say
 from ascendtune.cli.main import main
 
@@ -32,8 +32,8 @@ def _said() -> Iterator[str]:
 
 
 def test_every_sentence_has_a_translation_with_the_same_names() -> None:
-    tables = {*tensor_findings._PHASES.values(), *(cause for _, cause in tensor_findings._CAUSES)}
-    said = {*_said(), *tables, *nan._MADE_BY.values(), tensor_findings._UPDATES, input_findings.DATA_REMEDY}
+    tables = {*tensor_findings._PHASES.values(), *(cause for _, cause in place_remedy._CAUSES)}
+    said = {*_said(), *tables, *nan._MADE_BY.values(), place_remedy._UPDATES, input_findings.DATA_REMEDY}
     assert sorted(said - say.chinese.keys() - {"{name}"}) == []
     for english, translated in say.chinese.items():
         assert sorted(_NAMES.findall(english)) == sorted(_NAMES.findall(translated)), english
