@@ -137,32 +137,43 @@ def _train(
         loop = set_up(run, record, recipe, strategy, prepared, phases, stack)
     if strategy.is_main:
         loop.recorder.callbacks.extend(callbacks)
-    facts = RunFacts(recipe.name, loop.last_step()[0], loop.counters.step, attempt)
-    try:
-        for callback in loop.recorder.callbacks:
-            callback.on_start(facts)
-        try:
-            reason = loop.run()
-        except Exception as error:
-            loop.stop.has_failed = True
-            if isinstance(error, torch.OutOfMemoryError):
-                # run.json may be unreadable by now; an error while reading it must not replace this error.
-                with suppress(OSError, AscendtuneError):
-                    error.add_note(describe_memory(loop))
-            raise
-        if strategy.is_main:
-            note_peak(run, record.get("plan"), strategy.device)
-            # Profiled steps are slower than others.
-            if not recipe.profile.only:
-                add_run(loop)
-        loop.checkpointer.wait()
-        with phases.phase("export"):
-            _finish(loop, prepared.chat_template, reason)
-    finally:
-        if strategy.is_main:
-            _close_callbacks(run, loop.recorder.callbacks)
+    _run(loop, attempt, prepared.chat_template, record.get("plan"))
     if strategy.is_main:
         show_summary(summary_lines(run))
+
+
+def _run(loop: Loop, attempt: int, chat_template: str, plan: dict[str, Any] | None) -> None:
+    """Make the steps, export the model and record the end; callbacks are closed in any case."""
+    strategy, callbacks = loop.strategy, loop.recorder.callbacks
+    facts = RunFacts(loop.recipe.name, loop.last_step()[0], loop.counters.step, attempt)
+    try:
+        for callback in callbacks:
+            callback.on_start(facts)
+        reason = _make_steps(loop)
+        if strategy.is_main:
+            note_peak(loop.run_directory, plan, strategy.device)
+            # Profiled steps are slower than others.
+            if not loop.recipe.profile.only:
+                add_run(loop)
+        loop.checkpointer.wait()
+        with loop.phases.phase("export"):
+            _finish(loop, chat_template, reason)
+    finally:
+        if strategy.is_main:
+            _close_callbacks(loop.run_directory, callbacks)
+
+
+def _make_steps(loop: Loop) -> str:
+    """Run the loop, and return why it ended."""
+    try:
+        return loop.run()
+    except Exception as error:
+        loop.stop.has_failed = True
+        if isinstance(error, torch.OutOfMemoryError):
+            # run.json may be unreadable by now; an error while reading it must not replace this error.
+            with suppress(OSError, AscendtuneError):
+                error.add_note(describe_memory(loop))
+        raise
 
 
 def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
