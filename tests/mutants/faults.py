@@ -321,7 +321,7 @@ FAULTS = [
     ),
     Fault(
         "data/spans.py",
-        "return (span[0], found.end()) if found else span",
+        "return (span[0], stop.end()) if stop else span",
         "return span",
         "the end of the answer is not trained on: the model never stops",
         _SPANS,
@@ -747,8 +747,8 @@ FAULTS = [
     ),
     Fault(
         "recipe/llamafactory/dataset_info.py",
-        "(rivals | found).items() if column != native}",
-        "found.items() if column and column != native}",
+        "(rivals | own).items() if column != native}",
+        "own.items() if column and column != native}",
         "columns that a dataset_info.json does not name are read all the same",
         "tests/integration/train/test_llamafactory.py",
     ),

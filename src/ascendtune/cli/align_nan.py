@@ -50,20 +50,20 @@ def nan(
 
     chosen = in_language(lang, as_json=as_json)
     directory = RunDir.open(run_named(run))
-    found = first_non_finite(directory)
-    if found is None:
+    first = first_non_finite(directory)
+    if first is None:
         require_failed(directory)
-        found = first_non_finite(_replayed(directory))
-    if found is None:
+        first = first_non_finite(_replayed(directory))
+    if first is None:
         raise NoVerdict(
             "the repeated steps produced no NaN and no infinite value",
             code="not-reproduced",
             remedy="repeat it on the same kind and number of devices; `ascendtune doctor --deep` finds a faulty device",
             where=run,
         )
-    rows = _places(directory, found.rows)
+    rows = _places(directory, first.rows)
     with chosen:
-        finding = found.finding
+        finding = first.finding
         print_findings(finding.measured, [finding], as_json=as_json, everything=True, rows=rows)
         if not as_json:
             unnamed = say("the dump does not name the rows of this step")

@@ -60,14 +60,14 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
 
 def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> RankGroup:
     chosen_nodes = choose_nodes(nodes, min_nodes=None, max_restarts=0, devices=devices, device_ids=device_ids, env={})
-    found = chosen_nodes.query_resources()
-    assert found is not None
-    if sum(found.nproc) < _FEWEST:
+    resources = chosen_nodes.query_resources()
+    assert resources is not None
+    if sum(resources.nproc) < _FEWEST:
         raise InputError(_TOO_FEW, code="too-few-ranks", remedy="give two hosts or more")
-    per_host = zip(found.names, found.nproc, strict=True)
-    unit = found.kind if vendor_of(found.kind).is_accelerator else "rank"
+    per_host = zip(resources.names, resources.nproc, strict=True)
+    unit = resources.kind if vendor_of(resources.kind).is_accelerator else "rank"
     names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))
-    return RankGroup(found.kind, sum(found.nproc), None, names, chosen_nodes.hosts)
+    return RankGroup(resources.kind, sum(resources.nproc), None, names, chosen_nodes.hosts)
 
 
 def run(work: dict[str, Any], ranks: RankGroup, directory: Path | None, *, steps: int) -> RankResults:

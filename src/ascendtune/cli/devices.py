@@ -217,12 +217,12 @@ def _painted(line: str, device: Accelerator) -> str:
 
 def _processes(devices: tuple[Accelerator, ...]) -> list[str]:
     """A table of the processes on the devices, below an empty line."""
-    found = [(device, process) for device in devices for process in device.processes]
-    if not found:
+    processes = [(device, process) for device in devices for process in device.processes]
+    if not processes:
         return []
     header = [say(name) for name in ("device", "pid", "user", "memory", "age")]
-    rows = [[device.label, *_process(process)] for device, process in found]
-    commands = [process.command or process.name or "-" for _, process in found]
+    rows = [[device.label, *_process(process)] for device, process in processes]
+    commands = [process.command or process.name or "-" for _, process in processes]
     return ["", process_table(header, rows, commands, right=[*header[1:2], *header[3:]], title=say("command")), ""]
 
 

@@ -112,11 +112,11 @@ def mirrors(
 def _show(*, as_json: bool) -> None:
     from ascendtune.machine.environment.mirrors import settings
 
-    found = [replace(each, address=without_secrets(each.address)) for each in settings(os.environ)]
+    shown = [replace(each, address=without_secrets(each.address)) for each in settings(os.environ)]
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json([asdict(each) for each in shown])
     else:
-        print("\n".join(f"{each.tool:12} {each.address}  ({each.source or 'default'})" for each in found))
+        print("\n".join(f"{each.tool:12} {each.address}  ({each.source or 'default'})" for each in shown))
 
 
 def _use(changes: list[FileChange], name: str, tools: tuple[str, ...], *, yes: bool) -> None:

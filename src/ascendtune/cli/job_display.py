@@ -128,9 +128,9 @@ def _pace(run: RunDir, records: int) -> float | None:
 
     with suppress(AscendtuneError, OSError, LookupError, TypeError, ValueError, ArithmeticError):
         # A record covers the steps since the previous one. Other programs may have written them.
-        found = run.newest_metrics(records + 1)
-        before = found[0]["step"] if len(found) > records else 0
-        counted = found[-records:]
+        newest = run.newest_metrics(records + 1)
+        before = newest[0]["step"] if len(newest) > records else 0
+        counted = newest[-records:]
         return float(sum(each["seconds"]["step"] for each in counted) / (counted[-1]["step"] - before))
     return None
 

@@ -37,17 +37,17 @@ def cleanup(
     from ascendtune.job.cleanup import end, find_leftovers
     from ascendtune.machine.snapshot import take_snapshot
 
-    found = find_leftovers(take_snapshot().devices)
+    leftovers = find_leftovers(take_snapshot().devices)
     if not as_json:
-        _print(found)
-    chosen = [each for each in found if each.is_ours] if yes else [] if as_json else _picked(found)
+        _print(leftovers)
+    chosen = [each for each in leftovers if each.is_ours] if yes else [] if as_json else _picked(leftovers)
     survivors = end(chosen)
     ended = [each for each in chosen if each.stat.pid not in {stat.pid for stat in survivors}]
     if as_json:
-        print_json([_as_json(each, each in ended) for each in found])
+        print_json([_as_json(each, each in ended) for each in leftovers])
     else:
         _print_result(ended, [stat.pid for stat in survivors])
-    return 1 if len(ended) < len(found) else 0
+    return 1 if len(ended) < len(leftovers) else 0
 
 
 def _print(found: list[Leftover]) -> None:

@@ -43,10 +43,10 @@ def check(
     from ascendtune.core.progress_bar import ProgressBar
 
     with ProgressBar(sys.stderr) as progress:
-        found = scan(path, progress.show)
-    shown = found.findings if everything or as_json else [_shortened(each) for each in found.findings]
-    print_findings(found.verdict, shown, as_json=as_json, everything=everything, files=found.files)
-    return exit_code(found.findings)
+        result = scan(path, progress.show)
+    shown = result.findings if everything or as_json else [_shortened(each) for each in result.findings]
+    print_findings(result.verdict, shown, as_json=as_json, everything=everything, files=result.files)
+    return exit_code(result.findings)
 
 
 def _shortened(finding: Finding) -> Finding:

@@ -178,20 +178,20 @@ def _options_in(words: list[str]) -> dict[str, str]:
 
 def _all_options_in(words: list[str]) -> dict[str, str | list[str]]:
     """`_options_in`, with all the values of an option."""
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name, separator, value = word[2:].partition("=")
             name = name.replace("-", "_")
-            found[name] = [value] if separator else []
+            options[name] = [value] if separator else []
             name = "" if separator else name
-        elif name and ("=" not in word or not found[name]):
-            found[name].append(word)
+        elif name and ("=" not in word or not options[name]):
+            options[name].append(word)
         elif "=" in word:
             key, _, value = word.partition("=")
-            found[key] = [value]
-    return {name: value if len(value) > 1 else (value or ["true"])[0] for name, value in found.items()}
+            options[key] = [value]
+    return {name: value if len(value) > 1 else (value or ["true"])[0] for name, value in options.items()}
 
 
 def option_remedy(option: str, words: list[str]) -> str | None:

@@ -116,19 +116,19 @@ def plan(
     target = _target(device, memory, devices, nodes)
     with ProgressBar(sys.stderr) as progress, progress.counting("tracing a step"):
         answer = run_estimator(loaded, target, dataset=cached_dataset(loaded))
-    found = None
+    measurement = None
     if measured:
-        found, as_past = measure(recipe, overrides or [], answer.recipe, target, history)
-        answer = replace(answer, estimate=corrected(answer.estimate, found.memory_factor))
+        measurement, as_past = measure(recipe, overrides or [], answer.recipe, target, history)
+        answer = replace(answer, estimate=corrected(answer.estimate, measurement.memory_factor))
         history = [as_past] if as_past else history
     time = _time(answer, target, history, *rates)
-    if found and not isinstance(time, str):
+    if measurement and not isinstance(time, str):
         time = replace(time, basis="the steps that were measured")
     fits = answer.estimate.fits(target.memory_bytes)
     if as_json:
-        print_json(_as_plain(answer, target, time, found))
+        print_json(_as_plain(answer, target, time, measurement))
     else:
-        _print(answer, target, time, found)
+        _print(answer, target, time, measurement)
     sys.stdout.flush()
     if fits is False:
         raise typer.Exit(1)
@@ -217,9 +217,9 @@ def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, fo
 
 
 def _as_text(answer: EstimatorResult, target: Target) -> str:
-    found, facts, batch = answer.estimate, answer.estimate.facts, answer.recipe.batch
-    rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in found.at_peak.items()]
-    rows.append(["framework and driver", format_bytes(found.context)])
+    estimate, facts, batch = answer.estimate, answer.estimate.facts, answer.recipe.batch
+    rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in estimate.at_peak.items()]
+    rows.append(["framework and driver", format_bytes(estimate.context)])
     rows = [row for row in rows if row[1] != "0 B"]
     nodes = f" of {count_of(target.nodes, 'node')}" if target.nodes > 1 else ""
     lines = [
@@ -235,18 +235,19 @@ def _as_text(answer: EstimatorResult, target: Target) -> str:
         "",
         table(["at the peak of one rank", "bytes"], rows, right=["bytes"]),
         "",
-        f"peak: {format_bytes(found.expected + found.context)} expected, {format_bytes(found.low + found.context)} to "
-        f"{format_bytes(found.high + found.context)}; moment: {_moment(found.moment)}",
+        f"peak: {format_bytes(estimate.expected + estimate.context)} expected, "
+        f"{format_bytes(estimate.low + estimate.context)} to {format_bytes(estimate.high + estimate.context)}; "
+        f"moment: {_moment(estimate.moment)}",
     ]
-    if found.host:
+    if estimate.host:
         lines.append(
-            f"host memory for each rank: {format_bytes(found.host)}, in part only while the model is made or a "
+            f"host memory for each rank: {format_bytes(estimate.host)}, in part only while the model is made or a "
             "checkpoint is written"
         )
     lines.append(_verdict(answer, target))
     for change in answer.changes:
         keys = " ".join(f"{key}={_value(value)}" for key, value in change["keys"].items())
-        lines.append(f"  {keys}\n    {format_bytes(change['expected'] + found.context)} expected: {change['why']}")
+        lines.append(f"  {keys}\n    {format_bytes(change['expected'] + estimate.context)} expected: {change['why']}")
     return "\n".join(lines)
 
 

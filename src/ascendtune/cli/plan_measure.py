@@ -68,8 +68,8 @@ def measure(
         measured_recipe = Recipe.load(path, keys)
         answer = run_estimator(measured_recipe, target, dataset=cached_dataset(measured_recipe), search=False)
     seconds = expected_step_seconds(answer, target, history)
-    found = read_measured(RunDir(run), answer, seconds, target)
-    return found, as_past_run(found, answer, target, safe_name(known_name(target.name)))
+    measured = read_measured(RunDir(run), answer, seconds, target)
+    return measured, as_past_run(measured, answer, target, safe_name(known_name(target.name)))
 
 
 def measured_lines(found: MeasuredRun) -> list[str]:

@@ -52,9 +52,9 @@ def try_changes(
         except CheckFailed as error:
             trials.append(MeasuredChange(each.code, each.keys, expected, None, error.where or ""))
             continue
-        found = read_profile(run)[0]
+        profile = read_profile(run)[0]
         # A change may put other tokens into a step.
-        seconds = found.step_seconds * _tokens(first.facts) / _tokens(found.facts)
+        seconds = profile.step_seconds * _tokens(first.facts) / _tokens(profile.facts)
         trials.append(MeasuredChange(each.code, each.keys, expected, 1 - seconds / first.step_seconds, str(run)))
     return trials
 

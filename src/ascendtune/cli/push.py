@@ -70,27 +70,27 @@ def push(
     _require_owner(repository)
     client = upload_modelscope if hub == "modelscope" else upload
     files, left_out = _files(directory, which, f"{hub}:{repository}", _hub_id(base) if base else None)
-    found = client.new_repository(repository) if dry_run else client.find_repository(repository)
-    _require_visibility(found, public=public)
+    target = client.new_repository(repository) if dry_run else client.find_repository(repository)
+    _require_visibility(target, public=public)
     out = sys.stderr if as_json else sys.stdout
-    print("\n".join(_listing(files, left_out, found, public=public)), file=out)
+    print("\n".join(_listing(files, left_out, target, public=public)), file=out)
     if dry_run and not as_json:
         print(f"\nREADME.md:\n\n{_card_text(files)}")
     commit = None
     if not dry_run:
-        if not confirm(f"upload {count_of(len(files), 'file')} to {found.url}?", yes=yes):
+        if not confirm(f"upload {count_of(len(files), 'file')} to {target.url}?", yes=yes):
             print("nothing was uploaded", file=out)
             return
         message = f"Upload {directory.path.resolve().name} with ascendtune"
-        commit = client.upload(found, files, public=public, message=message)
+        commit = client.upload(target, files, public=public, message=message)
     if as_json:
         print_json({
-            "run": str(directory), "repository": found.url, "private": not public if found.is_private is None
-            else found.is_private, "files": [{"name": each.name, "bytes": each.size_bytes} for each in files],
+            "run": str(directory), "repository": target.url, "private": not public if target.is_private is None
+            else target.is_private, "files": [{"name": each.name, "bytes": each.size_bytes} for each in files],
             "left_out": left_out, "readme": _card_text(files), "commit": commit,
         })  # fmt: skip
     elif not dry_run:
-        print(f"uploaded: {found.url}" if commit else f"nothing new: {found.url} has these files")
+        print(f"uploaded: {target.url}" if commit else f"nothing new: {target.url} has these files")
 
 
 def _files(run: RunDir, which: str | None, repository: str, base: str | None) -> tuple[list[UploadFile], list[str]]:

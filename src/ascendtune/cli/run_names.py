@@ -41,9 +41,9 @@ def run_named(text: str | Path, *, or_logs: bool = False) -> str:
         )
     if Path(name).exists() or "/" in name or name in ("", "-"):
         return name
-    found = [run for run in _runs() if run.path.name == name]
-    if len(found) == 1:
-        return str(found[0])
+    named = [run for run in _runs() if run.path.name == name]
+    if len(named) == 1:
+        return str(named[0])
     return _run_of_job(name, or_logs=or_logs) or name
 
 
@@ -65,13 +65,13 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
     from ascendtune.core.rundir import RunDir
 
     directory = RunDir.open(run_named(run))
-    found = named_weights(directory, which)
-    if found == directory.model:
-        return str(found)
+    weights = named_weights(directory, which)
+    if weights == directory.model:
+        return str(weights)
     # Imported here: it imports torch, which an error for a wrong name need not wait for.
     from ascendtune.train.checkpoint_weights import checkpoint_weights
 
-    return str(checkpoint_weights(directory, found, trust_remote_code=trust_remote_code))
+    return str(checkpoint_weights(directory, weights, trust_remote_code=trust_remote_code))
 
 
 def refuse_recipe(text: str | Path) -> None:
@@ -116,10 +116,10 @@ def model_named(text: str, *, trust_remote_code: bool = False) -> str:
     name = weights_named(text, trust_remote_code=trust_remote_code)
     if "/" in name or ":" in name or Path(name).exists():
         return name
-    if found := did_you_mean(name, [run.path.name for run in _runs()]):
+    if suggestion := did_you_mean(name, [run.path.name for run in _runs()]):
         from ascendtune.cli.messages import warn
 
-        warn(f"there is no run '{name}', so a model of this name is looked for on the hub; {found}")
+        warn(f"there is no run '{name}', so a model of this name is looked for on the hub; {suggestion}")
     return name
 
 
@@ -176,12 +176,12 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
     known, equals, begun = incomplete.partition("=")
     if not equals:
         return [(f"{key}=", about) for key, _, about in _keys(Recipe, ()) if key.startswith(incomplete)]
-    found = [f"{key}={value}" for key, kind, _ in _keys(Recipe, ()) if key == known for value in _values(kind)]
+    completions = [f"{key}={value}" for key, kind, _ in _keys(Recipe, ()) if key == known for value in _values(kind)]
     if known == "data.template":
         from ascendtune.data.spec import NAMED
 
-        found += [f"{known}={name}" for name in ("auto", *NAMED)]
-    words = [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
+        completions += [f"{known}={name}" for name in ("auto", *NAMED)]
+    words = [(each, "") for each in dict.fromkeys(completions) if each.startswith(incomplete)]
     if known == "checkpoint.resume":
         named = [("auto", ""), ("never", ""), *complete_weights(begun)]
         words += [(f"{known}={value}", about) for value, about in named if value.startswith(begun)]

@@ -45,8 +45,8 @@ def list_runs(
     State "lost": the run's process ended without a record, as after a kill or a restart of the machine. Speed: the
     median of the newest records.
     """
-    found = find_runs(directory)
-    summaries = [RunSummary.of(run) for run in (found if everything or as_json else found[-_SHOWN:])]
+    listed = find_runs(directory)
+    summaries = [RunSummary.of(run) for run in (listed if everything or as_json else listed[-_SHOWN:])]
     if as_json:
         print_json([asdict(each) for each in summaries])
         return
@@ -66,8 +66,8 @@ def list_runs(
         for each in summaries
     ]
     print(table(header, rows, right=header[2:]))
-    if len(found) > len(summaries):
-        print(f"{len(found) - len(summaries):,} older: ascendtune runs list {shlex.quote(str(directory))} --all")
+    if len(listed) > len(summaries):
+        print(f"{len(listed) - len(summaries):,} older: ascendtune runs list {shlex.quote(str(directory))} --all")
 
 
 def show(
@@ -253,8 +253,8 @@ def _newest_elsewhere() -> str | None:
     """The remedy that names the directory of the job registry's newest run; None if there is none."""
     from ascendtune.job.registry import jobs
 
-    found = [RunDir(job.run_dir) for job in jobs()]
-    newest = next((run for run in reversed(found) if run.run_json.is_file()), None)
+    run_directories = [RunDir(job.run_dir) for job in jobs()]
+    newest = next((run for run in reversed(run_directories) if run.run_json.is_file()), None)
     if newest is None:
         return None
     # `align nan` repeats a run in a directory below it.

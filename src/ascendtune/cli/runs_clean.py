@@ -52,12 +52,12 @@ def clean(
     processes have left. Runs that train and runs of other users are left alone. Exit code 1: so are others, because
     they could not be read or claimed.
     """
-    found = find_runs(Path(run_named(runs)))
-    spaces = _measured(found, every=every)
+    runs_below = find_runs(Path(run_named(runs)))
+    spaces = _measured(runs_below, every=every)
     chosen = [each for each in spaces if each.removable]
     total = sum(each.removable_bytes for each in chosen)
     are_cleaned = list[bool]()
-    if not as_json and (spaces or not found):
+    if not as_json and (spaces or not runs_below):
         print(_table(spaces) if spaces else f"no runs in {runs}")
     is_asked = not yes and not as_json and sys.stdin.isatty()
     if chosen and (confirm(_question(chosen, total), yes=False) if is_asked else yes):
@@ -70,7 +70,7 @@ def clean(
         print(f"removed {format_bytes(removed)}", file=sys.stderr)
     elif spaces and not chosen:
         print("nothing to remove" + ("" if every else "; --all removes all checkpoints of finished runs"))
-    return 0 if len(spaces) == len(found) and all(are_cleaned) else 1
+    return 0 if len(spaces) == len(runs_below) and all(are_cleaned) else 1
 
 
 @dataclass

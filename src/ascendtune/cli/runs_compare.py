@@ -70,7 +70,7 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         # A difference of two means, over answers that a record does not count.
         means.pop("margin", None)
     data = [run.read().get("data_hash") for run in runs]
-    found = {
+    comparison = {
         "runs": [str(run) for run in runs],
         "recipe": None if recipes is None else _differences(recipes),
         "data_hash": data,
@@ -81,11 +81,11 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "loss": _curves(metrics, "loss"),
         "steps_without_number": [_steps_without_number(each) for each in metrics],
     }
-    found |= {name: _curves(metrics, name) for name in rewards if name in means}
-    found |= {f"mean_{name}": values for name, values in means.items() if values}
+    comparison |= {name: _curves(metrics, name) for name in rewards if name in means}
+    comparison |= {f"mean_{name}": values for name, values in means.items() if values}
     if sum(map(bool, evaluations)) > 1:
-        found |= {"evaluation_loss": _curves(evaluations, "loss"), "same_evaluation_data": _same_rows(evaluations)}
-    return found
+        comparison |= {"evaluation_loss": _curves(evaluations, "loss"), "same_evaluation_data": _same_rows(evaluations)}
+    return comparison
 
 
 def _evaluations(run: RunDir) -> dict[int, dict[str, Any]]:

@@ -66,18 +66,18 @@ def sync(
     for place in places:
         if not place.is_dir():
             raise _no_directory(place)
-    found = find_offline_runs(places)
-    if not found:
+    offline_runs = find_offline_runs(places)
+    if not offline_runs:
         looked = ", ".join(str(each) for each in places)
         print("[]" if as_json else f"no offline runs of wandb (offline-run-…) below {looked}")
         return
     if not as_json:
-        print(_table(found))
-    outcomes = {} if dry_run else _upload([each for each in found if each.state == "new"], project)
+        print(_table(offline_runs))
+    outcomes = {} if dry_run else _upload([each for each in offline_runs if each.state == "new"], project)
     if as_json:
-        print_json([_as_json(each, outcomes.get(each.directory)) for each in found])
+        print_json([_as_json(each, outcomes.get(each.directory)) for each in offline_runs])
     failed = [name for name in outcomes.values() if name != "uploaded"]
-    damaged = [each for each in found if each.state == "damaged"]
+    damaged = [each for each in offline_runs if each.state == "damaged"]
     if failed or damaged:
         raise CheckFailed(
             f"{len(failed)} runs were not uploaded, {len(damaged)} are damaged",
@@ -120,19 +120,19 @@ def _arrived_before(done: Uploaded) -> str:
     )
 
 
-def _table(found: list[OfflineRun]) -> str:
+def _table(offline_runs: list[OfflineRun]) -> str:
     rows = [
         [each.directory.name, each.state.replace("_", " "), format_bytes(each.size_bytes), str(each.records),
          each.note or ""]
-        for each in found
+        for each in offline_runs
     ]  # fmt: skip
     return table(["run", "state", "size", "records", "note"], rows, right=["size", "records"], spare=["note"])
 
 
-def _as_json(found: OfflineRun, outcome: str | None) -> dict[str, Any]:
+def _as_json(run: OfflineRun, outcome: str | None) -> dict[str, Any]:
     return {
-        "run": found.run_id, "directory": str(found.directory), "state": found.state, "size_bytes": found.size_bytes,
-        "records": found.records, "note": found.note, "outcome": outcome,
+        "run": run.run_id, "directory": str(run.directory), "state": run.state, "size_bytes": run.size_bytes,
+        "records": run.records, "note": run.note, "outcome": outcome,
     }  # fmt: skip
 
 
@@ -157,16 +157,16 @@ def import_events(
     results, damaged = [], 0
     directories = find_event_directories(log_directory)
     for directory, name in zip(directories, _run_names(directories, log_directory), strict=True):
-        found = read_events(directory)
-        run = write_run(found, to / name)
-        _warn_of(found)
-        damaged += len(found.damaged)
+        events = read_events(directory)
+        run = write_run(events, to / name)
+        _warn_of(events)
+        damaged += len(events.damaged)
         results.append(
-            {"run": str(run), "from": str(directory), "points": found.points, "steps": len(found.training),
-             "damaged": found.damaged, "unfinished": found.unfinished}
+            {"run": str(run), "from": str(directory), "points": events.points, "steps": len(events.training),
+             "damaged": events.damaged, "unfinished": events.unfinished}
         )  # fmt: skip
         if not as_json:
-            print(f"{run}: {count_of(found.points, 'point')}, {count_of(len(found.training), 'step')}")
+            print(f"{run}: {count_of(events.points, 'point')}, {count_of(len(events.training), 'step')}")
     if as_json:
         print_json(results)
     if damaged:
@@ -196,11 +196,11 @@ def _run_names(directories: list[Path], log_directory: Path) -> list[str]:
     return names
 
 
-def _warn_of(found: ImportedRun) -> None:
-    for name, offset in found.damaged.items():
-        warn(f"{found.source / name} is damaged at byte {offset:,}; events before it were imported")
-    for name in found.unfinished:
-        notice(f"{found.source / name} ends within a record: it is still being written, or its writer was killed")
+def _warn_of(events: ImportedRun) -> None:
+    for name, offset in events.damaged.items():
+        warn(f"{events.source / name} is damaged at byte {offset:,}; events before it were imported")
+    for name in events.unfinished:
+        notice(f"{events.source / name} ends within a record: it is still being written, or its writer was killed")
 
 
 def send(

@@ -59,9 +59,9 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _parts_go_together(self) -> Self:
-        if found := [*self.contradictions()]:
-            found[0].further = found[1:]
-            raise found[0]
+        if contradictions := [*self.contradictions()]:
+            contradictions[0].further = contradictions[1:]
+            raise contradictions[0]
         return self
 
     @classmethod
@@ -215,17 +215,17 @@ def _existing_path(values: Any, location: Iterable[str | int]) -> Path_:
 
 def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
     """The valid keys at `path` below `model`; list indices in the path are skipped."""
-    found: list[type[BaseModel]] = [model]
+    models: list[type[BaseModel]] = [model]
     for part in path:
         if isinstance(part, int):
             continue
-        found = [
+        models = [
             inner
-            for outer in found
+            for outer in models
             if part in outer.model_fields
             for inner in sections_in(outer.model_fields[part].annotation)
         ]
-    return [name for each in found for name in each.model_fields]
+    return [name for each in models for name in each.model_fields]
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
@@ -261,13 +261,13 @@ def _remedy_for_name(path: Path_, model: type[BaseModel]) -> str | None:
     key, *parent = str(path[-1]), *path[:-1]
     if issubclass(model, Section) and (remedy := model.unsupported_keys.get(key.lower())):
         return remedy
-    if found := closest(key, keys_of(model, path[:-1])):
-        return f"did you mean '{'.'.join(map(str, (*parent, found)))}'?"
+    if name := closest(key, keys_of(model, path[:-1])):
+        return f"did you mean '{'.'.join(map(str, (*parent, name)))}'?"
     # A valid key at the wrong level is as common as a misspelt one.
     for section in model.model_fields:
         inner = keys_of(model, (section,))
-        if (*parent,) != (section,) and (found := closest(key, inner, cutoff=0.8)):
-            return f"did you mean '{section}.{found}'?"
+        if (*parent,) != (section,) and (name := closest(key, inner, cutoff=0.8)):
+            return f"did you mean '{section}.{name}'?"
     return None
 
 

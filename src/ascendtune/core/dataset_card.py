@@ -144,7 +144,7 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     files = config.get("data_files", {_ANY: "**"} if folder else ())
     if isinstance(files, dict):
         files = [{"split": split, "path": paths} for split, paths in files.items()]
-    found: dict[str, tuple[str, ...]] = {}
+    splits: dict[str, tuple[str, ...]] = {}
     for each in files if isinstance(files, list | tuple) else [files]:
         split, paths = (
             (str(each.get("split", "train")), each.get("path")) if _is_named(each, "split") else ("train", each)
@@ -154,8 +154,8 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
             for path in (paths if isinstance(paths, list) else [paths])
             if isinstance(path, str) and path.count("**") <= _MOST_DEEP
         ]
-        found[split] = (*found.get(split, ()), *(f"{folder}{name.removeprefix('./')}" for name in names))
-    return found
+        splits[split] = (*splits.get(split, ()), *(f"{folder}{name.removeprefix('./')}" for name in names))
+    return splits
 
 
 def _is_named(value: Any, key: str) -> TypeGuard[dict[str, Any]]:
@@ -169,11 +169,11 @@ def _expression_of(pattern: str) -> str:
     the last matches as little as possible, without backtracking."""
     wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
     first, *rest = re.split(r"(\*\*/|\*\*|\*)", pattern)
-    found = [_literal(first)]
+    expression = [_literal(first)]
     for star, text, following in zip(rest[::2], rest[1::2], [*rest[2::2], ""], strict=False):
         is_settled = star == following == "*" and "/" not in text
-        found.append(f"(?>[^/]*?{_literal(text)})" if is_settled else wild[star] + _literal(text))
-    return "".join(found)
+        expression.append(f"(?>[^/]*?{_literal(text)})" if is_settled else wild[star] + _literal(text))
+    return "".join(expression)
 
 
 def _literal(text: str) -> str:

@@ -294,9 +294,9 @@ class _PlainValues:
         key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
         if not isinstance(key, str):
             is_scalar = isinstance(node, yaml.ScalarNode)
-            found = f"the key '{_short(node.value)}' is not text" if is_scalar else "a key is a list or a mapping"
+            fault = f"the key '{_short(node.value)}' is not text" if is_scalar else "a key is a list or a mapping"
             remedy = "put the key in quotes" if is_scalar else "write the name of one key"
-            raise RecipeError(found, code="key-not-text", remedy=remedy, where=self._source_line(node))
+            raise RecipeError(fault, code="key-not-text", remedy=remedy, where=self._source_line(node))
         if isinstance(node, yaml.ScalarNode) and node.style is None and key != key.strip():
             odd = key[0] if key[0].isspace() else key[-1]
             raise RecipeError(
@@ -346,10 +346,10 @@ def _missing_file_remedy(path: Path, what: str) -> str:
         if folder.is_dir()
         else []
     )
-    found = closest(path.name, names)
+    similar = closest(path.name, names)
     # An equal suffix does not suffice to make names similar.
-    if found and (len(path.stem) < 3 or closest(path.stem, [Path(found).stem])):
-        return f"did you mean '{folder / found}'?"
+    if similar and (len(path.stem) < 3 or closest(path.stem, [Path(similar).stem])):
+        return f"did you mean '{folder / similar}'?"
     return "check the path" + ("; `ascendtune init` writes a recipe" if what == _RECIPE else "")
 
 

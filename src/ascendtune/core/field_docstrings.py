@@ -18,11 +18,11 @@ from pydantic import BaseModel
 
 def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Field -> the docstring below it, including fields of base classes of `model`."""
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
-            found |= _docstrings_in(each.__module__)[each.__name__]
-    return {name: text for name, text in found.items() if name in model.model_fields}
+            docstrings |= _docstrings_in(each.__module__)[each.__name__]
+    return {name: text for name, text in docstrings.items() if name in model.model_fields}
 
 
 @cache

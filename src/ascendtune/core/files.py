@@ -111,12 +111,12 @@ def is_endless(path: Path) -> bool:
     Raises:
         OSError: `path` does not exist or cannot be inspected.
     """
-    found = path.stat()
-    mode = found.st_mode
+    facts = path.stat()
+    mode = facts.st_mode
     if stat.S_ISFIFO(mode):
         return path.resolve().is_fifo()
     if stat.S_ISREG(mode):
-        return found.st_dev in {each.stat().st_dev for each in (Path("/proc"), Path("/sys")) if each.is_mount()}
+        return facts.st_dev in {each.stat().st_dev for each in (Path("/proc"), Path("/sys")) if each.is_mount()}
     return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull))
 
 

@@ -259,12 +259,12 @@ def first_line(error: BaseException) -> str:
 
 
 def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found and found[key] != value:
+        if key in values and values[key] != value:
             raise _Unfit(f"the key {shown_value(key)} occurs twice with different values")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _require_shallow_unicode(content: Any) -> None:

@@ -72,11 +72,11 @@ def using(language: Language) -> Iterator[None]:
 
 def in_each_language(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
     """The results of `sentence`, called once in each language."""
-    found = dict[Language, Answer]()
+    answers = dict[Language, Answer]()
     for each in LANGUAGES:
         with using(each):
-            found[each] = sentence()
-    return found
+            answers[each] = sentence()
+    return answers
 
 
 class _Formatter(string.Formatter):

@@ -146,11 +146,11 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
 
 def _started_by(pid: int) -> list[int]:
     """Processes of the session `pid`, and their children as long as their parents live."""
-    left, found = list(stats()), {pid}
-    while more := [each for each in left if each.session == pid or each.parent in found]:
-        found.update(each.pid for each in more)
-        left = [each for each in left if each.pid not in found]
-    return [each for each in found if each != pid]
+    left, pids = list(stats()), {pid}
+    while more := [each for each in left if each.session == pid or each.parent in pids]:
+        pids.update(each.pid for each in more)
+        left = [each for each in left if each.pid not in pids]
+    return [each for each in pids if each != pid]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

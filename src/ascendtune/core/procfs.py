@@ -91,8 +91,8 @@ def owner_of(pid: int) -> int | None:
     # The owner of /proc/PID does not suffice: it is root for every process that has changed its user.
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
-        if found := re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE):
-            return int(found[1]) if found[1] == found[2] else None
+        if uids := re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE):
+            return int(uids[1]) if uids[1] == uids[2] else None
     return None
 
 
@@ -140,12 +140,12 @@ def environment_of(pid: int) -> Mapping[str, str]:
 
 def open_files(pid: int) -> frozenset[str]:
     """Targets of the file descriptors of a process; empty without permission to read them."""
-    found = set()
+    files = set()
     with suppress(OSError):
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):
-                found.add(str(descriptor.readlink()))
-    return frozenset(found)
+                files.add(str(descriptor.readlink()))
+    return frozenset(files)
 
 
 def is_service(pid: int) -> bool:
@@ -179,8 +179,8 @@ def has_signal_handler(pid: int, number: int) -> bool:
     """Whether a process has a handler for the signal `number`; many signals end a process without one."""
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
-        if found := re.search(r"^SigCgt:\s+([0-9a-f]+)", status, re.MULTILINE):
-            return bool(int(found[1], 16) >> (number - 1) & 1)
+        if caught := re.search(r"^SigCgt:\s+([0-9a-f]+)", status, re.MULTILINE):
+            return bool(int(caught[1], 16) >> (number - 1) & 1)
     return False
 
 

@@ -336,8 +336,8 @@ class RunDir:
 
     def comparable_evaluations(self) -> list[dict[str, Any]]:
         """Evaluations on the same rows as the newest one: a resumed run may have other evaluation data."""
-        found = list(self.read_evaluations())
-        return [each for each in found if each.get("data_hash") == found[-1].get("data_hash")]
+        evaluations = list(self.read_evaluations())
+        return [each for each in evaluations if each.get("data_hash") == evaluations[-1].get("data_hash")]
 
     def drop_records_after(self, step: int, evaluated_step: int) -> None:
         """Drop records after `step`, so that no step is recorded twice after a resume.

@@ -31,8 +31,8 @@ def closest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
 
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
     """`did you mean 'lora'?`, or `otherwise` where no choice is similar to `word`."""
-    found = closest(word, choices, cutoff)
-    return f"did you mean '{found}'?" if found else otherwise
+    similar = closest(word, choices, cutoff)
+    return f"did you mean '{similar}'?" if similar else otherwise
 
 
 def require_known(names: Iterable[str], known: Collection[str], what: str, otherwise: str | None = None) -> None:
@@ -84,10 +84,10 @@ def closest_path(missing: Path, *, fits: Callable[[Path], bool] = Path.exists) -
         return None
     # A missing suffix is the most common mistake, and a short name with a suffix has few letters in common.
     same_stem = sorted(name for name in names if name.split(".")[0] == part.name.split(".")[0])
-    found = same_stem[0] if same_stem else closest(part.name, names)
+    similar = same_stem[0] if same_stem else closest(part.name, names)
     # An equal suffix does not suffice to make names similar: nothing.yaml is not dpo.yaml.
-    if found and (len(part.stem) < 3 or closest(part.stem, [Path(found).stem], cutoff=0.5)):
-        return part.parent / found
+    if similar and (len(part.stem) < 3 or closest(part.stem, [Path(similar).stem], cutoff=0.5)):
+        return part.parent / similar
     return None
 
 
@@ -105,11 +105,11 @@ def same_path_elsewhere(missing: Path, *, fits: Callable[[Path], bool] = Path.ex
     below = sorted(_directories_in(Path()))
     further = chain.from_iterable(map(_directories_in, below))
     places = chain(above, below, islice(further, _MOST_LOOKED_AT))
-    found = next((place / missing for place in places if _is_sure(partial(fits, place / missing))), None)
-    if found is None:
+    elsewhere = next((place / missing for place in places if _is_sure(partial(fits, place / missing))), None)
+    if elsewhere is None:
         return None
-    short = Path(os.path.normpath(found))
-    return short if _is_sure(lambda: short.samefile(found)) else found
+    short = Path(os.path.normpath(elsewhere))
+    return short if _is_sure(lambda: short.samefile(elsewhere)) else elsewhere
 
 
 def _directories_in(place: Path) -> Iterator[Path]:
@@ -129,9 +129,9 @@ def _is_sure(question: Callable[[], bool]) -> bool:
 def run_suggestion(missing: Path, otherwise: str) -> str:
     """`path_suggestion`, also for a name without a directory that may be a run in `runs/`."""
     if missing.parent == Path():
-        found = closest(missing.name, [each.parent.name for each in Path("runs").glob("*/run.json")])
-        if found:
-            return f"did you mean '{Path('runs', found)}'?"
+        similar = closest(missing.name, [each.parent.name for each in Path("runs").glob("*/run.json")])
+        if similar:
+            return f"did you mean '{Path('runs', similar)}'?"
     return path_suggestion(missing, otherwise)
 
 
@@ -143,5 +143,5 @@ def path_suggestion(missing: Path, otherwise: str, *, fits: Callable[[Path], boo
     """
     if elsewhere := same_path_elsewhere(missing, fits=fits):
         return f"did you mean '{elsewhere}'? A path starts at the working directory"
-    found = closest_path(missing, fits=fits)
-    return f"did you mean '{found}'?" if found else otherwise
+    similar = closest_path(missing, fits=fits)
+    return f"did you mean '{similar}'?" if similar else otherwise

@@ -106,17 +106,17 @@ def begin_of_last(path: Path, count: int, first: int = 0) -> int:
     with suppress(OSError, MachineError), open_regular(path) as file:
         position = file.seek(0, os.SEEK_END)
         # The newline at the end completes the last line and begins none.
-        found = -1
+        counted = -1
         while position > first:
             size = min(_BLOCK_BYTES, position - first)
             position -= size
             file.seek(position)
             block = file.read(size)
             newlines = block.count(b"\n")
-            if found + newlines >= count:
-                kept = block.split(b"\n", found + newlines - count + 1)[-1]
+            if counted + newlines >= count:
+                kept = block.split(b"\n", counted + newlines - count + 1)[-1]
                 return position + size - len(kept)
-            found += newlines
+            counted += newlines
     return first
 
 

@@ -57,13 +57,13 @@ def indented_table(
 
 def cut_lines(lines: Sequence[str], limit: int) -> list[str]:
     """Lines of at most `limit` columns; a cut end is shown as `…`."""
-    found = []
+    lines_shown = []
     for line in lines:
         kept = line
         while columns_of(kept) > limit - (kept is not line):
             kept = kept[:-1]
-        found.append(line if kept is line else kept + "…")
-    return found
+        lines_shown.append(line if kept is line else kept + "…")
+    return lines_shown
 
 
 def _columns_needed(columns: Sequence[Sequence[str]]) -> int:

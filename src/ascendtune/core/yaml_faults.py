@@ -68,10 +68,10 @@ def _remedy(problem: str, text: str, line: int | None) -> str:
 
 def fault_of_text(text: str) -> str | None:
     """Text that a value must not contain: a description of the first that is found, or None."""
-    if found := _CONTROL_CHARACTERS.search(text):
-        return f"the control character U+{ord(found.group()):04X}"
-    if found := _SURROGATES.search(text):
-        return f"half a surrogate pair (U+{ord(found.group()):04X}), which is not a character"
+    if control := _CONTROL_CHARACTERS.search(text):
+        return f"the control character U+{ord(control.group()):04X}"
+    if control := _SURROGATES.search(text):
+        return f"half a surrogate pair (U+{ord(control.group()):04X}), which is not a character"
     return None
 
 

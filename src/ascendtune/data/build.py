@@ -308,8 +308,8 @@ def _positions_of(model_directory: Path) -> int | None:
     """The longest row that the model was made for; None if config.json does not contain it."""
     path = model_directory / "config.json"
     config = read_json_object(path) if path.is_file() else {}
-    found = value_at(config, "text_config", "max_position_embeddings") or value_at(config, "max_position_embeddings")
-    return found if isinstance(found, int) else None
+    most = value_at(config, "text_config", "max_position_embeddings") or value_at(config, "max_position_embeddings")
+    return most if isinstance(most, int) else None
 
 
 def _listed(what: str, rows: list[tuple[int, str]], places: RowPlaces) -> str:

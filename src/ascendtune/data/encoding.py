@@ -115,8 +115,8 @@ def certain_encoding(lines: Iterable[bytes]) -> Encoding | None:
             size += len(line)
             if size > _BYTES_THAT_TELL_THE_ENCODING:
                 break
-    found = [name for name, fits in (("windows-1252", _is_western), ("gb18030", _is_chinese)) if fits(b"".join(kept))]
-    certain: Encoding | None = found[0] if len(found) == 1 else None  # type: ignore[assignment]
+    fitting = [name for name, fits in (("windows-1252", _is_western), ("gb18030", _is_chinese)) if fits(b"".join(kept))]
+    certain: Encoding | None = fitting[0] if len(fitting) == 1 else None  # type: ignore[assignment]
     return certain
 
 

@@ -62,9 +62,9 @@ def opened(path: Path, encoding: Encoding = "auto") -> Iterator[IO[bytes]]:
             file.seek(0)
             # GzipFile is a binary file; its declared type differs.
             content = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file
-            found = "utf-16" if content.read(2) in UTF16_MARKS else encoding
+            codec = "utf-16" if content.read(2) in UTF16_MARKS else encoding
             content.seek(0)
-            yield content if found == "auto" else io.BufferedReader(Transcoded(content, path, found))
+            yield content if codec == "auto" else io.BufferedReader(Transcoded(content, path, codec))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"the gzip file is damaged or cut off: {error}",
@@ -335,8 +335,8 @@ def _log_once(message: str, is_warning: bool = False) -> None:
 
 def _matching(files: list[Path], folder: Path, spec: DatasetSpec, word: Literal["subset", "split"]) -> list[Path]:
     name = (spec.subset if word == "subset" else spec.split) or ""
-    if found := [file for file in files if _mentions(file, folder, name)]:
-        return found
+    if mentioned := [file for file in files if _mentions(file, folder, name)]:
+        return mentioned
     of_card, what, missing = named_splits(folder), f"the {word} '{name}'", word
     if word == "subset" and spec.split and name in of_card:
         what, missing = f"the split '{spec.split}' of the subset '{name}'", "split"

@@ -51,13 +51,13 @@ def packs(
     """
     plan = BatchPlan(dataset.lengths, dataset.label_counts, capacity=capacity, global_batch=1, seed=seed)
     numbers = range(min(first - 1, plan.sequences_per_epoch), min(first - 1 + count, plan.sequences_per_epoch))
-    found = []
+    inspected = []
     for number in numbers:
         (rows,) = plan.batch(number)
         sequences = [_of_tokens(f"kept row {row + 1:,}", *dataset.row(row), tokenizer) for row in rows]
         tokens = sum(len(each.token_ids) for each in sequences)
-        found.append(InspectedPack(number + 1, plan.sequences_per_epoch, tokens, capacity, sequences))
-    return found
+        inspected.append(InspectedPack(number + 1, plan.sequences_per_epoch, tokens, capacity, sequences))
+    return inspected
 
 
 def _of_tokens(name: str, ids: NDArray[np.int32], labels: NDArray[np.int32], tokenizer: Tokenizer) -> TokenSequence:
@@ -67,7 +67,8 @@ def _of_tokens(name: str, ids: NDArray[np.int32], labels: NDArray[np.int32], tok
     numbers, trained = ids.tolist(), [each != IGNORED for each in labels.tolist()]
     edges = [0, *(at for at in range(1, len(numbers)) if trained[at] != trained[at - 1]), len(numbers)]
     segments = [
-        Segment(tokenizer.decode(numbers[begin:end]), end - begin, trained[begin], False)
+        Segment(tokenizer.decode(numbers[begin:end]), end - begin, trained[begin], is_cut=False)
         for begin, end in pairwise(edges)
     ]
-    return TokenSequence(name, segments, numbers, [tokenizer.decode([each]) for each in numbers], trained, False)
+    texts = [tokenizer.decode([each]) for each in numbers]
+    return TokenSequence(name, segments, numbers, texts, trained, is_beginning=False)

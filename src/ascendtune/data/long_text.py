@@ -100,9 +100,9 @@ class ChunkedTokenizer:
             if end == len(text):
                 yield np.array(part.ids, np.int32)
                 return
-            found = self._next_start(text, part, end)
-            if found is not None:
-                token, begin, way = found
+            start = self._next_start(text, part, end)
+            if start is not None:
+                token, begin, way = start
                 yield np.array(part.ids[:token], np.int32)
                 size = _CHARACTERS_PER_PART
             elif size < _LONGEST_PART:

@@ -262,11 +262,11 @@ def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.i
             each = min(space // length, left)
             bins = left // each
             if large_enough:
-                found = with_space[space]
-                bins = min(bins, len(found))
-                filled = found[: -bins - 1 : -1]
-                del found[-bins:]
-                if not found:
+                open_bins = with_space[space]
+                bins = min(bins, len(open_bins))
+                filled = open_bins[: -bins - 1 : -1]
+                del open_bins[-bins:]
+                if not open_bins:
                     spaces ^= 1 << space
             else:
                 filled = array("i", range(placed.bins, placed.bins + bins))

@@ -95,13 +95,13 @@ def prepare(
     name = fingerprint(inputs)
     entry = cache / name
     _require_own(entry)
-    if found := _intact(entry):
-        return found
+    if cached := _intact(entry):
+        return cached
     with translated_disk_errors(cache, "preparing the data"):
         cache.mkdir(parents=True, exist_ok=True)
     with file_lock(lock_of(cache, name), wait=True):
-        if found := _intact(entry):
-            return found
+        if cached := _intact(entry):
+            return cached
         with translated_disk_errors(cache, "preparing the data"):
             building = building_of(cache, name)
             _remove_leftovers(cache, building)
@@ -160,8 +160,8 @@ def open_prepared(directory: str | Path) -> PreparedData:
 
 def _sizes_of_files(directory: Path) -> dict[str, int]:
     """Path relative to `directory` -> bytes, of the files with tokens; links, pipes and devices are excluded."""
-    found = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
-    return {str(path.relative_to(directory)): facts.st_size for path, facts in found if stat.S_ISREG(facts.st_mode)}
+    files = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
+    return {str(path.relative_to(directory)): facts.st_size for path, facts in files if stat.S_ISREG(facts.st_mode)}
 
 
 def _require_own(entry: Path) -> None:
@@ -208,9 +208,9 @@ def _times_of_files(directory: Path) -> dict[str, list[int]]:
 
     A file that was written to, copied or replaced has others, so billions of tokens need not be read at each start.
     """
-    found = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
+    files = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
     return {
-        str(path.relative_to(directory)): [facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns] for path, facts in found
+        str(path.relative_to(directory)): [facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns] for path, facts in files
     }
 
 

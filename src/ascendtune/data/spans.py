@@ -199,9 +199,9 @@ class _Finder:
             if message["role"] not in roles or message.get("tool_calls") or not content:
                 continue
             # Templates usually write turns in order: searching from the last match keeps long conversations linear.
-            found = self._text.find(content, behind)
-            if found >= 0:
-                behind = found + 1
+            at = self._text.find(content, behind)
+            if at >= 0:
+                behind = at + 1
                 continue
             rendered += len(self._messages)
             if rendered > _MOST_RENDERED:
@@ -224,8 +224,8 @@ class _Finder:
 
     def with_stop(self, span: Span) -> Span:
         """The span including the stop token that follows it, and the white space before that."""
-        found = _stops(self._template).match(self._text, span[1])
-        return (span[0], found.end()) if found else span
+        stop = _stops(self._template).match(self._text, span[1])
+        return (span[0], stop.end()) if stop else span
 
     def _written_by(self, turn: int) -> Span | None:
         refusal: TemplateRefusedRow | None = None
@@ -320,8 +320,8 @@ class _Finder:
         if not calls:
             return end
         stops, last = _stops(self._template), self._text.rfind(calls[-1]["function"]["name"], begin, end)
-        found = stops.search(self._text, max(begin, last), end)
-        if found is None or found.end() == end:
+        stop = stops.search(self._text, max(begin, last), end)
+        if stop is None or stop.end() == end:
             return end
         # The stop token may be part of an argument: those end where the text with other calls is equal again.
         *_, other = _with_other_text(message, self._other_text)
@@ -330,8 +330,8 @@ class _Finder:
         except TemplateRefusedRow:
             return end
         written = len(self._text) - _agreement(self._text[begin:], text[begin:], at_end=True)
-        found = stops.search(self._text, written, end)
-        return found.end() if found else end
+        stop = stops.search(self._text, written, end)
+        return stop.end() if stop else end
 
     def _token_around(self, at: int) -> Span:
         """The special token that contains position `at`; `at` itself if there is none."""

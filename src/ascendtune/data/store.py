@@ -99,12 +99,12 @@ class TokenDataset:
 
     def rows_by_length(self) -> dict[int, int]:
         """Number of tokens -> number of rows with this length, ascending."""
-        found = Counter[int]()
+        rows = Counter[int]()
         for part in self._parts:
             counts = np.bincount(np.diff(part.offsets))
             lengths = np.flatnonzero(counts)
-            found.update(dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True)))
-        return dict(sorted(found.items()))
+            rows.update(dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True)))
+        return dict(sorted(rows.items()))
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -270,11 +270,11 @@ class ChatTemplate:
     def _tokens_at_beginning(self, text: str) -> list[str]:
         """The consecutive added tokens at the beginning of `text`."""
         added = sorted(self.tokenizer.added_tokens, key=len, reverse=True)
-        found: list[str] = []
+        tokens: list[str] = []
         while token := next((token for token in added if token and text.startswith(token)), None):
-            found.append(token)
+            tokens.append(token)
             text = text.removeprefix(token)
-        return found
+        return tokens
 
     @cached_property
     def stop_tokens(self) -> tuple[str, ...]:
@@ -291,24 +291,24 @@ class ChatTemplate:
     @property
     def warnings(self) -> list[str]:
         """Warnings about mismatches between template and tokenizer."""
-        found = []
+        messages = []
         split = sorted({marker for marker in _MARKER.findall(self.source) if marker not in self.tokenizer.added_tokens})
         if split and self.name != "auto":
-            found.append(
+            messages.append(
                 f"the template '{self.name}' writes {', '.join(split)}, which this tokenizer splits into several "
                 f"tokens; set model.new_tokens: [{', '.join(split)}] to make each one token"
             )
         if not self.stop_tokens:
-            found.append(
+            messages.append(
                 "neither tokenizer nor template names a token that ends an answer: the model cannot learn to stop"
             )
         if prefix := self._prefix_not_learnt:
-            found.append(
+            messages.append(
                 f"prompts end with {prefix!r}, which the template does not write before an answer without a thought: "
                 "such answers are trained on after another prompt than at inference; give them "
                 "thoughts (reasoning_content), or choose a data.template that writes it"
             )
-        return found
+        return messages
 
     @property
     def _prefix_not_learnt(self) -> str:

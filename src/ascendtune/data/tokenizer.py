@@ -250,7 +250,7 @@ def _named_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
 
     As in transformers, the map takes precedence if the config has no `added_tokens_decoder`, as in older ones.
     """
-    found: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     config_path, map_path = directory / "tokenizer_config.json", directory / _MAP
     extra = config.get("extra_special_tokens")
     sources = [(config_path, config), (config_path, extra if isinstance(extra, dict) else {})]
@@ -259,11 +259,11 @@ def _named_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
         for name, value in source.items():
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str) and (name in _NAMED or name.endswith("_token")):
-                found.setdefault(name, text)
+                tokens.setdefault(name, text)
             elif text is not None and name in _NAMED:
                 raise bad_field(path, name, value, "the text of a token, or an object with its content")
     # In the order in which transformers adds missing tokens.
-    return dict(sorted(found.items(), key=lambda item: _NAMED.index(item[0]) if item[0] in _NAMED else len(_NAMED)))
+    return dict(sorted(tokens.items(), key=lambda item: _NAMED.index(item[0]) if item[0] in _NAMED else len(_NAMED)))
 
 
 def _add_missing_tokens(
@@ -313,14 +313,14 @@ def _extra_tokens(directory: Path, config: dict[str, Any]) -> list[tokenizers.Ad
         return []
     if not isinstance(listed, list):
         raise bad_field(path, key, listed, "a list of tokens")
-    found = []
+    added = []
     for token in listed:
         if isinstance(token, str):
-            found.append(tokenizers.AddedToken(token, special=True, normalized=False))
+            added.append(tokenizers.AddedToken(token, special=True, normalized=False))
             continue
         _require_token(path, key, token)
-        found.append(tokenizers.AddedToken(token["content"], **{**_flags_of(token), "special": True}))
-    return found
+        added.append(tokenizers.AddedToken(token["content"], **{**_flags_of(token), "special": True}))
+    return added
 
 
 def _require_token(path: Path, key: str, token: Any) -> None:

@@ -91,11 +91,11 @@ def _unanswered(row: Mapping[str, Any]) -> Conversation | None:
     return Conversation(messages if has_system else [*system, *messages], schemas)
 
 
-def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:
-    if isinstance(found, BadRow):
-        detail = f": {found.detail}" if found.detail else ""
-        raise DataError(f"{found.reason}{detail}", code="bad-rows", remedy="fix this row", where=row.place)
-    messages, expected = list(found.messages), None
+def _prompt(conversation: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:
+    if isinstance(conversation, BadRow):
+        detail = f": {conversation.detail}" if conversation.detail else ""
+        raise DataError(f"{conversation.reason}{detail}", code="bad-rows", remedy="fix this row", where=row.place)
+    messages, expected = list(conversation.messages), None
     if messages and messages[-1]["role"] == "assistant":
         expected = messages.pop()["content"]
     if not messages or messages[-1]["role"] not in ("user", "tool"):
@@ -103,4 +103,4 @@ def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Pr
         raise DataError("this row has no message to answer", code="bad-rows", remedy=remedy, where=row.place)
     if system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
-    return Prompt(messages, found.tools, expected, found.options)
+    return Prompt(messages, conversation.tools, expected, conversation.options)

@@ -143,8 +143,8 @@ class _Comparison:
                 what = f"'{section}': {feature} with DeepSpeed is not supported in this version"
                 self._add_error(section, what, "remove it", "not-in-this-version")
         for key, (value, reason) in REQUIRED.items():
-            if (found := self._find(key)) not in (None, AUTO, value):
-                what = f"'{key}' is {json.dumps(found)}, which would change the training: {reason}"
+            if (value_in_file := self._find(key)) not in (None, AUTO, value):
+                what = f"'{key}' is {json.dumps(value_in_file)}, which would change the training: {reason}"
                 self._add_error(key, what, f"remove it, or write {json.dumps(value)}", "conflicting-keys")
         self._same("train_micro_batch_size_per_gpu", batch.micro_batch, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
@@ -195,13 +195,13 @@ class _Comparison:
         """Args:
         section: "" for the whole file.
         """
-        found = self._find(section) if section else self._document.values
-        if found in (None, AUTO):
+        keys = self._find(section) if section else self._document.values
+        if keys in (None, AUTO):
             return
-        if not isinstance(found, dict):
+        if not isinstance(keys, dict):
             self._add_error(section, f"'{section}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
             return
-        for key in found:
+        for key in keys:
             if key not in known and not is_comment(key):
                 name = f"{section}.{key}" if section else key
                 where = f"'{section}' of a DeepSpeed JSON" if section else "a DeepSpeed JSON"
@@ -225,18 +225,18 @@ class _Comparison:
 
     def _is_on(self, section: str) -> bool:
         """Whether the JSON contains the section and does not switch it off; a size of 1 divides nothing."""
-        found = self._find(section)
-        if isinstance(found, dict):
+        value = self._find(section)
+        if isinstance(value, dict):
             if "." in section:
                 # Inside zero_optimization an empty section switches a feature on, with its defaults.
                 return True
-            return bool(found) and found.get("enabled") not in (False, AUTO) and found.get("autotp_size") not in (0, 1)
-        return found is True or (bool(found) and found not in (1, AUTO))
+            return bool(value) and value.get("enabled") not in (False, AUTO) and value.get("autotp_size") not in (0, 1)
+        return value is True or (bool(value) and value not in (1, AUTO))
 
     def _same(self, key: str, expected: Any, name: str) -> None:
-        found = self._find(key)
-        if found not in (None, AUTO) and found != expected:
-            self._contradiction(key, f"is {json.dumps(found)}, {name} {json.dumps(expected)}")
+        value = self._find(key)
+        if value not in (None, AUTO) and value != expected:
+            self._contradiction(key, f"is {json.dumps(value)}, {name} {json.dumps(expected)}")
 
     def _contradiction(self, key: str, what: str) -> None:
         agree = "remove it" if key in REPLACED else 'make them agree, or write "auto": then the recipe\'s value counts'

@@ -17,7 +17,7 @@ def ignored_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
         origins: the origin of each key's value, from `Recipe.load_with_origins`.
     """
     given = [key for key, origin in origins.items() if origin != "default"]
-    found = [
+    ignored = [
         (key, reason, origins[key])
         for prefix, is_ignored, reason in _rules(recipe)
         if is_ignored
@@ -26,13 +26,13 @@ def ignored_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
     ]
     if recipe.method.stage == "pretrain":
         # A list has only one origin, that of the whole list.
-        found += [
+        ignored += [
             (f"{name}[{number}].system", _NO_TURNS, origins[name])
             for name, datasets in (("data.train", recipe.data.train), ("data.eval", recipe.data.eval))
             for number, dataset in enumerate(datasets)
             if dataset.system
         ]
-    return [f"{key} has no effect: {reason} ({origin})" for key, reason, origin in found]
+    return [f"{key} has no effect: {reason} ({origin})" for key, reason, origin in ignored]
 
 
 def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:

@@ -154,8 +154,8 @@ def _remarks(
 
 def overrides_of(name: str, value: str) -> str | None:
     """`key=value` for an option of another tool; None if there is no such key, or the value is not valid for it."""
-    found = translated(name, plain(value), None)
-    return shlex.join(f"{key}={each}" for key, each in found.items()) if found else None
+    translation = translated(name, plain(value), None)
+    return shlex.join(f"{key}={each}" for key, each in translation.items()) if translation else None
 
 
 def _loss_of(values: Mapping[str, Any]) -> str | None:
@@ -224,10 +224,10 @@ def _requested(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, 
             or (name in command_names.STEPS and values.get(command_names.STEPS[name], "steps") != "steps")
         ):
             continue
-        found = translated(name, value, stage, values.get("learning_rate", values.get("lr")))
-        requested |= found or {}
+        translation = translated(name, value, stage, values.get("learning_rate", values.get("lr")))
+        requested |= translation or {}
         # 0 usually switches an option off; the contents of FSDP's file are not read.
-        if (found is None and value != 0) or (name == "fsdp" and str(value).endswith(".json")):
+        if (translation is None and value != 0) or (name == "fsdp" and str(value).endswith(".json")):
             left_out.append(name)
     if values.get("lora_target_linear") is True:
         # In axolotl the modules of lora_target_modules are added to these.

@@ -12,13 +12,13 @@ def data_sets(data: Any) -> list[dict[str, Any]]:
     if isinstance(data, dict):
         # TRL's dataset_mixer: path -> share of the rows.
         data = [{"path": path, "weight": share} for path, share in data.items()]
-    found = []
+    sets = []
     for each in data if isinstance(data, list) else [data]:
         if isinstance(each, str):
-            found.append(_of_ms_swift(each))
+            sets.append(_of_ms_swift(each))
         elif isinstance(each, dict) and isinstance(each.get("path"), str):
-            found += _of_mapping(each)
-    return found
+            sets += _of_mapping(each)
+    return sets
 
 
 def _of_ms_swift(text: str) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
 def text_column(data: Any) -> str | None:
     """The column of the texts, if all data sets have axolotl's type of whole texts; otherwise None."""
     sets = [each if isinstance(each, dict) else {} for each in data] if isinstance(data, list) else []
-    found = {(str(each.get("type")), str(each.get("field") or "text")) for each in sets}
-    kind, column = found.pop() if len(found) == 1 else ("", "")
+    columns = {(str(each.get("type")), str(each.get("field") or "text")) for each in sets}
+    kind, column = columns.pop() if len(columns) == 1 else ("", "")
     return column if kind == "completion" else None
 
 

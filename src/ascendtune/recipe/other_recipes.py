@@ -64,11 +64,11 @@ def _not_a_recipe(path: Path, what: str, remedy: str) -> RecipeError:
 def _start_of(path: Path, program: str) -> str:
     """The command that starts `program`, itself a command that runs the file, on all devices."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        found = _LAUNCHER.search(file.read(_LARGEST_SCRIPT)) if path.suffix == ".sh" else None
-    if found is None:
+        match = _LAUNCHER.search(file.read(_LARGEST_SCRIPT)) if path.suffix == ".sh" else None
+    if match is None:
         return f"ascendtune launch -- {program}, which starts it once per device"
-    start = f"{program}: its {found[1]} starts the processes"
-    return f"{start}; or type its command with `ascendtune` in place of `{found[1]}`" if found[1] in _TOOLS else start
+    start = f"{program}: its {match[1]} starts the processes"
+    return f"{start}; or type its command with `ascendtune` in place of `{match[1]}`" if match[1] in _TOOLS else start
 
 
 def _is_like_a_hub_id(path: Path) -> bool:

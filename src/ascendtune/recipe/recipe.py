@@ -14,6 +14,7 @@ from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, 
 from ascendtune.core.document import Document, read_document, require_no_secrets
 from ascendtune.core.errors import AscendtuneError, RecipeError, all_errors, with_other_names
 from ascendtune.core.files import expanded
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
@@ -308,10 +309,8 @@ def _missing_paths(values: Mapping[str, Any]) -> list[AscendtuneError]:
     from ascendtune.hub.download import require_local_paths
 
     def below(dotted: str) -> list[Any]:
-        found: Any = values
-        for key in dotted.split("."):
-            found = found.get(key) if isinstance(found, dict) else None
-        return found if isinstance(found, list) else [found]
+        value = value_at(values, *dotted.split("."))
+        return value if isinstance(value, list) else [value]
 
     models = [each for key in _MODELS for each in below(key)]
     sets = [

@@ -325,7 +325,7 @@ def steps_in(text: int | str | None, path: tuple[str, ...] = ("align", "dump_ste
     Raises:
         Contradiction: it is not a list of steps and ranges.
     """
-    found = []
+    ranges = []
     for part in str(text).split(",") if text is not None else ():
         match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
@@ -336,5 +336,5 @@ def steps_in(text: int | str | None, path: tuple[str, ...] = ("align", "dump_ste
                 remedy="give steps or ranges of steps, such as 1-3,10; the first step is 1",
                 path=path,
             )
-        found.append(range(first, last + 1))
-    return found
+        ranges.append(range(first, last + 1))
+    return ranges

@@ -72,9 +72,9 @@ def evaluate(
         for (dataset, name), total in totals.items():
             of_these[name] += total if dataset in datasets else 0.0
         divisor = sum(units[dataset] for dataset in datasets)
-        found = {name: total / divisor for name, total in of_these.items()}
-        loss = found.pop("loss")
-        extras = objective.to_metrics(found)
+        losses = {name: total / divisor for name, total in of_these.items()}
+        loss = losses.pop("loss")
+        extras = objective.to_metrics(losses)
         if objective.unit == "token":
             # Of the plain cross-entropy, which is the loss of an evaluation whatever that of training is.
             extras["perplexity"] = math.inf if loss > _LARGEST_EXPONENT else math.exp(loss)

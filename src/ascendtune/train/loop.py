@@ -327,10 +327,10 @@ class Loop:
         assert self.held_out is not None
         start = time.perf_counter()
         with self.phases.phase("evaluation"):
-            found = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
+            evaluation = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
         early = self.recipe.eval.early_stop
-        is_best = counters.note_evaluation(found.loss, min_improvement=early.min_improvement if early else 0.0)
-        self.recorder.write_evaluation(found, seconds=time.perf_counter() - start)
+        is_best = counters.note_evaluation(evaluation.loss, min_improvement=early.min_improvement if early else 0.0)
+        self.recorder.write_evaluation(evaluation, seconds=time.perf_counter() - start)
         if is_best and self.recipe.checkpoint.best:
             self._save()
 

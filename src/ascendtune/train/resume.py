@@ -27,8 +27,8 @@ def source_of_all_ranks(run: RunDir, record: dict[str, Any], strategy: Strategy)
     Args:
         record: run.json.
     """
-    found = strategy.from_main(str(checkpoint_to_load(run, record) or ""))
-    return Path(found) if found else None
+    checkpoint = strategy.from_main(str(checkpoint_to_load(run, record) or ""))
+    return Path(checkpoint) if checkpoint else None
 
 
 def require_same_base(

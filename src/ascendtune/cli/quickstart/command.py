@@ -186,8 +186,8 @@ def _show_next(run: Path) -> None:
 def _command(name: str) -> str:
     """The shell command for `name`: its name if the shell finds the one beside this Python, else its path."""
     own = Path(sys.executable).parent / name
-    found = shutil.which(name)
-    if not own.is_file() or (found and Path(found).resolve() == own.resolve()):
+    program = shutil.which(name)
+    if not own.is_file() or (program and Path(program).resolve() == own.resolve()):
         return name
     return shlex.quote(os.path.relpath(own) if own.is_relative_to(Path.cwd()) else str(own))
 

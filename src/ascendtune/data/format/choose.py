@@ -175,32 +175,32 @@ def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
 def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
     if name == "auto" or task in (given := _module(name).TASKS):
         return None
-    need, found = _NEEDS[task], _NEEDS[given[-1]]
-    what = f"{need.stage} needs {need.rows}; the format {name} is for {found.rows}"
-    return what, f"use {found.stage}, or format: {need.format}"
+    need, offered = _NEEDS[task], _NEEDS[given[-1]]
+    what = f"{need.stage} needs {need.rows}; the format {name} is for {offered.rows}"
+    return what, f"use {offered.stage}, or format: {need.format}"
 
 
 def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tuple[str, str]:
-    need, found = _NEEDS[task], _NEEDS[_module(name).TASKS[-1]]
-    what = f"{need.stage} needs {need.rows}; this file has {found.rows} (columns {', '.join(columns)})"
-    return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, [])}"
+    need, offered = _NEEDS[task], _NEEDS[_module(name).TASKS[-1]]
+    what = f"{need.stage} needs {need.rows}; this file has {offered.rows} (columns {', '.join(columns)})"
+    return what, f"use {offered.stage}, or {_mapping_remedy(need.format, need.words, [])}"
 
 
 def _unfit(
     name: str | None, columns: Sequence[str], fitting: Sequence[str], task: Task, rows: Sequence[RawRow]
 ) -> tuple[str, str]:
     """Problem and remedy, if the columns do not determine one format or lack some of format `name`."""
-    found = ", ".join(columns) or "(none)"
+    shown = ", ".join(columns) or "(none)"
     need = _NEEDS[task]
     if name:
         needed = _required(_module(name)) or list(need.words)
         what = (
-            f"the format {name} needs the column{'s' if len(needed) > 1 else ''} {_and(needed)}; this file has: {found}"
+            f"the format {name} needs the column{'s' if len(needed) > 1 else ''} {_and(needed)}; this file has: {shown}"
         )
         return what, _mapping_remedy(name, needed, columns)
     if fitting:
-        return f"the columns {found} fit several formats: {_and(fitting)}", f"say which: format: {fitting[0]}"
-    what = f"no format fits the columns {found}"
+        return f"the columns {shown} fit several formats: {_and(fitting)}", f"say which: format: {fitting[0]}"
+    what = f"no format fits the columns {shown}"
     likely = guess([row.values for row in rows])
     if likely and likely.task == task:
         return what, _mapping_of(likely.format, likely.columns)

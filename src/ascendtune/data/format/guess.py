@@ -165,8 +165,8 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     """
     rows = rows[:_MOST_VALUES]
     columns = _columns_of(rows)
-    if found := _whole_conversations(columns) or _inside(columns):
-        return found
+    if meaning := _whole_conversations(columns) or _inside(columns):
+        return meaning
     if choices := _choices(columns):
         likely = guess([{name: value for name, value in row.items() if name not in choices} for row in rows])
         return replace(likely, certain=False) if likely else None
@@ -212,14 +212,14 @@ def _choices(columns: Sequence[_Column]) -> set[str]:
 
 def flattened(row: Mapping[str, Any], depth: int = _DEEPEST) -> dict[str, Any]:
     """The row with the values of its objects under their paths, `column.key`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping) and depth:
             inner = flattened(value, depth - 1)
-            found |= {f"{name}.{key}": each for key, each in inner.items()}
+            flat |= {f"{name}.{key}": each for key, each in inner.items()}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def _are_said_in_turn(value: Any) -> bool:
@@ -234,8 +234,8 @@ def _inside(columns: Sequence[_Column]) -> Guess | None:
     for column in columns:
         values = [listed(value) for value in column.values]
         if question and column.is_named("answer") and values and all(map(is_scored, values)):
-            found = {"prompt": question, "completions": column}
-            return _guess("pairs", "scored", found, certain=question.is_named("question"))
+            columns_used = {"prompt": question, "completions": column}
+            return _guess("pairs", "scored", columns_used, certain=question.is_named("question"))
         if question and column.is_named("answer") and values and all(map(_contains_texts, values)):
             # SQuAD's: several variants of one answer, with their positions in the context.
             context = [each for each in columns if each.is_named("context") and each.is_prose_where_filled()]
@@ -317,8 +317,8 @@ def _two_answers(prose: Sequence[_Column]) -> Guess | None:
     question = _best_question(prose, used=(good[0], bad[0])) if good and bad else None
     if question is None:
         return None
-    found = {"prompt": question, "chosen": good[0], "rejected": bad[0]}
-    return _guess("pairs", "preference", found, certain=question.is_named("question"))
+    columns_used = {"prompt": question, "chosen": good[0], "rejected": bad[0]}
+    return _guess("pairs", "preference", columns_used, certain=question.is_named("question"))
 
 
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
@@ -357,8 +357,8 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
     # Earlier turns: alpaca reads a column `history`.
     if context or any(each.name == "history" for each in columns):
         name, words = "alpaca", ("instruction", "output")
-    found = {words[0]: question, "input": context, words[1]: answer, "system": system}
-    return _guess("conversations", name, found, certain=certain)
+    columns_used = {words[0]: question, "input": context, words[1]: answer, "system": system}
+    return _guess("conversations", name, columns_used, certain=certain)
 
 
 def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:

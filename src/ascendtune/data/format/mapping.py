@@ -27,16 +27,16 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
     exist."""
     if name in row or "." not in name:
         return row.get(name)
-    found: Any = row
+    value: Any = row
     for part in name.split("."):
-        found = listed(found)
-        if isinstance(found, Mapping):
-            found = found.get(part)
-        elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
+        value = listed(value)
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
         else:
             return None
-    return found
+    return value
 
 
 def _mentioned(spec: DatasetSpec, columns: Collection[str]) -> set[str | None]:
@@ -74,9 +74,9 @@ def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
 
     def turns_of(content: Any) -> Any:
         """The value of JSON text that contains turns; other text is returned unchanged, since an answer may be JSON."""
-        found = listed(content)
-        turns = found if isinstance(found, list) else [found]
-        return found if any(isinstance(each, dict) and speaker in each for each in turns) else content
+        parsed = listed(content)
+        turns = parsed if isinstance(parsed, list) else [parsed]
+        return parsed if any(isinstance(each, dict) and speaker in each for each in turns) else content
 
     def convert_renamed(row: Mapping[str, Any]) -> Made:
         values = {column: turns_of(content) if column in _OF_TURNS else content for column, content in row.items()}

@@ -90,17 +90,17 @@ def role_of(turn: Any) -> str | None:
 def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
     """The turns, with ms-swift's turns `tool_call`, each a call as JSON text, moved into the previous assistant
     turn."""
-    found: list[Any] = []
+    merged: list[Any] = []
     for turn in turns:
         if not isinstance(turn, dict) or turn.get("role") != "tool_call":
-            found.append(turn)
+            merged.append(turn)
             continue
-        answers = bool(found) and role_of(found[-1]) == "assistant"
-        before = found.pop() if answers else {**turn, "role": "assistant", "content": None}
+        answers = bool(merged) and role_of(merged[-1]) == "assistant"
+        before = merged.pop() if answers else {**turn, "role": "assistant", "content": None}
         earlier = _calls_of(before) or []
         calls = earlier if isinstance(earlier, list) else [earlier]
-        found.append({**before, "tool_calls": [*calls, listed(turn.get("content"))]})
-    return found
+        merged.append({**before, "tool_calls": [*calls, listed(turn.get("content"))]})
+    return merged
 
 
 def _message_of(turn: Any, number: int) -> Message:

@@ -43,11 +43,11 @@ def convert(row: Mapping[str, Any]) -> PreferencePair:
 def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row, with `messages` as the chosen conversation if its rejected answer has ms-swift's name."""
     turns = listed(row.get("messages"))
-    found = next((row[name] for name in _REJECTED if row.get(name) is not None), None)
-    if row.get("chosen") is not None or found is None or not isinstance(turns, list) or not turns:
+    other = next((row[name] for name in _REJECTED if row.get(name) is not None), None)
+    if row.get("chosen") is not None or other is None or not isinstance(turns, list) or not turns:
         return row
     # An answer that is a text is not parsed, even if it looks like JSON.
-    rejected = found if is_text(row.get("rejected_response")) else listed(found)
+    rejected = other if is_text(row.get("rejected_response")) else listed(other)
     if not isinstance(rejected, list):
         rejected = [*turns[:-1], {"role": "assistant", "content": rejected}]
     kept = {name: value for name, value in row.items() if name not in ("messages", *_REJECTED)}

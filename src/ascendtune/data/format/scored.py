@@ -54,10 +54,10 @@ def convert(row: Mapping[str, Any]) -> PreferencePair:
 
 def _scored(answers: list[Any]) -> list[tuple[float, Any]]:
     """(score, answer) of the answers that have both; all by the same name, the first that two of them have."""
-    found = [
+    pairs = [
         (each, next((each[name] for name in _ANSWERS if is_text(each.get(name))), None)) for each in _dicts(answers)
     ]
-    answered = [(each, answer) for each, answer in found if answer is not None]
+    answered = [(each, answer) for each, answer in pairs if answer is not None]
     for name in (*_SCORES, _RANK):
         scored = [(_number(each.get(name)), answer) for each, answer in answered]
         kept = [(-score if name == _RANK else score, answer) for score, answer in scored if score is not None]

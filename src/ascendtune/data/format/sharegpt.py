@@ -38,17 +38,17 @@ def _single_turns(turns: list[Any]) -> list[Any]:
     if turns and all(map(is_text, turns)):
         turns = turns[: max(1, len(turns) // 2 * 2)]
         return [{"from": ("human", "gpt")[number % 2], "value": text} for number, text in enumerate(turns)]
-    found: list[Any] = []
+    single: list[Any] = []
     for turn in turns:
         if isinstance(turn, dict) and turn.keys() == {"human", "assistant"}:
-            found += [{"from": speaker, "value": turn[speaker]} for speaker in ("human", "assistant")]
+            single += [{"from": speaker, "value": turn[speaker]} for speaker in ("human", "assistant")]
         elif isinstance(turn, dict) and {"input", "output"} <= turn.keys() <= _XTUNER:
-            found += [{"from": "system", "value": turn["system"]}] if turn.get("system") else []
-            found.append({"from": "human", "value": turn["input"]})
-            found.append({"from": "gpt", "value": turn["output"], "loss": turn.get("output_with_loss")})
+            single += [{"from": "system", "value": turn["system"]}] if turn.get("system") else []
+            single.append({"from": "human", "value": turn["input"]})
+            single.append({"from": "gpt", "value": turn["output"], "loss": turn.get("output_with_loss")})
         else:
-            found.append(turn)
-    return found
+            single.append(turn)
+    return single
 
 
 def _split_thought(value: Any) -> tuple[str, Any]:

@@ -123,11 +123,11 @@ def translate_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelsco
             continue
         place = recipe.place(name)
         try:
-            found = data_sets(recipe[name], recipe["dataset_dir"], recipe["stage"], place, modelscope=modelscope)
+            sets = data_sets(recipe[name], recipe["dataset_dir"], recipe["stage"], place, modelscope=modelscope)
         except RecipeError as error:
             recipe.add_errors(error)
         else:
-            _put_data_sets(recipe, native, key, found)
+            _put_data_sets(recipe, native, key, sets)
     _put_held_out(recipe, native)
     _put_template(recipe, native)
     _put_lengths(recipe, native)
@@ -183,9 +183,9 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         _note_thoughts_are_kept(recipe, native)
         return
     name = recipe["template"]
-    found = template_of(name)
-    if isinstance(found, tuple):
-        recipe.add_error("template", *found, code="not-in-this-version")
+    template = template_of(name)
+    if isinstance(template, tuple):
+        recipe.add_error("template", *template, code="not-in-this-version")
         return
     if not recipe["enable_thinking"] and name in WITHOUT_THOUGHT:
         recipe.add_error(
@@ -199,7 +199,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.note("template: alpaca: an empty line follows a system message; in LLaMA-Factory none does")
     if name in WITHOUT_THOUGHT and recipe["stage"] != "sft":
         # If only the last answer is trained on, LLaMA-Factory removes the thoughts of earlier ones.
-        found += LAST_THOUGHT
+        template += LAST_THOUGHT
         if recipe["preserve_thinking"]:
             recipe.refuse(
                 "preserve_thinking",
@@ -208,7 +208,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             )
     else:
         _note_thoughts_are_kept(recipe, native)
-    native.put("data.template", found, recipe.place("template"))
+    native.put("data.template", template, recipe.place("template"))
 
 
 def _note_thoughts_are_kept(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

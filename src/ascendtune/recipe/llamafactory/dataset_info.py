@@ -361,12 +361,12 @@ def _columns(entry: DatasetInfoEntry) -> dict[str, str | None]:
     else:
         words |= {} if entry.has_turns else {"response": "output"}
         words |= {"kto_tag": "kto_tag"} if entry.stage == "kto" else {}
-    found = {native: columns[original] for original, native in words.items()}
-    if found.get("instruction", "") is None:
+    own = {native: columns[original] for original, native in words.items()}
+    if own.get("instruction", "") is None:
         # The question may be in `query` only.
-        found |= {"instruction": found["input"], "input": None}
+        own |= {"instruction": own["input"], "input": None}
     rivals: dict[str, str | None] = dict.fromkeys(_RIVALS.get(_format(entry), ()))
-    return {native: column for native, column in (rivals | found).items() if column != native}
+    return {native: column for native, column in (rivals | own).items() if column != native}
 
 
 def _places(entry: DatasetInfoEntry, source: str) -> dict[str, str]:

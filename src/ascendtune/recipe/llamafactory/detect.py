@@ -81,33 +81,33 @@ def _of_accelerate(values: dict[str, Any]) -> list[str]:
     kind = str(values["distributed_type"]).upper()
     own = values.get(f"{kind.lower()}_config")
     options = {key.removeprefix("fsdp_"): value for key, value in own.items()} if isinstance(own, dict) else {}
-    found = []
+    signs = []
     if kind == "DEEPSPEED":
-        found.append("parallel.strategy=deepspeed")
+        signs.append("parallel.strategy=deepspeed")
         if file := options.get("deepspeed_config_file"):
-            return [*found, f"parallel.deepspeed.config={file}"]
+            return [*signs, f"parallel.deepspeed.config={file}"]
         stage = options.get("zero_stage", 2)
-        found.append(f"parallel.deepspeed.stage={stage}")
+        signs.append(f"parallel.deepspeed.stage={stage}")
         # Below stage 3 DeepSpeed does not offload weights, even if the file requests it.
         for part in ("offload_optimizer", "offload_param")[: 2 if stage == 3 else 1]:
             if (device := options.get(f"{part}_device", "none")) != "none":
-                found.append(f"parallel.deepspeed.{part}={device}")
+                signs.append(f"parallel.deepspeed.{part}={device}")
     elif kind == "FSDP":
         # Old configurations have numbers.
         sharding = str(options.get("sharding_strategy", options.get("reshard_after_forward"))).upper()
         sharding = _SHARDING.get(sharding, sharding)
-        found.append(f"parallel.strategy={'ddp' if sharding == 'NO_SHARD' else 'fsdp'}")
+        signs.append(f"parallel.strategy={'ddp' if sharding == 'NO_SHARD' else 'fsdp'}")
         if sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "FALSE"):
-            found.append("parallel.fsdp.reshard=false")
+            signs.append("parallel.fsdp.reshard=false")
         if sharding.startswith("HYBRID"):
-            found.append("parallel.fsdp.replicas=nodes")
+            signs.append("parallel.fsdp.replicas=nodes")
         if options.get("offload_params") in (True, "true"):
-            found.append("parallel.fsdp.offload=true")
+            signs.append("parallel.fsdp.offload=true")
     elif kind.startswith("MULTI_"):
-        found.append("parallel.strategy=ddp")
+        signs.append("parallel.strategy=ddp")
     if (precision := values.get("mixed_precision")) in ("bf16", "fp16"):
-        found.append(f"precision={precision}")
-    return found
+        signs.append(f"precision={precision}")
+    return signs
 
 
 def is_llamafactory_key(key: str) -> bool:

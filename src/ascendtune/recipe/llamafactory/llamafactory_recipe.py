@@ -82,11 +82,11 @@ class Dialect:
 
         An excluded one is `disable_gradient_checkpointing`. Of several keys, those without fixed values come first.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name, key in sorted(self.translated.items(), key=lambda each: isinstance(each[1].kind, tuple)):
             if _ONE_KEY.fullmatch(key.becomes) and (key.copied or key.kind != "truth"):
-                found.setdefault(key.becomes, name)
-        return found
+                names.setdefault(key.becomes, name)
+        return names
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -187,13 +187,13 @@ class LlamaFactoryRecipe:
 
     def ignored_keys(self) -> dict[str, list[str]]:
         """Reason -> the keys with other values than their defaults that have no effect for that reason."""
-        found: dict[str, list[str]] = {}
+        ignored: dict[str, list[str]] = {}
         for written, value in self._document.values.items():
             key = self._dialect.aliases.get(written, written)
             default, why = self._dialect.ignored.get(key, (value, ""))
             if value is not None and value != default:
-                found.setdefault(why, []).append(written)
-        return found
+                ignored.setdefault(why, []).append(written)
+        return ignored
 
     def copy_equivalent_keys(self, native: NativeRecipe) -> None:
         """Copy the values of keys with one native counterpart of the same meaning."""

@@ -229,16 +229,16 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    found = template_of(recipe["template"]) if recipe.given("template") else "auto"
-    if found == "auto":
+    template = template_of(recipe["template"]) if recipe.given("template") else "auto"
+    if template == "auto":
         native.note(
             "template is not set: the model's own chat template is used; v1 of LLaMA-Factory 0.9.5 writes "
             "qwen3_nothink, whatever the model"
         )
-    if isinstance(found, tuple):
-        recipe.add_error("template", *found, code="not-in-this-version")
+    if isinstance(template, tuple):
+        recipe.add_error("template", *template, code="not-in-this-version")
     else:
-        native.put("data.template", found, recipe.place("template"))
+        native.put("data.template", template, recipe.place("template"))
 
 
 def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, is_pairs: bool) -> None:

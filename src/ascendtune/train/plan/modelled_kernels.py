@@ -125,11 +125,11 @@ class _GroupedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        found = [
+        gradients = [
             gradient.new_empty(shape) if needed else None
             for shape, needed in zip(ctx.shapes, ctx.needs_input_grad, strict=False)
         ]
-        return found[0], found[1], None
+        return gradients[0], gradients[1], None
 
 
 def _rms_norm(hidden: torch.Tensor, weight: torch.Tensor, _epsilon: float) -> Any:

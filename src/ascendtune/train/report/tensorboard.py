@@ -87,11 +87,11 @@ class TensorBoardWriter(Callback):
 def curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
     """The numbers of a record that are drawn, with the names `KIND/NAME`; of each data set of a mixture
     `KIND/DATASET/NAME`."""
-    found = {_curve(kind, name, record): value for name, value in record.items() if name not in _NO_CURVES}
+    points = {_curve(kind, name, record): value for name, value in record.items() if name not in _NO_CURVES}
     of_datasets = record.get("datasets")
     for dataset, values in of_datasets.items() if isinstance(of_datasets, dict) else ():
-        found |= curves(f"{kind}/{dataset}", values) if isinstance(values, dict) else {}
-    return found
+        points |= curves(f"{kind}/{dataset}", values) if isinstance(values, dict) else {}
+    return points
 
 
 def _curve(kind: str, name: str, record: dict[str, Any]) -> str:
@@ -105,8 +105,8 @@ def _second(directory: Path) -> int:
     Readers take the files of a directory in the order of their names. The clock may have been set back since an earlier
     attempt, whose files must still come first.
     """
-    found = (path.name.removeprefix(_PREFIX).partition(".")[0] for path in directory.glob(f"{_PREFIX}*"))
-    return max([int(time.time()), *(int(each) + 1 for each in found if each.isdecimal())])
+    seconds = (path.name.removeprefix(_PREFIX).partition(".")[0] for path in directory.glob(f"{_PREFIX}*"))
+    return max([int(time.time()), *(int(each) + 1 for each in seconds if each.isdecimal())])
 
 
 class _Events:
