@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.messages import confirm
-from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.options import AsJson, LanguageOption, several_of
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings, width
 from ascendtune.core.errors import InputError, NoVerdict, RecipeError, translated_disk_errors
@@ -22,6 +22,9 @@ from ascendtune.core.terminal_text import wrapped
 if TYPE_CHECKING:
     from ascendtune.check.align.bisect import Swap, SwapTrial, TrainedRecipe
     from ascendtune.check.align.training_record import TrainingRecord
+
+
+_INGREDIENTS = "attention,kernels,dtype,optimizer,accumulate"
 
 
 def bisect(
@@ -37,8 +40,11 @@ def bisect(
         ),
     ],
     switch: Annotated[
-        str, typer.Option(metavar="NAMES", help="Ingredients to swap.")
-    ] = "attention,kernels,dtype,optimizer,accumulate",
+        str,
+        typer.Option(
+            metavar="NAMES", help="Ingredients to swap.", autocompletion=several_of(lambda: _INGREDIENTS.split(","))
+        ),
+    ] = _INGREDIENTS,
     directory: Annotated[
         Path | None, typer.Option("--to", metavar="DIR", help="Keep the trainings here (default: temporary).")
     ] = None,

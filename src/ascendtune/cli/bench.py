@@ -11,7 +11,7 @@ import typer
 
 from ascendtune.check.bench.language import say
 from ascendtune.cli.messages import warn
-from ascendtune.cli.options import MOST_PROCESSES, AsJson, LanguageOption, Overrides, Quiet, RecipeFile
+from ascendtune.cli.options import MOST_PROCESSES, AsJson, LanguageOption, Overrides, Quiet, RecipeFile, several_of
 from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_json, table, width
 from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
 from ascendtune.core.suggest import known_names
@@ -40,7 +40,11 @@ def bench(
     ] = None,
     strategies: Annotated[
         str | None,
-        typer.Option(metavar="ddp,fsdp", help="Strategies for several devices (default: the recipe's)."),
+        typer.Option(
+            metavar="ddp,fsdp",
+            help="Strategies for several devices (default: the recipe's).",
+            autocompletion=several_of(lambda: ("ddp", "fsdp", "deepspeed")),
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=2, max=_MOST_STEPS, help="Steps to measure.")] = 20,
     warmup: Annotated[int, typer.Option(metavar="N", min=1, max=_MOST_STEPS, help="Steps before them.")] = 5,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ascendtune.cli.messages import confirm, notice, suggest_next, warn
-from ascendtune.cli.options import AsJson, Yes, one_of
+from ascendtune.cli.options import AsJson, Yes, one_of, several_of
 from ascendtune.cli.terminal import in_language, print_json
 from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors
 from ascendtune.core.mask import without_secrets
@@ -61,7 +61,12 @@ def mirrors(
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="TOOLS", help="Only these of pip,conda,huggingface,github.")
+        str | None,
+        typer.Option(
+            metavar="TOOLS",
+            help="Only these of pip,conda,huggingface,github.",
+            autocompletion=several_of(lambda: ("pip", "conda", "huggingface", "github")),
+        ),
     ] = None,
     github_proxy: Annotated[
         str | None, typer.Option(metavar="URL", help="Also fetch from github.com through this proxy; pushes do not.")
@@ -90,6 +95,12 @@ def mirrors(
             f"`mirrors {action}` does not take a mirror, --only or --github-proxy",
             code="conflicting-options",
             remedy="they belong to: ascendtune env mirrors use NAME",
+        )
+    if as_json and action not in ("show", "test"):
+        raise InputError(
+            f"`mirrors {action}` has no JSON",
+            code="conflicting-options",
+            remedy="remove --json; `ascendtune env mirrors show --json` shows the result",
         )
     match action:
         case "show":

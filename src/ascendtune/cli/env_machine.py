@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ascendtune.cli.messages import confirm
-from ascendtune.cli.options import AsJson, LanguageOption, Yes
+from ascendtune.cli.options import AsJson, LanguageOption, Yes, several_of
 from ascendtune.cli.terminal import in_language, print_findings, print_json, table
 from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.core.suggest import known_names
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 _HOUR = 3600
 
 
-def _complete_caches(incomplete: str) -> list[str]:
-    """Names of caches that complete the last of the given ones."""
+def _names_of_caches() -> Iterable[str]:
     from ascendtune.machine.environment.caches import NAMES
 
-    given, comma, begun = incomplete.rpartition(",")
-    return [given + comma + name for name in NAMES if name.startswith(begun)]
+    return NAMES
 
 
 def caches(
@@ -40,7 +38,7 @@ def caches(
         typer.Option(
             metavar="NAMES",
             help="Remove entries of these caches, e.g. torch_extensions,triton.",
-            autocompletion=_complete_caches,
+            autocompletion=several_of(_names_of_caches),
         ),
     ] = None,
     older_than: Annotated[

@@ -83,6 +83,8 @@ def fetch(
     else:
         requests = read_fetch_list(file)
     mirrors = Mirrors(choose_hubs(source or [], os.environ))
+    if export_script and as_json:
+        raise InputError("a script has no JSON", code="conflicting-options", remedy="keep --export-script or --json")
     if export_script:
         for request in requests:
             print(_script(request, mirrors), end="")

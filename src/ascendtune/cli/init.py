@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from ascendtune.cli.messages import warn
-from ascendtune.cli.options import Quiet, one_of
+from ascendtune.cli.options import Quiet, complete_template, one_of
 from ascendtune.cli.terminal import width
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import expanded
@@ -63,7 +63,10 @@ def init(
     encoding: Annotated[
         str | None, typer.Option(metavar="NAME", help="Encoding of the files, as data.train.encoding.")
     ] = None,
-    template: Annotated[str | None, typer.Option(metavar="NAME", help="Chat template, as data.template.")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Chat template, as data.template.", autocompletion=complete_template),
+    ] = None,
     stage: Annotated[
         str | None,
         typer.Option(

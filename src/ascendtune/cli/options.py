@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,22 @@ from ascendtune.cli.run_names import complete_key, complete_weights
 def one_of(*words: str) -> Callable[[str], list[str]]:
     """A completion function for these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def several_of(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """A completion function for a list of these words, separated by commas: completes the last one."""
+
+    def complete(incomplete: str) -> list[str]:
+        given, comma, begun = incomplete.rpartition(",")
+        return [given + comma + word for word in words() if word.startswith(begun)]
+
+    return complete
+
+
+def complete_template(incomplete: str) -> list[str]:
+    from ascendtune.data.spec import NAMED
+
+    return [name for name in ("auto", *NAMED) if name.startswith(incomplete)]
 
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)]
@@ -94,5 +110,7 @@ TopP = Annotated[
     float, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
 ]
 SamplingSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed for a temperature above 0.")]
-ChatTemplate = Annotated[str, typer.Option(help="Chat template, as data.template in a recipe.")]
+ChatTemplate = Annotated[
+    str, typer.Option(help="Chat template, as data.template in a recipe.", autocompletion=complete_template)
+]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code in the model directory.")]

@@ -13,6 +13,7 @@ import typer
 
 from ascendtune.check.profile.language import say
 from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, LanguageOption, Overrides
+from ascendtune.cli.run_names import complete_run
 from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, print_json, width
 from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.core.terminal_text import safe
@@ -37,7 +38,12 @@ def profile(
     devices: DeviceCount = None,
     device_ids: DeviceIds = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="OTHER", help="Compare with this run, directory or trace, by operator.")
+        Path | None,
+        typer.Option(
+            metavar="OTHER",
+            help="Compare with this run, directory or trace, by operator.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     tries: Annotated[
         bool, typer.Option("--try", help="Also measure the first three changes that recipe keys can make.")

@@ -200,3 +200,9 @@ def test_install_plan_is_applied_by_pip_after_the_packages_were_noted(
     assert "-m pip install torch==2.6.0" in (tmp_path / "ran").read_text()
     before = Path(os.environ["XDG_STATE_HOME"]) / "ascendtune/packages_before_install.txt"
     assert before.read_text() == "torch==2.5.1\n"
+
+
+def test_a_change_has_no_json_and_nothing_is_changed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("mirrors", "use", "tuna", "--yes", "--json") == 2
+    assert json.loads(capsys.readouterr().out)["errors"][0]["code"] == "conflicting-options"
+    assert main("mirrors", "undo", "--json") == 2
