@@ -36,12 +36,12 @@ _OTHER_MAKERS = ("amd", "hygon", "moore-threads", "metax", "iluvatar", "cambrico
 _ELSEWHERE = (
     _Elsewhere(
         _begin(
-            r"[Ii]n (?:a )?containers?[:,]|[Aa] container:|[Dd]ocker(?::| run| exec| compose| ps)|"
-            r"容器[：:]|在?容器[里中内][：:，]"
+            r"[Ii]n (?:a )?containers?[:,]|[Aa] container:|[Ii]nside the container$|"
+            r"[Dd]ocker(?::| run| exec| compose| ps)|容器[：:]|在?容器[里中内](?:[：:，]|$)"
         ),
         re.compile(r"container|docker|image|容器|镜像", re.IGNORECASE),
         ("container", "docker"),
-        (*_NO_CONTAINER, *_NO_LINUX),
+        (*_NO_CONTAINER, *_NO_LINUX, ("inside_container", "no")),
     ),
     _Elsewhere(
         _begin(r"(?:[Oo]n |[Ii]n )?Kubernetes|kubectl |resources\.limits|limits:|a pod[:,]|在 ?Kubernetes"),
@@ -249,6 +249,11 @@ def causes_here(causes: Iterable[str], entry: KnownFailure | None, facts: Facts)
             begins.append(_CONTAINER)
     kept = tuple(cause for cause in given if not any(each.match(cause) for each in begins))
     return kept or given
+
+
+def ran_on_host(facts: Facts) -> bool:
+    """Whether the log shows that the program ran without a container."""
+    return _is_away(_ELSEWHERE[0], facts)
 
 
 def _about(entry: KnownFailure) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.answer import misfits
+from ascendtune.check.explain.answer.container_claims import without_container_claims
 from ascendtune.check.explain.answer.misfits import misfit_of
 from ascendtune.check.explain.answer.remedies_by_owner import place_in_library
 from ascendtune.check.explain.cause.diagnosis import Diagnosis
@@ -85,7 +86,8 @@ def headline_of(first: Event, diagnosis: Diagnosis, facts: Facts) -> str:
     if diagnosis.missing is not None:
         return diagnosis.missing.what
     sentence = _told(first)
-    what = f"{meaning_of(first)}: {sentence}" if sentence else meaning_of(first)
+    what = without_container_claims(meaning_of(first), first.entry, facts)
+    what += f": {sentence}" if sentence else ""
     what += "" if sentence else _values(first)
     return what + place_in_library(first) + _versions(first, facts) + culprit_of(diagnosis)
 

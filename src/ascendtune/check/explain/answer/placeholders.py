@@ -33,8 +33,8 @@ _EXTENSION = re.compile(
 _OF_LOADER = re.compile(r"undefined symbol|cannot open shared object|compiled for version")
 _TORCH = "torch"
 _LOOKED_AT = re.compile(
-    r"((?:\bls -ld?|\bfindmnt (?:-\w+ (?:[A-Z,]+ )?)*-T|\bfile|\bdf -[hT]+|\bstat|\bcat|\bpython -m json\.tool|"
-    r"\bchown -R \"\$USER\"|\bchmod u\+\w+) |\bopen\(')(?:PATH|FILE)(?![\w/.*])"
+    r"((?:\bls -ld?|\bnamei -l|\bgetfacl|\bfindmnt (?:-\w+ (?:[A-Z,]+ )?)*-T|\bfile|\bdf -[hT]+|"
+    r"\bstat|\bcat|\bpython -m json\.tool|\bchown -R \"\$USER\"|\bchmod u\+\w+) |\bopen\(')(?:PATH|FILE)(?![\w/.*])"
 )
 """A command that shows the file, or changes its owner or rights."""
 _YAML = re.compile(r"(?<![\w/])FILE\.yaml\b")
