@@ -90,7 +90,8 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
     "subsystem": {
         "wsl": (
-            r"/usr/lib/wsl/|microsoft-standard-WSL|\bWSL ?[12]\b|/mnt/[c-f]/(?:Users|Program)",
+            r"/usr/lib/wsl/|microsoft-standard-WSL|\bWSL ?[12]\b|"
+            r"\bWindows 1[01],? \(?WSL\b|\bWSL,? \(?(?:Ubuntu|Debian)\b|/mnt/[c-f]/(?:Users|Program)",
             ("/wsl/", "wsl", "/mnt/"),
         ),
     },
