@@ -48,6 +48,27 @@ _UNABLE = "docker: Error response from daemon: {}\n"
         ),
         ("nvidia-container-cli: device error: unknown device id: 7\n", "nvidia-device-unknown"),
         ('Error: no subgid ranges found for user "moon" in /etc/subgid\n', "rootless-ids-missing"),
+        ("scontrol: error: Protocol version mismatch with the moon\n", "slurm-versions-differ"),
+        ("Access denied: user moon (uid=7) has no active jobs on this node.\n", "slurm-no-job-on-node"),
+        (
+            _UNABLE.format(
+                'OCI runtime create failed: error mounting "/tide" to rootfs at "/x": operation not permitted'
+            ),
+            "runc-mount-refused",
+        ),
+        (_UNABLE.format("mkdir /sys/fs/cgroup/cpu/docker/7: permission denied"), "container-cgroup-not-writable"),
+        ('munge: Error: Failed to connect to "/run/munge/munge.socket.2": Connection refused\n', "munge-not-running"),
+        ("srun: error: Munge decode failed: Unauthorized credential for client UID=7\n", "slurm-munge"),
+        ("slurmd: error: [job 7] epilog failed status=127:0\n", "slurm-prolog-status"),
+        (
+            "slurmd: error: [job 7] prolog failed status=126:0\n"
+            "slurmd: error: pyxis:     mkdir: cannot create directory '/tide': Permission denied\n",
+            "enroot-top-directory-denied",
+        ),
+        ("slurmstepd: error: Could not open stderr file /moon/7.err: Permission denied\n", "slurm-output-file"),
+        ("srun: error: cli_filter/lua: the tide wants --account\n", "slurm-submit-rule"),
+        ("slurmd: error: uid_to_string: could not resolve uid 7777\n", "uid-unknown-on-node"),
+        ("nvidia-smi: Failed to open /dev/nvidiactl: No such device or address\n", "nvidia-node-without-driver"),
         (
             "slurmstepd: error: pyxis:     [ERROR] Could not process JSON input\n"
             "slurmstepd: error: pyxis:     curl: (60) SSL certificate problem: self-signed certificate\n",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ascendtune.check.explain.answer.package_commands import for_apk, for_brew, for_rpm, for_zypper
 from ascendtune.check.explain.facts.facts import Facts
 from ascendtune.check.explain.knowledge.entries import KnownFailure
 from ascendtune.check.explain.language import say
@@ -145,68 +146,6 @@ _OF_NVIDIA = re.compile(
 """Words of a remedy that is only for NVIDIA's GPUs, or that names other makers itself."""
 _ABOUT_NVIDIA = re.compile(r"nvidia|nvml|nvcc|ptx|cudnn|fabric|\bxid\b|cu(?:blas|sparse|fft)", re.IGNORECASE)
 _ABOUT_CUDA = re.compile(rf"cuda|nccl|{_ABOUT_NVIDIA.pattern}", re.IGNORECASE)
-_APT = re.compile(
-    r"(?P<root>sudo )?(?:apt-get update && (?:sudo )?)?apt(?:-get)? install (?P<anew>--reinstall )?(?:-y )?"
-    r"(?P<packages>(?!-)[\w.+-]+(?:\$\(uname -r\))?"
-    r"(?: (?!and |or |in |on |of |the |for |from |with |&& )[a-z][\w.+-]*(?:\$\(uname -r\))?)*)(?![\w=<])"
-)
-_TWICE = re.compile(r"(?<= )(?P<name>[a-z][\w.+-]+) \((?P=name)\)")
-_RPM_NAMED = re.compile(r"\b(?:yum|dnf)\b|RHEL|openEuler")
-_NAMED_BESIDE = re.compile(
-    r"(?:(?<=: )|(?<=：))(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])"
-)
-"""Debian packages that a remedy names for single programs."""
-_OF_DEBIAN = re.compile(r"[\w.+-]+-dev\b(?!-)|\b(?:iputils-ping|netcat-openbsd|build-essential|openmpi-bin)\b")
-"""Package names of Debian only."""
-_RPM = {
-    "build-essential": "gcc gcc-c++ make",
-    "g++": "gcc-c++",
-    "ibverbs-providers": "libibverbs",
-    "iproute2": "iproute",
-    "iputils-ping": "iputils",
-    "libaio-dev": "libaio-devel",
-    "libaio1": "libaio",
-    "libcurl4-openssl-dev": "libcurl-devel",
-    "libgl1": "mesa-libGL",
-    "libglib2.0-0": "glib2",
-    "libgomp1": "libgomp",
-    "libibverbs1": "libibverbs",
-    "libnuma1": "numactl-libs",
-    "libopenmpi-dev": "openmpi-devel",
-    "librdmacm1": "librdmacm",
-    "libsm6": "libSM",
-    "libsndfile1": "libsndfile",
-    "libssl-dev": "openssl-devel",
-    "libxext6": "libXext",
-    "libxrender1": "libXrender",
-    "linux-headers-$(uname -r)": "kernel-devel-$(uname -r)",
-    "netcat-openbsd": "nmap-ncat",
-    "nfs-common": "nfs-utils",
-    "openmpi-bin": "openmpi",
-    "pkg-config": "pkgconf-pkg-config",
-    "python3-dev": "python3-devel",
-}
-"""Package names of Debian, and those of RPM systems if they differ."""
-_SAME = frozenset(("ca-certificates", "cmake", "gcc", "git", "git-lfs", "hostname", "kmod", "make", "ninja-build"))
-_SAME |= frozenset(("pdsh", "sudo", "mpich", "dkms"))
-
-
-_BREW = {
-    "cmake": "cmake",
-    "ffmpeg": "ffmpeg",
-    "git": "git",
-    "git-lfs": "git-lfs",
-    "libcurl4-openssl-dev": "curl",
-    "libsndfile1": "libsndfile",
-    "ninja-build": "ninja",
-    "openmpi-bin": "open-mpi",
-    "pkg-config": "pkgconf",
-    "python3-dev": "python",
-    "wget": "wget",
-}
-"""Package names of Debian, and Homebrew's formulae."""
-_OF_XCODE = frozenset(("build-essential", "g++", "gcc", "make"))
-"""Debian packages whose programs are in Apple's command line tools."""
 
 
 def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
@@ -223,11 +162,15 @@ def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) ->
         if any(map(_OF_UNIX.search, kept)):
             kept.append(say(_IN_BASH))
     if _is_only("os", "mac", facts):
-        kept = [_APT.sub(_for_brew, _replaced(each, _OF_MAC)) for each in without_clauses(kept, _OF_LINUX) or kept]
+        kept = [for_brew(_replaced(each, _OF_MAC)) for each in without_clauses(kept, _OF_LINUX) or kept]
     if facts and facts.keys().isdisjoint(_OF_RANKS) and not _NAMES_LAUNCHER.search(about):
         kept = without_clauses(kept, _OF_LAUNCHER) or kept
     if _is_only("os", "rpm", facts):
-        kept = [_for_rpm(remedy) for remedy in kept]
+        kept = [for_rpm(remedy, "yum {verb} -y") for remedy in kept]
+    if _is_only("os", "suse", facts):
+        kept = [for_zypper(remedy) for remedy in kept]
+    if _is_only("os", "alpine", facts):
+        kept = [for_apk(remedy) for remedy in kept]
     if _is_only("accelerator", "amd", facts) and not _ABOUT_NVIDIA.search(about):
         kept = [_in_words_of(remedy, _OF_AMD) for remedy in kept]
     if _is_only("accelerator", "ascend", facts) and not _ABOUT_CUDA.search(about):
@@ -346,38 +289,3 @@ def _replaced(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
     for pattern, command in pairs:
         remedy = pattern.sub(command, remedy)
     return remedy
-
-
-def _for_brew(command: re.Match[str]) -> str:
-    """Homebrew's command instead of apt's; unchanged if the name of a package is unknown."""
-    names = command["packages"].split()
-    if set(names) <= _OF_XCODE:
-        return "xcode-select --install"
-    return f"brew install {' '.join(_BREW[name] for name in names)}" if set(names) <= _BREW.keys() else command[0]
-
-
-def _for_rpm(remedy: str) -> str:
-    if _RPM_NAMED.search(remedy):
-        return remedy
-    of_rpm = _TWICE.sub(r"\g<name>", _APT.sub(_for_yum, remedy))
-    if of_rpm != remedy:
-        of_rpm = _NAMED_BESIDE.sub(lambda name: _RPM[name[0]], of_rpm)
-    return remedy if _OF_DEBIAN.search(of_rpm) else of_rpm
-
-
-def _for_yum(command: re.Match[str]) -> str:
-    """yum's command instead of apt's; unchanged if the name of a package is unknown."""
-    names = [_of_rpm(name) for name in re.split(r" (?!-r\))", command["packages"])]
-    if not all(names):
-        return command[0]
-    root, verb = command["root"] or "", "reinstall" if command["anew"] else "install"
-    return f"{root}yum {verb} -y {' '.join(dict.fromkeys(names))}"
-
-
-def _of_rpm(name: str) -> str:
-    if name in _RPM or name in _SAME:
-        return _RPM.get(name, name)
-    if re.fullmatch(r"(?!lib|ffmpeg)[a-z]+", name):
-        return name
-    python = re.fullmatch(r"(python3\.\d+)-dev", name)
-    return f"{python[1]}-devel" if python else ""

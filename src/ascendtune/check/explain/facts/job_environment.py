@@ -23,7 +23,7 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         ),
         "rpm": (
             r"(?<![\w.])/usr/lib64/|\bCentOS\b|\bRocky Linux\b|\bAlmaLinux\b|\bRed Hat Enterprise\b|\bopenEuler\b|"
-            r"\bEulerOS\b|\bKylin\b|\bAnolis\b|\bAmazon Linux\b|\bFedora\b|\(Red Hat \d|"
+            r"\bEulerOS\b|\bKylin\b|\bAnolis\b|\bAmazon Linux\b|(?i:\bfedora\b)|\(Red Hat \d|"
             r"\.(?:el|fc)\d{1,2}(?:_\d+)?\b|"
             r"Failed to download metadata for repo|downloading metadata for repository|"
             r"(?:[#$] |^)(?:sudo )?(?:yum|dnf) (?:-y )?install ",
