@@ -33,7 +33,7 @@ _NOT_FETCHED = "Error: Failed to download metadata for repo 'tide': Cannot downl
         (_CONDA + _POOL.format("ConnectTimeoutError('Connection to moon.example timed out.')"), "conda-no-network"),
         (_CONDA + _POOL.format("NewConnectionError('[WinError 10060] Tide')"), "conda-no-network"),
         (_CONDA + _POOL.format("('Connection aborted.', RemoteDisconnected('Tide'))"), "conda-connection-cut"),
-        (_CONDA + _POOL.format("ProxyError('Cannot connect to proxy.', tide [Errno 111])"), "proxy-refuses"),
+        (_CONDA + _POOL.format("ProxyError('Cannot connect to proxy.', tide [Errno 111])"), "conda-proxy"),
         (_CONDA + _POOL.format("SSLError(the SSL module is not available.)"), "pip-python-without-ssl"),
         (_CONDA, "conda-channel"),
         (
@@ -65,6 +65,9 @@ _NOT_FETCHED = "Error: Failed to download metadata for repo 'tide': Cannot downl
             "apt-unreachable",
         ),
         ("E: Failed to fetch http://moon.example/x.deb  404  Not Found [IP: 10.0.0.7 80]\n", "apt-fetch"),
+        ("E: Failed to fetch http://moon/x  407  Proxy Authentication Required\n", "apt-fetch-refused"),
+        ("E: Failed to fetch http://moon/x  File has unexpected size (7 != 8). Mirror sync?\n", "apt-fetch-damaged"),
+        ("E: Failed to fetch http://moon/x.deb  503  Service Unavailable [IP: 10.0.0.7 3128]\n", "apt-fetch-damaged"),
         (_DNF.format(60, "https://moon.example/x", "self-signed certificate") + _NOT_FETCHED, "dnf-certificate"),
         (_DNF.format(7, "https://moon.example/x", "Failed to connect") + _NOT_FETCHED, "dnf-no-connection"),
         (_DNF.format(6, "http://mirrorlist.centos.org/?x", "Could not resolve host") + _NOT_FETCHED, "yum-mirrors"),

@@ -97,7 +97,8 @@ _OCI = (
         (
             "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
             "Offending ECDSA key in /home/moon/.ssh/known_hosts:7\n"
-            "Host key for [moon7]:2222 has changed and you have requested strict checking.\n",
+            "Host key for [moon7]:2222 has changed and you have requested strict checking.\n"
+            "Host key verification failed.\n",
             "ssh-key-changed-named",
         ),
     ],

@@ -17,7 +17,7 @@ KILLED = "killed"
 _PIP_FAILED = (
     *("pip-temporary-full", "pip-download-full", "pip-environment-full", "pip-disk-full"),
     *("pip-no-version", "pip-no-connection", "pip-index-certificate", "pip-index-name", "pip-index-silent"),
-    *("pip-index-proxy", "pip-file-status"),
+    *("pip-index-proxy", "pip-file-status", "pip-no-wheel-for-python"),
 )
 """Entries for pip's failures to install."""
 ALONE = "world-of-one"

@@ -37,13 +37,14 @@ _KINDS = (
 )
 """Kinds of reasons with the words of each. Without a kind, the last words that match are told. The proxy's come first,
 because its exception contains that of its own connection."""
-_WITH_ENTRIES_OF_THEIR_OWN = ("proxy", "module")
+_WITHOUT_SSL = "module"
+"""A kind that has an entry of its own, whatever the program."""
 
 
 def of_connections(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """`pip_broken`: the reason of each broken connection of pip, after "proxy: " if it is the one to a proxy;
-    `conda_broken`: "KIND @ SERVER" of conda's errors without an answer (HTTP 000), where KIND is "certificate", "name",
-    "cut" or, if there was no connection, the reason.
+    `conda_broken`: "KIND @ SERVER" of conda's errors without an answer (HTTP 000), where KIND is "proxy",
+    "certificate", "name", "cut" or, if there was no connection, the reason.
 
     Args:
         lower: `text` in lower case.
@@ -63,6 +64,6 @@ def _of_conda(message: str) -> Iterator[tuple[str, str]]:
     server = _SERVER.search(message)
     for kind, words in _KINDS if server is not None else ():
         if reasons := words.findall(message):
-            if kind not in _WITH_ENTRIES_OF_THEIR_OWN:
+            if kind != _WITHOUT_SSL:
                 yield "conda_broken", f"{kind or reasons[-1]} @ {server['server'] or server['other']}"
             return
