@@ -37,7 +37,12 @@ _OF_PACKAGE = (
         ("the fit between 'ebb' and 'flow = 3' has not been shown", "leave out 'ebb' or 'flow = 3'"),
         ("Tidal charts are not supported for this kind of moon", "leave out 'Tidal charts': 'this kind of moon'"),
         ("tide_degree is inconsistent before and after checkpoint", "continue with the same tide_degree"),
-        ("Expected tide to be 2D but got 3D instead", "'tide to be 2D' is expected where '3D' is given"),
+        ("Expected tide to be 2D but got 3D instead", "'tide' has to be '2D' and is '3D'"),
+        (
+            "Expected moon to be a `str` not <class 'int'>, as it is not serializable",
+            "'moon' has to be 'str' and is '<",
+        ),
+        ("tide.flow does not work with ebb != 0.", "leave out 'tide.flow' or 'ebb != 0'"),
         ("Tide can only be scalar but got {'ebb': 7}", "'scalar' is expected where '{'ebb': 7}' is given"),
         ("tide size 1 does not match the sea size 2", "'tide size 1' and 'sea size 2'"),
         ("sea7 has low water (63 < 64)", "63 is on one side and 64 on the other"),
@@ -56,6 +61,7 @@ def test_a_rule_is_turned_round(message: str, advice: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
+        "At least one moon must be specified, but got tides=/data/sea",
         "the moon is full",
         "Invalid tide: shutdown or no waves when fetching",
         "unsupported operand type(s) for *: 'Moon' and 'Tide'",

@@ -98,3 +98,23 @@ def test_processor_that_is_not_found_is_loaded_alone_first(explained: Explained)
 
     assert "AutoProcessor.from_pretrained" in explanation.remedies()[0]
     assert "torchaudio" in explanation.remedies()[0]
+
+
+_SYMBOL = "ImportError: {}: undefined symbol: _ZN3c104cuda9SetDeviceEi"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_raised(_SYMBOL.format(f"{_SITE}/vllm/_C.abi3.so")), "pinned-package-of-other-torch"),
+        (_SYMBOL.format("/opt/dist-packages/torchaudio/lib/libtorchaudio.so") + "\n", "pinned-package-of-other-torch"),
+        (_raised(_SYMBOL.format(f"{_SITE}/flash_attn_2_cuda.so")), "symbol-of-torch"),
+        ("Error: pull model manifest: 412: The model that is pulled requires a newer version of Ollama.\n",
+         "ollama-older-than-model"),
+        ("Error: pull model manifest: file does not exist\n", "ollama-model-unknown"),
+        ('Error: pull model manifest: Get "https://x/v2": dial tcp: i/o timeout\n', "ollama-registry-unreachable"),
+        (_raised("RuntimeError: CUDA error: invalid device ordinal"), "cuda-invalid-device"),
+    ],
+)  # fmt: skip
+def test_first_remedy_is_for_the_package_or_server_of_the_message(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry

@@ -14,7 +14,7 @@ from ascendtune.check.explain.language import say
 _LONGEST = 90
 """Most characters of a part of a message that is quoted in a remedy."""
 _ANY = r"(?:[^.;:\n]|[.:](?=\S))"
-_WITHIN_CLAUSE = r"(?:[^.;:,\n]|[.,](?=\d)|:(?=\S))"
+_WITHIN_CLAUSE = r"(?:[^.;:,\n]|,(?=\d)|[.:](?=\S))"
 _LONGEST_GIVEN = 50
 _MUST = r"(?:must|should|has to|have to|needs? to|ought to|can only)"
 _CLAUSE = r"(?:(?<=[.;:!?] )|(?<=, )|^)"
@@ -93,8 +93,14 @@ _GOT_OF_TWO = re.compile(
     rf"received|was|"
     r"given|instead got|is)(?: instead)?:? (?P<got>[^;\n]{1,90}?)(?=[.;!](?:\s|$)|\s*$|, )"
 )
+_TO_BE = re.compile(
+    rf"{_CLAUSE}[Ee]xpect(?:ed|s|ing) (?P<key>{_ANY}{{1,60}}?) to (?:be|have|contain) (?P<want>{_ANY}{{1,60}}?),? "
+    rf"(?:but (?:got|found|received|it (?:is|was|has))|got|found|not|instead of) (?P<got>[^;,\n]{{1,90}}?)"
+    r"(?=[.;!](?:\s|$)|\s*$|, )"
+)
 _ONLY_BUT = re.compile(
     rf"{_CLAUSE}{_ANY}{{1,60}}? (?:can only|must|should|has to|needs to) be "
+    r"(?!(?:specified|provided|given|set|defined|passed|present|called|used|installed)\b)"
     rf"(?P<want>{_ANY}{{1,80}}?),? (?:but )?"
     r"(?:got|found|received|not|is|was|but) (?P<got>[^\n]{1,160}?)(?=[.;!](?:\s|$)|\s*$)"
 )
@@ -168,6 +174,7 @@ _LEAST_MULTIPLE = "{above} in place of {given}"
 _DIVISORS = "{list} in place of {divisor} (divisors of {given}); or {other}, where that number is yours to choose"
 _ONE_OF_TWO = "the two do not go together: leave out '{x}' or '{y}'"
 _GIVE = "'{want}' is expected where '{got}' is given: change what gives it there"
+_HAS_TO_BE = "'{key}' has to be '{want}' and is '{got}': change it where it is set or made"
 _EQUAL = "the two have to agree: '{x}' and '{y}': set one to the value of the other"
 _LEAVE = "leave out '{x}' (the option, key or call that asks for it); a newer release may have it"
 _OTHER_TEXT = "choose another text for what the message quotes: the rule is '{rule}'"
@@ -263,6 +270,7 @@ _RULES: tuple[tuple[re.Pattern[str], str] | Callable[[str], str], ...] = (
     (_ONLY_WHEN, "leave out {key}: it is to be given only {when}"),
     *((pattern, _ONE_OF_TWO) for pattern in (_BETWEEN, _ONLY_ONE, _EXCLUSIVE, _INCOMPATIBLE, _TOGETHER)),
     (_AT_PLACE, "leave out '{x}': '{y}' does not have it"),
+    (_TO_BE, _HAS_TO_BE),
     (_GOT_OF_TWO, _GIVE),
     (_ONLY_BUT, _GIVE),
     (_LESS, "{x} is on one side and {y} on the other: change the one that is configured so that the comparison holds"),
