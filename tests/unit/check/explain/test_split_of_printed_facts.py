@@ -114,6 +114,9 @@ _SYMBOL = "ImportError: {}: undefined symbol: _ZN3c104cuda9SetDeviceEi"
         ("Error: pull model manifest: file does not exist\n", "ollama-model-unknown"),
         ('Error: pull model manifest: Get "https://x/v2": dial tcp: i/o timeout\n', "ollama-registry-unreachable"),
         (_raised("RuntimeError: CUDA error: invalid device ordinal"), "cuda-invalid-device"),
+        # Data, and what else is preprocessed.
+        (_raised("ValueError: tide of row 7: ''", "/x/moon.py", "preprocess_rows"), "value-in-data"),
+        (_raised("ValueError: tides must be positive", f"{_SITE}/peft/moon.py", "_preprocess_coeffs"), "value-refused"),
     ],
 )  # fmt: skip
 def test_first_remedy_is_for_the_package_or_server_of_the_message(explained: Explained, log: str, entry: str) -> None:

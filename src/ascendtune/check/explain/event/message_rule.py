@@ -27,7 +27,8 @@ _LIST = (
 )
 _ONE_OF = re.compile(
     r"(?:(?:only (?:supports?|allows?|accepts?|works? with)|supports? only)(?: one of)?(?: the)?|"
-    r"(?:must|should|can only|has to|needs to) be (?:one|any) of|(?:must|should|can only) be (?:in|either)|"
+    r"(?:must|should|can only|has to|needs to) be (?:one|any) of|"
+    r"(?:must|should|can only) be (?:in|either(?! \w+ and ))|"
     r"is not (?:one of|in)|not in|(?:choose|select|pick|choices?:?) (?:one )?(?:from|of)|expected (?:one|any) of|"
     r"(?<![a-z])(?:available|valid|allowed|possible|supported|permitted|known)(?: \w+){0,8}(?: are| is|:)|"
     r"supports? one of(?: the)?|the support(?:ed)? list is)"
@@ -125,8 +126,13 @@ _OVER = re.compile(
 _UNDER = re.compile(
     rf"{_CLAUSE}(?P<x>{_ANY}{{1,80}}?) is (?:smaller|less|lower|shorter|fewer) than (?P<y>{_ANY}{{1,90}}?){_END}"
 )
+_EMPTY = re.compile(
+    rf"{_CLAUSE}(?P<x>{_ANY}{{1,80}}?) "
+    r"(?:(?:cannot|can't|can not|must not|may not|should not) be (?:empty|an empty \w+)|"
+    rf"{_MUST} (?:contain|have|include) at least one (?P<y>[\w ]{{2,40}}?)){_END}"
+)
 _CHARACTERS = re.compile(
-    r"(?:cannot|can't|must not|may not|should not) (?:contain|include|have|start with|begin with|end with|be empty)"
+    r"(?:cannot|can't|must not|may not|should not) (?:contain|include|have|start with|begin with|end with)"
     r"(?P<what>[^\n]{0,90}?)(?=, found|, got|[.;!](?:\s|$)|\s*$)"
 )
 _INVALID = re.compile(
@@ -177,6 +183,7 @@ _GIVE = "'{want}' is expected where '{got}' is given: change what gives it there
 _HAS_TO_BE = "'{key}' has to be '{want}' and is '{got}': change it where it is set or made"
 _EQUAL = "the two have to agree: '{x}' and '{y}': set one to the value of the other"
 _LEAVE = "leave out '{x}' (the option, key or call that asks for it); a newer release may have it"
+_FILL = "'{x}' is empty: print it where it is set, read or made, and give it what is missing"
 _OTHER_TEXT = "choose another text for what the message quotes: the rule is '{rule}'"
 _IN_PLACE = "use {y} in place of {x}"
 _OTHER_VALUE = "give {key} another value than {x}"
@@ -238,6 +245,12 @@ def _other_text(text: str) -> str:
     return ""
 
 
+def _not_empty(text: str) -> str:
+    match = _EMPTY.search(text)
+    x = _short(match["x"]) if match else ""
+    return say(_FILL, x=x) if x else ""
+
+
 def _give_it(text: str) -> str:
     match = _MISSING.search(text)
     key = match and (match["key"] or match["other"])
@@ -279,6 +292,7 @@ _RULES: tuple[tuple[re.Pattern[str], str] | Callable[[str], str], ...] = (
     (_UNDER, "raise '{x}', or lower '{y}' where it is configured"),
     (_UNLIKE, _EQUAL),
     (_MUST_MATCH, _EQUAL),
+    _not_empty,
     _other_text,
     _give_it,
     (
