@@ -121,3 +121,12 @@ _SYMBOL = "ImportError: {}: undefined symbol: _ZN3c104cuda9SetDeviceEi"
 )  # fmt: skip
 def test_first_remedy_is_for_the_package_or_server_of_the_message(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+def test_requirement_of_the_message_is_in_the_command(explained: Explained) -> None:
+    said = "ImportError: moon>=0.4,<=0.8 is required for a normal functioning of this module, but found moon==0.9.\n"
+
+    assert "pip install --dry-run 'moon>=0.4,<=0.8'" in explained(said).remedies()[0]
+    assert explained(said).headline() == "the framework wants moon>=0.4,<=0.8 and finds moon==0.9"
+    unsafe = said.replace("moon>=0.4", "moon>=0.4;rm")
+    assert ";rm" not in explained(unsafe).remedies()[0]

@@ -26,6 +26,8 @@ _ASSIGNED = re.compile(r"(?<=[A-Za-z_]=)\{\w+\}|(?<=--)[\w-]+[ =]\{\w+\}")
 
 _INJECTS = re.compile(r"[`$;&|<>\n\"'!]|^-[^=]*=")
 """Text that would begin another command, or an option with a value, such as ssh's for a command to run."""
+_REQUIREMENT = re.compile(r"[\w.-]+(?:\[[\w,-]+\])?(?:[<>=!~]=?[\w.*+]+(?:,(?=.))?)+")
+"""A package with bounds: in single quotes its signs are no redirections."""
 
 _CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) \{{{IMPORTER}\}}(?=[`; ])")
 """A command that names a package and its caller, which the traceback may not show."""
@@ -68,6 +70,8 @@ def without_stamp(text: str) -> str:
 
 def _is_word(name: str, value: str | None, remedy: str) -> bool:
     """Whether a captured value may be inserted into the commands of a remedy."""
+    if value is not None and _REQUIREMENT.fullmatch(value) and f"'{{{name}}}'" in remedy:
+        return True
     if value is None or _INJECTS.search(value):
         return False
     return " " not in value or re.search(rf"[\"']\{{{name}\}}", remedy) is not None
