@@ -110,7 +110,7 @@ def supported_ranges(extras: Sequence[str] = ("train", "npu", "cuda", "deepspeed
     Raises:
         PackageNotFoundError: ascendtune is not installed as a package.
     """
-    found = {}
+    found = dict[str, str]()
     for line in requires("ascendtune") or []:
         name, _, marker = line.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
