@@ -98,7 +98,7 @@ def test_after_the_context_documents_are_refused_again() -> None:
 
 
 def test_a_fused_function_leaves_documents_to_the_others() -> None:
-    fused = recurrence._ByDocument(lambda x: 2 * x, None)
+    fused = recurrence._NotOfDocuments(lambda x: 2 * x)
     assert torch.equal(fused(torch.ones(2)), 2 * torch.ones(2))
     recurrence._current.sequence = recurrence._Sequence()
     try:

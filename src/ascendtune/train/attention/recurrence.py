@@ -62,9 +62,11 @@ def keep_documents_apart(model: nn.Module) -> tuple[list[tuple[CellType, Any]], 
         name, cell = choice["func_name"].cell_contents, choice["implementation"]
         if name in _TOKEN_DIMENSION or name in _FUSED:
             names.add(choice["torch_function"].cell_contents.__name__)
-            cells.append((cell, cell.cell_contents))
-            if not isinstance(cell.cell_contents, _ByDocument):
-                cell.cell_contents = _ByDocument(cell.cell_contents, _TOKEN_DIMENSION.get(name))
+            function = cell.cell_contents
+            cells.append((cell, function))
+            if not isinstance(function, _NotOfDocuments | _ByDocument):
+                at = _TOKEN_DIMENSION.get(name)
+                cell.cell_contents = _NotOfDocuments(function) if at is None else _ByDocument(function, at)
     if not names:
         return [], []
     sequence = _Sequence()
@@ -179,20 +181,29 @@ def _sent(values: NDArray[np.int64], device: torch.device) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
+class _NotOfDocuments:
+    """A fused function, which has no result for several documents."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        return None if _current.sequence is not None else self.function(*positional, **named)
+
+
+@dataclass(frozen=True)
 class _ByDocument:
     """A function with a state that gets each document as a row of a batch."""
 
     function: Callable[..., Any]
-    dimension: int | None
-    """As in `_TOKEN_DIMENSION`; None for a fused function."""
+    dimension: int
+    """As in `_TOKEN_DIMENSION`."""
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
-        sequence = _current.sequence
-        if sequence is None:
+        if _current.sequence is None:
             return self.function(*positional, **named)
-        if self.dimension is None:
-            return None
-        batches, outputs, states = sequence.batches(positional[0].device), [], ()
+        batches, at = _current.sequence.batches(positional[0].device), self.dimension - 1
+        outputs: list[torch.Tensor] = []
+        states: list[None] = []
         for documents, index in batches.rows:
 
             def rows(value: Any, documents: int = documents, index: torch.Tensor = index) -> Any:
@@ -201,14 +212,16 @@ class _ByDocument:
             output = self.function(*map(rows, positional), **{key: rows(value) for key, value in named.items()})
             if isinstance(output, tuple):
                 output, *states = output
-                assert states == [None] * len(states), "documents of one sequence have no common state"
-            outputs.append(output.movedim(0, self.dimension - 1).flatten(self.dimension - 1, self.dimension))
-        joined = torch.cat(outputs, self.dimension - 1).index_select(self.dimension - 1, batches.positions)[None]
+                assert not any(state is not None for state in states), "documents have no state in common"
+            outputs.append(output.movedim(0, at).flatten(at, at + 1))
+        joined = torch.cat(outputs, at).index_select(at, batches.positions)[None]
         return (joined, *states) if states else joined
 
     def _rows(self, value: Any, tokens: int, documents: int, index: torch.Tensor) -> Any:
-        """(1, …, tokens, …) -> (documents, …, longest, …); anything else than tokens unchanged."""
-        at = self.dimension
-        if not isinstance(value, torch.Tensor) or value.dim() < 3 or value.shape[0] != 1 or value.shape[at] != tokens:
+        """(1, …, tokens, …) -> (documents, …, longest, …); what has no tokens unchanged."""
+        if not isinstance(value, torch.Tensor) or value.dim() < 3:
             return value
-        return value.squeeze(0).index_select(at - 1, index).unflatten(at - 1, (documents, -1)).movedim(at - 1, 0)
+        if value.shape[0] != 1 or value.shape[self.dimension] != tokens:
+            return value
+        at = self.dimension - 1
+        return value.squeeze(0).index_select(at, index).unflatten(at, (documents, -1)).movedim(at, 0)
