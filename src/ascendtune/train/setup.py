@@ -150,7 +150,8 @@ def set_up(
     if setup.scaler is not None and counters.scaler:
         setup.scaler.load_state_dict(counters.scaler)
     flops = _flops_per_token(recipe, model, head_form, batches, resolved["padding_ratio"])
-    profile = _step_profile(run, recipe, strategy, model, optimizer, phases, resolved, flops, batches.dataset)
+    facts = _profile_facts(recipe, strategy, resolved, flops, batches.dataset)
+    profile = StepProfile(run.profile, recipe.profile, strategy, model, optimizer, phases, facts)
     stack.callback(profile.close)
     recorder = Recorder(
         strategy, objective, batches, flops, counters, phases, stop,
@@ -280,12 +281,12 @@ def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, hea
     return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
 
 
-def _step_profile(
-    run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, optimizer: Any, phases: Phases,
-    resolved: dict[str, Any], flops: TokenFlops, dataset: TokenDataset,
-) -> StepProfile:  # fmt: skip
+def _profile_facts(
+    recipe: Recipe, strategy: Strategy, resolved: dict[str, Any], flops: TokenFlops, dataset: TokenDataset
+) -> dict[str, Any]:
+    """Facts about the training that are stored in the summary of a profile."""
     tokens, labels = float(dataset.lengths.sum()), float(dataset.label_counts.sum())
-    facts = {
+    return {
         "device": {"kind": strategy.device.kind, "name": strategy.device.name},
         "peak_flops": strategy.device.peak_flops,
         "flops_per_token": flops.useful_flops(tokens, labels) / tokens,
@@ -302,7 +303,6 @@ def _step_profile(
         "ranks_on_host": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
     }
-    return StepProfile(run.profile, recipe.profile, strategy, model, optimizer, phases, facts)
 
 
 def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:

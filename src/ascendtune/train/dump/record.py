@@ -19,8 +19,6 @@ from torch.distributed.tensor import DTensor
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import sync_path, write_atomically
-from ascendtune.core.foreign_json import read_json_object
-from ascendtune.core.records import write_json
 from ascendtune.train.dump.checksum import as_hex, row_checksums
 from ascendtune.train.dump.statistics import Pending, measure, read
 
@@ -29,27 +27,6 @@ _DEEPEST = 4
 """Deepest nesting of outputs that is searched for tensors."""
 _BATCH = 2
 """Number of dimensions of a batch of token ids."""
-
-
-def optimizer_facts(optimizer: Any) -> dict[str, Any]:
-    """Class and settings of an optimizer, for recorded.json: the numbers and flags of each group of parameters."""
-    groups = [
-        {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in group.items()
-            if isinstance(value, bool | int | float | tuple)
-        }
-        for group in optimizer.param_groups
-    ]
-    return {"optimizer": type(optimizer).__name__, "optimizer_groups": groups}
-
-
-def write_facts(directory: Path, facts: dict[str, Any], *, step: int) -> None:
-    """Write recorded.json at `step`, the first of a training or of its resumed part."""
-    file = directory / "recorded.json"
-    before = read_json_object(file).get("resumed_at", []) if file.exists() else []
-    resumed = {"resumed_at": [*before, step]} if step > 1 else {}
-    write_json(file, {"format": FORMAT, "torch": torch.__version__, **facts, **resumed})
 
 
 @dataclass

@@ -30,13 +30,14 @@ from ascendtune.core.replaced import replaced
 from ascendtune.machine.torch_backend.find import product_types, supports_fp64
 from ascendtune.train.dump.hooks import ModuleHooks
 from ascendtune.train.dump.names import plain_modules, plain_parameters
-from ascendtune.train.dump.record import StepRecord, header_of, optimizer_facts, write_facts
+from ascendtune.train.dump.record import StepRecord, header_of
 from ascendtune.train.dump.weight_hashes import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
 from ascendtune.train.gradient_norm import norm_of_all
 from ascendtune.train.recording.continued import LoadedOptimizers, claim, continue_recording
 from ascendtune.train.recording.losses import StepLosses
 from ascendtune.train.recording.ranks import gather, rank, world_size
+from ascendtune.train.recording.recorded_facts import write_facts
 from ascendtune.train.recording.request import METRICS, RecordRequest
 from ascendtune.train.recording.step_inputs import StepInputs, hash_of_parts
 
@@ -386,10 +387,9 @@ class Recording:
                 "world_size": world_size(),
                 "precision": self._inputs.precision,
                 "fp32_products": product_types(self._device),
-                **optimizer_facts(optimizer),
                 "max_grad_norm": self._clips_to,
             }
-            write_facts(self._directory, facts, step=self._step)
+            write_facts(self._directory, facts, optimizer, step=self._step)
         record = {
             "step": self._step,
             "loss": finite_or_none(math.fsum(losses) / len(losses)),
