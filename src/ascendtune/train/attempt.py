@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,36 +137,32 @@ def _train(
         loop = set_up(run, record, recipe, strategy, prepared, phases, stack)
     if strategy.is_main:
         loop.recorder.callbacks.extend(callbacks)
-    _run(loop, attempt, prepared.chat_template, record.get("plan"))
+    facts = RunFacts(recipe.name, loop.last_step()[0], loop.counters.step, attempt)
+    try:
+        for callback in loop.recorder.callbacks:
+            callback.on_start(facts)
+        with _failure_noted(loop):
+            reason = loop.run()
+        if strategy.is_main:
+            note_peak(run, record.get("plan"), strategy.device)
+            # Profiled steps are slower than others.
+            if not recipe.profile.only:
+                add_run(loop)
+        loop.checkpointer.wait()
+        with phases.phase("export"):
+            _finish(loop, prepared.chat_template, reason)
+    finally:
+        if strategy.is_main:
+            _close_callbacks(run, loop.recorder.callbacks)
     if strategy.is_main:
         show_summary(summary_lines(run))
 
 
-def _run(loop: Loop, attempt: int, chat_template: str, plan: dict[str, Any] | None) -> None:
-    """Make the steps, export the model and record the end; callbacks are closed in any case."""
-    strategy, callbacks = loop.strategy, loop.recorder.callbacks
-    facts = RunFacts(loop.recipe.name, loop.last_step()[0], loop.counters.step, attempt)
+@contextmanager
+def _failure_noted(loop: Loop) -> Iterator[None]:
+    """Let the loop know that it has failed, and add the use of memory to an error of memory."""
     try:
-        for callback in callbacks:
-            callback.on_start(facts)
-        reason = _make_steps(loop)
-        if strategy.is_main:
-            note_peak(loop.run_directory, plan, strategy.device)
-            # Profiled steps are slower than others.
-            if not loop.recipe.profile.only:
-                add_run(loop)
-        loop.checkpointer.wait()
-        with loop.phases.phase("export"):
-            _finish(loop, chat_template, reason)
-    finally:
-        if strategy.is_main:
-            _close_callbacks(loop.run_directory, callbacks)
-
-
-def _make_steps(loop: Loop) -> str:
-    """Run the loop, and return why it ended."""
-    try:
-        return loop.run()
+        yield
     except Exception as error:
         loop.stop.has_failed = True
         if isinstance(error, torch.OutOfMemoryError):
