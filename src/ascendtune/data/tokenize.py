@@ -101,11 +101,9 @@ class _Members(Sequence[Conversation]):
 
 
 def _with_mismatched(row: UnpairedPreference, other: UnpairedPreference) -> tuple[Conversation, Conversation]:
-    return row.conversation, _mismatched(row.conversation, other.conversation)
-
-
-def _mismatched(conversation: Conversation, other: Conversation) -> Conversation:
-    return Conversation([*conversation.messages[:-1], other.messages[-1]], conversation.tools, conversation.options)
+    own = row.conversation
+    messages = [*own.messages[:-1], other.conversation.messages[-1]]
+    return own, Conversation(messages, own.tools, own.options)
 
 
 _ROWS_PER_BATCH = 512

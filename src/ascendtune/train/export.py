@@ -38,7 +38,9 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
     """
     temporary = directory.with_name(f".{directory.name}.writing")
     with translated_disk_errors(directory, "writing the model"), appearing(directory, temporary, replace=True):
-        _require_space(exported_bytes(tuned, new_tokens), directory.parent)
+        needed = exported_bytes(tuned, new_tokens)
+        what = f"the model needs {format_bytes(needed)}"
+        require_free_space(directory.parent, needed, what, remedy="free space there")
         # Without this option PEFT requests the base model's vocabulary from the hub.
         adapted = hasattr(tuned, "peft_config")
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
@@ -135,7 +137,3 @@ def _sort_module_names(config: Path) -> None:
         if isinstance(content.get(key), list):
             content[key] = sorted(content[key])
     config.write_text(json.dumps(content, indent=2, sort_keys=True), encoding="utf-8")
-
-
-def _require_space(needed: int, place: Path) -> None:
-    require_free_space(place, needed, f"the model needs {format_bytes(needed)}", remedy="free space there")

@@ -55,7 +55,9 @@ def convert(row: Mapping[str, Any]) -> PreferencePair:
 def _scored(answers: list[Any]) -> list[tuple[float, Any]]:
     """(score, answer) of the answers that have both; all by the same name, the first that two of them have."""
     pairs = [
-        (each, next((each[name] for name in _ANSWERS if is_text(each.get(name))), None)) for each in _dicts(answers)
+        (each, next((each[name] for name in _ANSWERS if is_text(each.get(name))), None))
+        for each in answers
+        if isinstance(each, dict)
     ]
     answered = [(each, answer) for each, answer in pairs if answer is not None]
     for name in (*_SCORES, _RANK):
@@ -64,10 +66,6 @@ def _scored(answers: list[Any]) -> list[tuple[float, Any]]:
         if len(kept) > 1:
             return kept
     return []
-
-
-def _dicts(values: list[Any]) -> list[dict[str, Any]]:
-    return [each for each in values if isinstance(each, dict)]
 
 
 def _number(value: Any) -> float | None:

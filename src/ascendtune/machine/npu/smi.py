@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ascendtune.core.process import Finished, run
-from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.info import NpuSmiInfo, read_info
 from ascendtune.machine.npu.key_values import Chip, read_facts, read_processes
@@ -149,8 +149,9 @@ class NpuSmi:
             device = _with_usages(device, read_facts(self._query_device(device, "usages")))
         if len(device.processes) >= _PROCESSES_SHOWN:
             known = {process.pid for process in device.processes}
-            further = [each for each in read_processes(self._query_device(device, "proc-mem")) if each.pid not in known]
-            device = replace(device, processes=(*device.processes, *_once(further)))
+            listed = {each.pid: each for each in read_processes(self._query_device(device, "proc-mem"))}
+            further = (process for pid, process in listed.items() if pid not in known)
+            device = replace(device, processes=(*device.processes, *further))
         return device
 
     def _query_device(self, device: Accelerator, subject: str) -> str:
@@ -186,10 +187,6 @@ def _with_usages(device: Accelerator, chips: list[Chip]) -> Accelerator:
     if device.memory_total_bytes is None and isinstance(total, int):
         device = replace(device, memory_total_bytes=total)
     return device
-
-
-def _once(processes: list[DeviceProcess]) -> list[DeviceProcess]:
-    return list({process.pid: process for process in processes}.values())
 
 
 def _hanging(words: tuple[str, ...], seconds: float) -> Trouble:
