@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ _SAMPLE = 200
 
 
 def _look(system: System) -> Iterator[Finding]:
-    found = [*_vendor(system), *_environment(system), *_written(system)]
+    found = [*_vendor(system), *_environment(system), *_written(system), *_replaceable(system)]
     yield from found
     if not found:
         yield ok(
@@ -92,13 +93,7 @@ def _environment(system: System) -> Iterator[Finding]:
 
 
 def _written(system: System) -> Iterator[Finding]:
-    home = system.env.get("HOME")
-    places = {"~/ascend": Path(home) / "ascend"} if home and system.has_npus else {}
-    places |= {say("working directory"): system.cwd, say("cache"): system.cache, say("job registry"): system.state}
-    if system.needs and existing_parent(run := system.cwd / system.needs.run_dir).is_dir():
-        # Otherwise a file is in the way: the run gets another name, or the check of the recipe fails.
-        places[say("run directory")] = run
-    for name, path in places.items():
+    for name, path in _places(system).items():
         existing = existing_parent(path)
         if not existing.is_dir():
             yield warning(
@@ -120,6 +115,46 @@ def _written(system: System) -> Iterator[Finding]:
                 remedy=_remedy(path, existing, system),
                 repair=_repair(path, existing, system),
             )
+
+
+def _places(system: System) -> dict[str, Path]:
+    """Where a job writes, by name."""
+    home = system.env.get("HOME")
+    places = {"~/ascend": Path(home) / "ascend"} if home and system.has_npus else {}
+    places |= {say("working directory"): system.cwd, say("cache"): system.cache, say("job registry"): system.state}
+    if system.needs and existing_parent(run := system.cwd / system.needs.run_dir).is_dir():
+        # Otherwise a file is in the way: the run gets another name, or the check of the recipe fails.
+        places[say("run directory")] = run
+    return places
+
+
+def _replaceable(system: System) -> Iterator[Finding]:
+    """Directories in which other users may rename what is not theirs, and so put a file in place of a checked one."""
+    places = _places(system)
+    if system.hub_cache:
+        places[say("download directory")] = system.hub_cache
+    inside: dict[Path, list[str]] = {}
+    for name, path in places.items():
+        there = existing_parent(path).resolve()
+        for directory in (there, *there.parents):
+            mode = directory.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                inside.setdefault(directory, []).append(name)
+    for directory, names in inside.items():
+        yield warning(
+            PERMISSIONS,
+            say(
+                "every user may rename and replace what is in {path} (mode {mode}, no sticky bit): {names}",
+                path=directory,
+                mode=f"{stat.S_IMODE(directory.stat().st_mode):o}",
+                names=", ".join(names),
+            ),
+            expected=say("a sticky bit, as /tmp has, or no permission to write for all"),
+            remedy=say(
+                "chmod +t {path}, as its owner; or keep runs and caches in a directory of your own",
+                path=shlex.quote(str(directory)),
+            ),
+        )
 
 
 def _remedy(path: Path, existing: Path, system: System) -> str:
@@ -153,10 +188,12 @@ PERMISSIONS_CHECK = Check(
     PERMISSIONS,
     what="Checks that this user may read the vendor's directories and the Python environment, that the packages of the "
     "environment have one owner, and that the working directory, the caches, the job registry, ~/ascend and the run "
-    "directory of the recipe are writable; each with its owner and group (on Ascend machines mostly HwHiAiUser).",
+    "directory of the recipe are writable, and are not in a directory in which every user may replace them; each with "
+    "its owner and group (on Ascend machines mostly HwHiAiUser).",
     why="Software is installed as root and used by others. A directory of mode 750 looks as if CANN were missing; a "
     "pip with sudo leaves packages that the next pip cannot replace; logs and compiled operators that cannot be "
-    "written are lost without a message.",
+    "written are lost without a message. In a directory that all may write, without a sticky bit, another user can put "
+    "another file in the place of a checkpoint after its owner was checked.",
     fix="Add the user to the group HwHiAiUser, or give the directory to the user: sudo chown $USER DIRECTORY.",
     look=_look,
     vital=True,

@@ -87,6 +87,21 @@ def test_directories_of_another_user_are_found(lay: Lay) -> None:
     assert found[1].remedy == "change to a directory of your own"
 
 
+def test_directory_in_which_every_user_may_replace_files_is_a_warning(lay: Lay, tmp_path: Path) -> None:
+    system = lay(HEALTHY, HF_HOME="/nowhere")
+    shared = tmp_path / "shared"
+    system.cwd = shared / "mine"
+    system.cwd.mkdir(parents=True)
+    for mode, is_warned in ((0o777, True), (0o1777, False), (0o775, False)):
+        shared.chmod(mode)
+        found = [each for each in _found(system, "permissions") if "rename and replace" in each.measured]
+        assert bool(found) is is_warned
+    shared.chmod(0o777)
+    (found,) = (each for each in _found(system, "permissions") if each.status == "warning")
+    assert found.measured.endswith("(mode 777, no sticky bit): working directory")
+    assert (found.remedy or "").startswith(f"chmod +t {shared}")
+
+
 def test_environment_with_two_owners_is_a_warning_and_one_kept_by_root_is_not(lay: Lay) -> None:
     system = lay(HEALTHY)
     system.may_access = lambda path, mode: path.name != "torch"
