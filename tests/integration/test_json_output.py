@@ -101,7 +101,7 @@ VAGUE = re.compile(r"(?!world_)(.*_)?(ms|us|mb|gb|mib|gib|kb|size|duration|age|e
 
 
 def breaches(content: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """What in a document is against the convention."""
+    """Each breach of the convention in a document."""
     has_unit = any(name.endswith(UNITS) or name in RECIPE_KEYS for name in path)
     match content:
         case dict():

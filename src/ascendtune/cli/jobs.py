@@ -369,7 +369,7 @@ def stop(
 
 
 def _stop_as_plain(job: Job, processes: list[dict[str, Any]], result: StopResult | None) -> dict[str, Any]:
-    """What was stopped, and what is left of it; `result` is None if there was nothing to stop."""
+    """The stopped job and what is left of it; `result` is None if there was nothing to stop."""
     from ascendtune.core import procfs
     from ascendtune.job.registry import reread
 
