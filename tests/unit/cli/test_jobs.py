@@ -387,3 +387,12 @@ def test_show_wraps_the_hosts_of_a_job_on_a_narrow_terminal(
     shown = [line for line in lines if ".cluster" in line]
     assert len(shown) > 2 and max(map(len, shown)) <= 50
     assert re.findall(r"node\d", " ".join(shown)) == [each.removesuffix(".cluster") for each in hosts]
+
+
+def test_stop_answers_programs_and_does_not_ask(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "a", start_ticks=1)
+    registry.close(job, 1)
+    code, out, _ = called("stop", job.id, "--json")
+    told = json.loads(out)
+    assert code == 0 and (told["job"], told["state"], told["processes"]) == (job.id, "failed", [])
+    assert (told["survivors"], told["memory_holders"], told["was_killed"]) == ([], [], False)
