@@ -60,7 +60,7 @@ def test_a_run_directory_holds_what_the_contract_says(place: Path) -> None:
         "memory_peak_bytes", "batch_hash", "seconds",
     }  # fmt: skip
     assert expected <= lines[0].keys()
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step_2", "step_4"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step_4", "step_5"}
     beat = json.loads((run / "heartbeat" / "rank_0.json").read_text())
     assert beat["step"] == 5
 
@@ -68,7 +68,7 @@ def test_a_run_directory_holds_what_the_contract_says(place: Path) -> None:
 def test_show_tells_what_was_read_chosen_and_written(place: Path) -> None:
     shown = ascendtune("runs", "show", "runs/notes", cwd=place)
     assert shown.returncode == 0, shown.stderr
-    for words in ("runs/notes: finished", "40 rows read", "train data", "eval data", "step_2, step_4"):
+    for words in ("runs/notes: finished", "40 rows read", "train data", "eval data", "step_4, step_5"):
         assert words in shown.stdout, words
     facts = json.loads(ascendtune("runs", "show", "runs/notes", "--json", cwd=place).stdout)
     assert facts["data_report"]["train"]["rows_read"] == 40

@@ -80,6 +80,7 @@ def stopped(
     shutil.copytree(place.directory / "runs/run", place.directory / "finished")
     run = RunDir(place.directory / "runs/run")
     shutil.rmtree(run.model)
+    run.remove_checkpoints_after(2)
     run.update(state="stopped")
     return place.directory
 

@@ -52,7 +52,7 @@ def recipe_of(method: str) -> dict[str, Any]:
         "optim": {"learning_rate": 2e-3, "max_steps": STEPS, "warmup_steps": 3},
         "batch": {"per_device": 2},
         "eval": {"every_steps": EVALUATE_EVERY},
-        "checkpoint": {"every_steps": CHECKPOINT_EVERY},
+        "checkpoint": {"every_steps": CHECKPOINT_EVERY, "keep": 3},
         "track": {"tensorboard": False},
         **METHODS[method],
     }
@@ -413,6 +413,7 @@ def interrupted(
     monkeypatch.setenv("XDG_STATE_HOME", str(place.directory / "state"))
     run = RunDir("runs/run")
     run.update(state="running")
+    run.remove_checkpoints_after(20)
     shutil.rmtree(run.model)
     return run
 

@@ -630,9 +630,9 @@ FAULTS = [
         f"{_OUTCOME}::test_evaluation_is_the_mean_over_labelled_tokens",
     ),
     Fault(
-        LOOP,
-        "counters.worse_evaluations >= early.patience",
-        "counters.worse_evaluations > early.patience",
+        "train/counters.py",
+        "self.worse_evaluations < early.patience",
+        "self.worse_evaluations <= early.patience",
         "early stop one evaluation late",
         f"{_OUTCOME}::test_early_stop_counts_evaluations_without_improvement",
     ),

@@ -175,7 +175,7 @@ def _prepared(recipe: Path, run_directory: Path) -> RunDir:
     overrides = [
         f"run_dir={run_directory}",
         f"optim.max_steps={_FAR}",
-        f"checkpoint.every_steps={_FAR}",
+        f"checkpoint.every_steps={_FAR + 1}",
         "checkpoint.resume=never",
         *UNTRACKED,
     ]

@@ -190,9 +190,10 @@ class CheckpointSection(Section):
     """When checkpoints are written, and where a run starts."""
 
     every_steps: int | None = Field(default=None, ge=1, le=MOST)
-    """Write a checkpoint after every so many steps (default: ten times over the run, at most every 20 steps)."""
+    """Write a checkpoint after every so many steps, and after the last one (default: ten times over the run, at most
+    every 20 steps). A run of fewer steps writes none."""
     keep: int = Field(default=2, ge=1, le=MOST)
-    """Number of newest checkpoints that are kept."""
+    """Number of newest checkpoints that are kept, beside those that other runs in the same directory resume from."""
     best: bool = False
     """Also keep the checkpoint with the lowest evaluation loss, and export it at the end."""
     resume: str = "auto"

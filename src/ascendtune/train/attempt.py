@@ -41,7 +41,7 @@ from ascendtune.train.stored_adapters import recorded_adapters, require_recorded
 from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.torch_errors import TIMED_OUT, is_lost_connection, lost_connection, translated
 
-_DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
+_NO_ROOM = ("disk-full", "disk-quota-exceeded", "disk-space-missing", "file-too-large")
 
 
 def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = ()) -> None:
@@ -81,11 +81,7 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
             translated_error = translated(error)
-            if (
-                translated_error is not None
-                and translated_error.code in _DISK_FULL
-                and (steps := run.checkpoint_steps())
-            ):
+            if translated_error is not None and translated_error.code in _NO_ROOM and (steps := run.checkpoint_steps()):
                 translated_error.remedy += f"; the same command then resumes from step {steps[-1]}"
             note_end(run, record, translated_error or error, rank)
             if translated_error is None or translated_error is error:

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ascendtune.core.units import count_of
+from ascendtune.recipe.sections import EarlyStopSection
+
 
 @dataclass
 class Counters:
@@ -32,12 +35,9 @@ class Counters:
     scaler: dict[str, Any] = field(default_factory=dict)
     """State of the fp16 gradient scaler."""
 
-    def note_evaluation(self, loss: float, *, min_improvement: float) -> bool:
-        """Record the evaluation loss after `step`, and return whether it is the lowest. NaN never is.
-
-        Args:
-            min_improvement: how far the loss must be below that of the last improvement to count as one.
-        """
+    def note_evaluation(self, loss: float, early: EarlyStopSection | None) -> bool:
+        """Record the evaluation loss after `step`, and return whether it is the lowest. NaN never is."""
+        min_improvement = early.min_improvement if early else 0.0
         is_best = loss < (math.inf if self.best_loss is None else self.best_loss)
         if is_best:
             self.best_loss, self.best_step = loss, self.step
@@ -47,6 +47,14 @@ class Counters:
             self.worse_evaluations += 1
         self.evaluated_step = self.step
         return is_best
+
+    def early_stop(self, early: EarlyStopSection | None) -> str | None:
+        """The reason to stop early; None if there is none."""
+        if early is None or self.worse_evaluations < early.patience:
+            return None
+        enough = f" of {early.min_improvement:g}" if early.min_improvement else ""
+        tried = count_of(early.patience, "evaluation")
+        return f"no improvement{enough} in {tried}; the best was step {self.best_step}"
 
     def forget_evaluations(self) -> None:
         """Restart the search for the best evaluation and for improvements."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -13,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import Stopped
+from ascendtune.core.errors import MachineError
+from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.units import count_of
 from ascendtune.data.plan import PackedSequence
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
@@ -33,7 +32,7 @@ from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
 from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.recorder import Recorder
-from ascendtune.train.stop_request import StopRequest
+from ascendtune.train.stop_request import StopRequest, stopped_after
 from ascendtune.train.strategy.base import RootModule, Strategy
 
 _STEPS_TO_A_STOP = 10
@@ -66,7 +65,7 @@ class Loop:
     """Returns a context for the forward pass, in which its activations may be offloaded."""
     checkpointer: Checkpointer
     checkpoint_every: int
-    """Steps between two checkpoints."""
+    """Steps between two checkpoints; more than all steps: none is scheduled."""
     counters: Counters
     phases: Phases
     dumps: StepDumps
@@ -81,6 +80,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._parameters = [each for each in self.objective.parameters() if each.requires_grad]
+        self._keeps_checkpoints = self.checkpoint_every <= self.schedule.total_steps
         self._shares_casts = self.strategy.shares_casts(self.recipe.batch.accumulate)
 
     def run(self) -> str:
@@ -96,7 +96,7 @@ class Loop:
         if self._should_evaluate(counters.step) and counters.evaluated_step < counters.step:
             self._evaluate()
         # The process may have been killed between the last evaluation and the export.
-        if reason := self._early_stop():
+        if reason := counters.early_stop(self.recipe.eval.early_stop):
             return reason
         last, ended_because = self.last_step()
         with self._batch_source(last) as source:
@@ -105,17 +105,20 @@ class Loop:
                 with self.dumps.step(counters.step + 1):
                     self._step(source)
                 counters.step += 1
-                if self.checkpoint_every < self.schedule.total_steps:
+                if self._keeps_checkpoints:
                     self.checkpointer.preallocate()
                 self._record(last)
                 if self._should_evaluate(counters.step):
                     self._evaluate()
-                    if reason := self._early_stop():
+                    if reason := counters.early_stop(self.recipe.eval.early_stop):
+                        self._save_last()
                         return reason
                 if self._should_save(counters.step):
                     self._save()
                 self.checkpointer.poll()
                 self.recorder.leave_out(self.profile.end_step(counters.step))
+        if counters.step >= self.schedule.total_steps:
+            self._save_last()
         return ended_because
 
     @contextmanager
@@ -303,33 +306,25 @@ class Loop:
         self.recorder.write(metrics)
         return metrics.stop_signal
 
-    def _stop(self, number: int) -> None:
+    def _record_now(self) -> None:
+        """Write the lines of all steps up to this one: a run resumes right after a record."""
         if self.recorder.metrics.tokens:
             self.recorder.send()
         self._write_record()
-        self._save()
-        self.checkpointer.wait()
+
+    def _stop(self, number: int) -> None:
+        self._record_now()
+        self._save(completes=True)
         # When one rank exits, torchrun ends the others: all ranks wait here until each has finished.
         self.strategy.barrier()
-        step = self.counters.step
-        extra = "" if self.recipe.checkpoint.resume == "auto" else " with checkpoint.resume=auto"
-        raise Stopped(
-            f"stopped by {signal.Signals(number).name} after step {step}, with a checkpoint",
-            remedy=f"run the same command again{extra} to continue from there",
-            signal_number=number,
-            where=self.run_directory.checkpoint(step),
-            step=step,
-            checkpoint_step=step,
-        )
+        raise stopped_after(self.counters.step, number, self.run_directory, self.recipe)
 
     def _evaluate(self) -> None:
-        counters = self.counters
+        counters, start = self.counters, time.perf_counter()
         assert self.held_out is not None
-        start = time.perf_counter()
         with self.phases.phase("evaluation"):
             evaluation = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
-        early = self.recipe.eval.early_stop
-        is_best = counters.note_evaluation(evaluation.loss, min_improvement=early.min_improvement if early else 0.0)
+        is_best = counters.note_evaluation(evaluation.loss, self.recipe.eval.early_stop)
         self.recorder.write_evaluation(evaluation, seconds=time.perf_counter() - start)
         if is_best and self.recipe.checkpoint.best:
             self._save()
@@ -345,16 +340,8 @@ class Loop:
         if stop_signal:
             self._stop(stop_signal)
 
-    def _early_stop(self) -> str | None:
-        """The reason to stop early; None if there is none."""
-        counters, early = self.counters, self.recipe.eval.early_stop
-        if early and counters.worse_evaluations >= early.patience:
-            enough = f" of {early.min_improvement:g}" if early.min_improvement else ""
-            tried = count_of(early.patience, "evaluation")
-            return f"no improvement{enough} in {tried}; the best was step {counters.best_step}"
-        return None
-
-    def _save(self) -> None:
+    def _save(self, *, completes: bool = False) -> None:
+        """Begin a checkpoint, which is written in the background; `completes`: wait until it is complete."""
         counters, start = self.counters, time.perf_counter()
         if self.scaler is not None:
             counters.scaler = self.scaler.state_dict()
@@ -365,7 +352,21 @@ class Loop:
                 protected=counters.best_step if self.recipe.checkpoint.best else None,
                 on_complete=self.recorder.announce_checkpoint,
             )
+            if completes:
+                self.checkpointer.wait()
         self.recorder.leave_out(time.perf_counter() - start)
+
+    def _save_last(self) -> None:
+        """Complete the checkpoint of the last step, from which an export that failed is repeated."""
+        if not self._keeps_checkpoints:
+            return
+        self._record_now()
+        self.checkpointer.wait()
+        try:
+            self._save(completes=True)
+        except MachineError as error:
+            # All ranks have this error, and the disk may have room for the model.
+            warn(f"step {self.counters.step}, the last one, has no checkpoint: {error.what}")
 
     def _should_record(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so a resumed run always starts right after a record.

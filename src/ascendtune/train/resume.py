@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 from ascendtune.core.checkpoint_names import checkpoint_to_load, is_checkpoint_of
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import read_json_object
-from ascendtune.core.log import warn
+from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.names import plain_name
-from ascendtune.train.optimizer import tables_of
+from ascendtune.train.optimizer import Schedule, tables_of
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
@@ -86,6 +87,22 @@ def require_same_packing(recipe: Recipe, before: Mapping[str, Any], resolved: Ma
                 "which the run began"
             ),
             where=source,
+        )
+
+
+def log_new_schedule(run: RunDir, step: int, schedule: Schedule) -> None:
+    """Log how the learning rate jumps if its schedule is not the one of the recorded steps.
+
+    Args:
+        step: the last step that was made.
+    """
+    last = run.last_metrics() if step else None
+    if last is None or last["step"] != step or not isinstance(before := last.get("learning_rate"), float):
+        return
+    if step < schedule.total_steps and not math.isclose(before, schedule.learning_rate(step - 1), rel_tol=1e-6):
+        say(
+            f"the schedule of the learning rate has changed: {before:.3g} in step {step}, "
+            f"{schedule.learning_rate(step):.3g} in step {step + 1}"
         )
 
 

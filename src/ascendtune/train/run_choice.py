@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,23 @@ def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Ru
             record,
         )
     free = _next_of_series(directory)
-    unfinished = _unfinished_before(newest, directory) if resume == "auto" else []
-    return RunChoice(free, None, None, [f"starting {free}: {reason}", *unfinished])
+    messages = [f"starting {free}: {reason}"]
+    if resume == "auto":
+        messages += [*_to_continue(newest, state, recipe, resume_options), *_unfinished_before(newest, directory)]
+    return RunChoice(free, None, None, messages)
+
+
+def _to_continue(run: RunDir, state: str, recipe: Recipe, resume_options: ResumeOptions) -> list[str]:
+    """A message on how to train a finished run further, if the recipe asks for another number of steps."""
+    if state != "finished" or not run.checkpoint_steps():
+        return []
+    with suppress(AscendtuneError, OSError):
+        before = Recipe.load(run.recipe).optim
+        changed = [key for key in ("epochs", "max_steps") if getattr(before, key) != getattr(recipe.optim, key)]
+        if changed:
+            options = resume_options.changing(*(f"optim.{key}" for key in changed))
+            return [f"to train {run} further instead, add {shlex.quote(f'{_RESUME}={run.path.name}@last')} {options}"]
+    return []
 
 
 def _unfinished_before(newest: RunDir, directory: Path) -> list[str]:

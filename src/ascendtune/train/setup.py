@@ -52,7 +52,13 @@ from ascendtune.train.report.callback import Callback
 from ascendtune.train.report.metrics_writer import MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.resolved import log_choices, resolved_choices, versions
-from ascendtune.train.resume import require_same_base, require_same_packing, resume, source_of_all_ranks
+from ascendtune.train.resume import (
+    log_new_schedule,
+    require_same_base,
+    require_same_packing,
+    resume,
+    source_of_all_ranks,
+)  # fmt: skip
 from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.host_copies import bytes_in_memory
@@ -106,7 +112,7 @@ def set_up(
     checkpoint_every = steps_between(recipe.checkpoint, schedule.total_steps)
     dtype, source = export_dtype(recipe, setup.config), source_of_all_ranks(run, record, strategy)
     if recipe.profile.only:
-        held_out, checkpoint_every = None, schedule.total_steps
+        held_out, checkpoint_every = None, schedule.total_steps + 1
     else:
         _require_space(
             run, recipe, setup, schedule, batches.plan, dtype,
@@ -144,6 +150,7 @@ def set_up(
     evaluated_on = held_out.dataset.content_hash() if held_out is not None else ""
     counters = resume(run, source, recipe, strategy, checkpointer, schedule.total_steps, evaluated_on)
     if strategy.is_main:
+        log_new_schedule(run, counters.step, schedule)
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
         run.update(global_batch=global_batch, resolved=resolved, versions=versions(device))

@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from ascendtune.core.errors import Stopped
 from ascendtune.core.interrupts import LAUNCHER_TOKEN, stop_signals
 from ascendtune.core.log import say_in_handler
+from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 
 _PASSED_ON_SECONDS = 2.0
 """Time in which a launcher passes a signal on."""
@@ -73,3 +76,16 @@ def agreed_signal(flags: Sequence[float]) -> int:
     """The signal in the sums of `stop_flags`; 0 if there is none."""
     interrupts, terms = flags
     return signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
+
+
+def stopped_after(step: int, signal_number: int, run: RunDir, recipe: Recipe) -> Stopped:
+    """The error of `run`, which a signal stopped after `step`, with a checkpoint."""
+    extra = "" if recipe.checkpoint.resume == "auto" else " with checkpoint.resume=auto"
+    return Stopped(
+        f"stopped by {signal.Signals(signal_number).name} after step {step}, with a checkpoint",
+        remedy=f"run the same command again{extra} to continue from there",
+        signal_number=signal_number,
+        where=run.checkpoint(step),
+        step=step,
+        checkpoint_step=step,
+    )

@@ -45,7 +45,7 @@ def test_a_run_continues_bit_by_bit(recipe: Callable[..., Recipe], train: Train,
     trained = train(**changes)
     run, whole, weights = trained.run, list(trained.run.read_metrics()), trained.weights()
     shutil.rmtree(run.model)
-    shutil.rmtree(run.checkpoint(4))
+    run.remove_checkpoints_after(2)
     run.update(state="running")
 
     again = prepare_run(recipe(**changes), {}).run

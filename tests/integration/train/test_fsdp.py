@@ -225,7 +225,7 @@ def go_on(trained: Trained, start: Callable[[], Trained]) -> None:
     """End the run anew from the checkpoint of step 2, and hold what was recorded against what it was."""
     run = trained.run
     shutil.rmtree(run.model)
-    shutil.rmtree(run.checkpoint(4))
+    run.remove_checkpoints_after(2)
     run.update(state="running")
     assert start().run.path == run.path
 

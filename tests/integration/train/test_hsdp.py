@@ -51,7 +51,7 @@ def test_two_copies_on_two_ranks_each_are_one_device_and_resume_on_other_ranks(
     assert hashes[0]["hash"] == hashes[1]["hash"] and hashes[0]["ranks"] == 4 * hashes[1]["ranks"]
     sizes = [each.stat().st_size for each in together.run.checkpoint(4).glob("tensors_rank_*")]
     assert len(sizes) == 4 and max(sizes) < 1.5 * min(sizes), "one copy alone would write it, and need the host memory"
-    shutil.rmtree(together.run.checkpoint(4))
+    together.run.remove_checkpoints_after(2)
     shutil.rmtree(together.run.model)
     together.run.update(state="running")
     resumed = train_on_ranks(2, **changes, batch={"per_device": 4}, parallel={"strategy": "fsdp"})

@@ -63,13 +63,13 @@ def test_node_with_slow_files_does_not_end_the_others(
 ) -> None:  # fmt: skip
     asked = recipe(
         optim={"max_steps": 3}, batch={"per_device": 2}, parallel={"strategy": "fsdp"},
-        checkpoint={"every_steps": 1, "resume": "auto"},
+        checkpoint={"every_steps": 1, "keep": 9, "resume": "auto"},
     )  # fmt: skip
     run = prepare_run(asked, {}).run
     assert run is not None
     on_ranks(2, partial(attempt.train, run, run.read()))
     run.update(state="running")
-    shutil.rmtree(run.checkpoint(2))
+    run.remove_checkpoints_after(1)
     usual = getattr(module, name)
 
     def slowly(*arguments: Any) -> Any:
@@ -83,7 +83,7 @@ def test_node_with_slow_files_does_not_end_the_others(
     assert run is not None
     on_ranks(2, partial(_train_as_node, run))
     assert [each["attempt"] for each in run.read_metrics()] == [1, 2, 2]
-    assert run.read()["state"] == "finished" and run.checkpoint_steps() == [1, 2]
+    assert run.read()["state"] == "finished" and run.checkpoint_steps() == [1, 2, 3]
 
 
 @pytest.fixture
@@ -109,7 +109,8 @@ def test_all_nodes_resume_from_the_checkpoint_that_the_main_rank_sees(
     on_ranks(2, partial(attempt.train, run, run.read()))
     expected, losses = load_file(run.model / "model.safetensors"), [each["loss"] for each in run.read_metrics()]
     run.update(state="running")
-    shutil.rmtree(run.checkpoint(4))
+    for step in (4, 5):
+        run.remove_checkpoint(step)
     # As the launcher restarts it: no command names the checkpoint in run.json.
     on_ranks(2, partial(_train_as_node, run))
     assert [each["attempt"] for each in run.read_metrics()] == [1, 1, 1, 2, 2]

@@ -118,7 +118,9 @@ def make_table_loop(
         optimizer=optimizer, scaler=None, schedule=Schedule(recipe.optim, 0.1, steps),
         batches=batches, held_out=replace(batches, plan=plan_of(dataset, strategy.world_size)),
         activations=nullcontext,
-        checkpointer=Checkpointer(run, strategy, strategy.checkpoint_content(root, optimizer), keep=1),
+        checkpointer=Checkpointer(
+            run, strategy, strategy.checkpoint_content(root, optimizer), keep=recipe.checkpoint.keep
+        ),
         checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=counters, phases=phases,
         dumps=StepDumps(run.dumps, recipe.align, strategy, root.model),
         profile=StepProfile(run.profile, recipe.profile, strategy, root.model, optimizer, Phases(None), {}),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,7 @@ from ascendtune.core.interrupts import LAUNCHER_TOKEN
 from ascendtune.data.plan import BatchPlan
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.sections import ProfileSection
+from ascendtune.train.checkpoint.tensor_files import Staging
 from ascendtune.train.counters import Counters
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.loop import Loop
@@ -279,8 +284,9 @@ def test_signals_stay_with_the_caller_of_a_training_in_a_thread() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_checkpoints_come_at_their_steps_and_not_at_the_last(make_loop: MakeLoop) -> None:
-    loop, _ = make_loop(steps=6, checkpoint={"every_steps": 2})
+@pytest.mark.parametrize(("every", "steps"), [(2, [2, 4, 6]), (4, [4, 6]), (6, [6]), (7, [])])
+def test_checkpoints_come_at_their_steps_and_at_the_last(make_loop: MakeLoop, every: int, steps: list[int]) -> None:
+    loop, _ = make_loop(steps=6, checkpoint={"every_steps": every, "keep": 1})
     saved: list[int] = []
     save = loop.checkpointer.save
 
@@ -290,8 +296,49 @@ def test_checkpoints_come_at_their_steps_and_not_at_the_last(make_loop: MakeLoop
 
     loop.checkpointer.save = noted
     loop.run()
-    loop.checkpointer.wait()
-    assert saved == [2, 4] and loop.run_directory.checkpoint_steps() == [4]
+    # Complete before the export begins.
+    assert saved == steps and loop.run_directory.checkpoint_steps() == steps[-1:]
+
+
+def test_early_stop_has_a_checkpoint_and_a_record_of_its_step(
+    make_loops: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
+    evaluation = {"every_steps": 1, "early_stop": {"patience": 1}}
+    changes: dict[str, Any] = {"steps": 9, "eval": evaluation, "checkpoint": {"every_steps": 9}}
+    loop, told = make_loops(**changes, track={"every_steps": 100})
+    loop.run()
+    assert loop.run_directory.checkpoint_steps() == [2] and [each["step"] for each in told.steps] == [2]
+    # With more patience the run goes on from there.
+    again, told = make_loops(**{**changes, "eval": {"every_steps": 1, "early_stop": {"patience": 2}}})
+    again.counters = again.recorder.counters = Counters.of(again.checkpointer.load(loop.run_directory.checkpoint(2)))
+    assert again.run() == "no improvement in 2 evaluations; the best was step 1"
+    assert [each["step"] for each in told.steps] == [3]
+
+
+@pytest.mark.parametrize("fails", ["before writing", "while writing"])
+def test_disk_without_room_for_the_last_checkpoint_does_not_keep_the_model_from_being_exported(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    loop, _ = make_loop(steps=4, checkpoint={"every_steps": 3})
+    writes = Staging.write
+
+    def write(staging: Staging, path: Path) -> str:
+        if "step_4" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return writes(staging, path)
+
+    if fails == "while writing":
+        monkeypatch.setattr(Staging, "write", write)
+    else:
+        free = shutil.disk_usage(loop.run_directory.path)._replace(free=0)
+        monkeypatch.setattr(
+            shutil, "disk_usage", lambda _: free if loop.counters.step == 4 else free._replace(free=1 << 40)
+        )
+    assert loop.run() == "all steps done"
+    assert loop.run_directory.checkpoint_steps() == [3] and not list(loop.run_directory.checkpoints.glob(".*"))
+    assert "step 4, the last one, has no checkpoint" in caplog.text
 
 
 def weights_after(make_loop: MakeLoop, steps: int, **changes: Any) -> torch.Tensor:
@@ -336,11 +383,9 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(make_loop: MakeLoop, monk
     losses = iter([3.0, 1.0, 2.0, 4.0])
     monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: Evaluation(next(losses), {}, 1))
     every = {"every_steps": 1}
-    loop, told = make_loop(steps=4, eval=every, checkpoint={**every, "best": True})
+    loop, told = make_loop(steps=4, eval=every, checkpoint={**every, "keep": 1, "best": True})
     loop.run()
-    loop.checkpointer.wait()
-    # The last step has no checkpoint of its own: the model is exported there.
-    assert loop.run_directory.checkpoint_steps() == [2, 3]
+    assert loop.run_directory.checkpoint_steps() == [2, 4]
     assert (loop.counters.best_step, loop.counters.best_loss) == (2, 1.0)
     assert [each["loss"] for each in told.evaluations] == [3.0, 1.0, 2.0, 4.0]
 
@@ -390,7 +435,6 @@ def test_a_run_killed_after_its_early_stop_makes_no_further_step(
 def test_a_resumed_run_makes_the_steps_that_the_stopped_one_would_have_made(make_loops: MakeLoop) -> None:
     whole, told = make_loops(steps=6, checkpoint={"every_steps": 3})
     whole.run()
-    whole.checkpointer.wait()
     again, told_again = make_loops(steps=6)
     state = again.checkpointer.load(whole.run_directory.checkpoint(3))
     again.counters = again.recorder.counters = Counters.of(state)
@@ -413,7 +457,6 @@ def test_tokens_of_each_data_set_go_on_after_a_resume(make_loops: MakeLoop) -> N
 
     whole, told = mixed(checkpoint={"every_steps": 4})
     whole.run()
-    whole.checkpointer.wait()
     # Two epochs.
     assert told.steps[-1]["tokens_of_datasets"] == {"a": 2 * sum(LENGTHS[:3]), "b": 2 * sum(LENGTHS[3:])}
     again, told_again = mixed(track={"every_steps": 2})

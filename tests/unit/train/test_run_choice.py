@@ -203,6 +203,36 @@ def test_a_start_after_a_finished_run_tells_of_an_earlier_one_that_was_stopped(t
     assert len(planned_run(recipe, ResumeOptions()).messages) == 1
 
 
+@pytest.mark.parametrize(
+    ("optim", "options"),
+    [
+        ({}, None),
+        ({"epochs": 2}, "--allow-change optim.epochs"),
+        ({"max_steps": 9}, "--allow-change optim.max_steps"),
+    ],
+)
+def test_longer_start_after_a_finished_run_is_told_how_to_train_that_further(
+    tmp_path: Path, optim: dict[str, Any], options: str | None
+) -> None:
+    values = {"name": "sft", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"}}
+    run = RunDir(tmp_path / "sft")
+    run.create(Recipe.check(values).to_yaml(), {}, {"name": "sft"})
+    run.update(state="finished")
+    run.checkpoint(18).mkdir()
+    for name in ("state.json", "digests.json"):
+        (run.checkpoint(18) / name).touch()
+    longer = Recipe.check({**values, "optim": optim})
+    messages = planned_run(longer, ResumeOptions()).messages
+    expected = [f"to train {run} further instead, add checkpoint.resume=sft@last {options}"] if options else []
+    assert messages == [f"starting {tmp_path}/sft-2: {run} has finished", *expected]
+    if options:
+        words = Recipe.check({**values, "optim": optim, "checkpoint": {"resume": "sft@last"}})
+        further = planned_run(words, ResumeOptions(allow_change=options.split()[1:]))
+        assert (further.run.path, further.resumed) == (run.path, run.checkpoint(18))
+        run.remove_checkpoint(18)
+        assert len(planned_run(longer, ResumeOptions()).messages) == 1
+
+
 def test_start_that_would_remove_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     values = {"name": "sft", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"}}
     run, beside = RunDir(tmp_path / "sft"), RunDir(tmp_path / "beside")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.loop import Loop
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
+from ascendtune.train.report.metrics_writer import MetricsWriter
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.base import Strategy
 
@@ -149,7 +151,8 @@ def test_a_start_continues_from_the_newest_checkpoint_with_its_counters(start: M
     first.run()
     first.checkpointer.wait()
     weights = {step: first.run_directory.checkpoint(step) for step in first.run_directory.checkpoint_steps()}
-    assert list(weights) == [1, 2]
+    assert list(weights) == [1, 2, 3]
+    first.run_directory.remove_checkpoint(3)
     again = start(optim={"learning_rate": 0.01, "max_steps": 3})
     assert (again.counters.step, again.counters.tokens_seen) == (2, first.counters.tokens_seen * 2 // 3)
     again.run()
@@ -241,8 +244,8 @@ def test_a_restart_before_the_first_checkpoint_begins_at_that_of_the_other_run_a
     assert again.counters.step == 1
     again.run()
     again.checkpointer.wait()
-    assert again.run_directory.checkpoint_steps() == [2]
-    assert start(record=again.run_directory.read(), **changes).counters.step == 2
+    assert again.run_directory.checkpoint_steps() == [2, 3]
+    assert start(record=again.run_directory.read(), **changes).counters.step == 3
 
 
 @pytest.mark.parametrize(
@@ -264,13 +267,13 @@ def test_a_model_that_has_changed_since_the_checkpoint_is_refused(
     first = start(**changes)
     first.run()
     first.checkpointer.wait()
-    assert start(**changes).counters.step == 2
+    assert start(**changes).counters.step == 3
     file = model / "model.safetensors"
     tensors = load_file(file)
     tensors["model.layers.0.mlp.up_proj.weight"][0, 0] += 1
     save_file(tensors, file, metadata={"format": "pt"})
     if not is_refused:
-        assert start(**changes).counters.step == 2
+        assert start(**changes).counters.step == 3
         return
     with pytest.raises(RecipeError) as caught:
         start(**changes)
@@ -301,3 +304,22 @@ def test_a_model_whose_flops_cannot_be_counted_trains(
     # Heads and attention are not told apart: the same within a factor.
     assert 0.5 < loop.recorder.flops.useful_flops(100, 100) / counted.useful_flops(100, 100) < 2
     loop.run()
+
+
+@pytest.mark.parametrize(("steps", "is_said"), [(3, False), (6, True)])
+def test_learning_rate_that_jumps_in_a_prolonged_run_is_told(
+    start: MakeLoop, caplog: pytest.LogCaptureFixture, steps: int, is_said: bool
+) -> None:
+    optim = {"learning_rate": 0.01, "scheduler": "linear"}
+    first = start(optim={**optim, "max_steps": 3})
+    first.recorder.callbacks.append(MetricsWriter(first.run_directory))
+    first.run()
+    caplog.set_level(logging.INFO, "ascendtune")
+    again = start(
+        optim={**optim, "max_steps": steps}, resume_from=first.run_directory.checkpoint(2 if steps == 3 else 3),
+        allow_change=["optim.max_steps"],
+    )  # fmt: skip
+    said = [each for each in caplog.messages if "schedule of the learning rate" in each]
+    expected = ["the schedule of the learning rate has changed: 0.00333 in step 3, 0.005 in step 4"]
+    assert said == (expected if is_said else [])
+    assert again.schedule.learning_rate(again.counters.step) == pytest.approx(0.005 if is_said else 0.01 / 3)

@@ -31,5 +31,5 @@ def most_checkpoints(recipe: Recipe, *, total_steps: int, steps_per_epoch: int |
 
     if done >= total_steps:
         return 0
-    # The last step is always evaluated, and has no other checkpoint.
-    return until(total_steps - 1) - until(done) + (1 if recipe.checkpoint.best else 0)
+    # The last step is always evaluated; it has a checkpoint if any is scheduled.
+    return until(total_steps - 1) - until(done) + (recipe.checkpoint.best or every <= total_steps)

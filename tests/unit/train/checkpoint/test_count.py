@@ -21,8 +21,9 @@ def test_count_is_that_of_the_loop_in_which_each_evaluation_is_the_best() -> Non
                 "checkpoint": {"every_steps": every, "best": best},
             }
         )
-        # As `Loop._should_save` and `Loop._should_evaluate` have it.
-        saved = {each for each in range(1, total) if each % (every or max(20, total // 10)) == 0}
+        # As `Loop._should_save`, `_save_last` and `_should_evaluate` have it.
+        saved = {each for each in range(1, total + 1) if each % (every or max(20, total // 10)) == 0}
+        saved |= {total} if saved else set()
         evaluated = {each for each in range(1, total + 1) if each % (evaluates or per_epoch) == 0} | {total}
         written = saved | (evaluated if best else set())
         assert most_checkpoints(recipe, total_steps=total, steps_per_epoch=per_epoch) == len(written)

@@ -93,9 +93,11 @@ def test_run_is_its_steps_with_energy_and_disk() -> None:
     assert found.seconds is not None
     assert found.seconds.expected == pytest.approx(100 * found.step_seconds.expected)
     assert found.energy_joules == pytest.approx(100 * found.seconds.expected)
-    # One after every 20 of 100 steps but the last: four, and while the last one is written three still stand.
+    # One after every 20 of 100 steps: while the last one is written three still stand.
     assert found.disk_bytes == 4 * 300 + 100
-    assert _estimate(checkpoint={"every_steps": 60}).disk_bytes == 300 + 100
+    # After step 60 and the last one.
+    assert _estimate(checkpoint={"every_steps": 60}).disk_bytes == 2 * 300 + 100
+    assert _estimate(checkpoint={"every_steps": 101}).disk_bytes == 100
 
 
 @pytest.mark.parametrize(
