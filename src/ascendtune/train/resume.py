@@ -129,6 +129,11 @@ def resume(
             "for an adapter method.lora.start_from=[RUN]",
             where=source,
         )
+    if strategy.is_main and counters.step > total_steps:
+        warn(
+            f"the checkpoint is of step {counters.step:,}, and the run ends after step {total_steps:,}: the model is "
+            f"exported as it was after step {counters.step:,}"
+        )
     if evaluated_on != counters.evaluated_on and counters.evaluated_step:
         if strategy.is_main and evaluated_on:
             warn("the evaluation data has changed: its losses are not compared with those before")

@@ -323,3 +323,13 @@ def test_learning_rate_that_jumps_in_a_prolonged_run_is_told(
     expected = ["the schedule of the learning rate has changed: 0.00333 in step 3, 0.005 in step 4"]
     assert said == (expected if is_said else [])
     assert again.schedule.learning_rate(again.counters.step) == pytest.approx(0.005 if is_said else 0.01 / 3)
+
+
+def test_resume_behind_the_end_is_told(start: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    first = start(optim={"max_steps": 3})
+    first.run()
+    start(optim={"max_steps": 3})
+    assert "the run ends after" not in caplog.text
+    again = start(optim={"max_steps": 2}, allow_change=["optim.max_steps"])
+    assert "the checkpoint is of step 3, and the run ends after step 2" in caplog.text
+    assert again.run() == "all steps done" and again.counters.step == 3
