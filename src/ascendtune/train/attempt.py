@@ -145,6 +145,8 @@ def _train(
             if not recipe.profile.only:
                 add_run(loop)
         loop.checkpointer.wait()
+        # The export is completed: after a signal it would only have to be repeated.
+        loop.stop.saved = "the exported model"
         with phases.phase("export"):
             _finish(loop, prepared.chat_template, reason)
     finally:

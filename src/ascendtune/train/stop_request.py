@@ -31,7 +31,8 @@ class StopRequest:
         """The first signal that was received; 0 if none was."""
         self.has_failed = False
         """Whether the work ends already: torchrun stops all ranks when the first of them has failed."""
-        self._saved = ""
+        self.saved = ""
+        """What the work saves when it is stopped, for the message after a signal."""
         self._since = 0.0
 
     @contextmanager
@@ -39,9 +40,9 @@ class StopRequest:
         """Handle signals within the context. In a thread (`fit`, called by a web page) they are left to the caller.
 
         Args:
-            saved: what the work saves when it is stopped, for the message after a signal.
+            saved: see `StopRequest.saved`.
         """
-        self._saved = saved
+        self.saved = saved
         before: dict[signal.Signals, signal._HANDLER] = {}
         is_main = threading.current_thread() is threading.main_thread()
         for number in stop_signals() if is_main else ():
@@ -64,7 +65,7 @@ class StopRequest:
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             name = "SIGHUP, treated as SIGTERM" if number == signal.SIGHUP else signal.Signals(number).name
             if not self.has_failed:
-                say_in_handler(f"{name}: stopping, with {self._saved} (Ctrl-C again: at once)")
+                say_in_handler(f"{name}: stopping, with {self.saved} (Ctrl-C again: at once)")
 
 
 def stop_flags(signal_number: int) -> list[float]:

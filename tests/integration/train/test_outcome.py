@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -163,6 +164,20 @@ def test_resume_keeps_the_best_checkpoint(
     else:
         assert run.checkpoint_steps() == [best, 8]
         assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
+
+
+def test_export_is_completed_after_a_signal_which_is_told_so(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, export = list[str](), attempt.export_model
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        export(*arguments, **named)
+
+    monkeypatch.setattr("ascendtune.train.stop_request.say_in_handler", said.append)
+    monkeypatch.setattr(attempt, "export_model", interrupted)
+    trained = train(optim={"max_steps": 1})
+    assert trained.run.read()["state"] == "finished" and trained.run.model.is_dir()
+    assert said == ["SIGTERM: stopping, with the exported model (Ctrl-C again: at once)"]
 
 
 def test_run_from_a_checkpoint_of_another_run_looks_for_a_best_of_its_own(
