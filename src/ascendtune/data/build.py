@@ -75,6 +75,7 @@ def build(directory: Path, inputs: TokenInputs, progress: Progress | None) -> di
         except NoRowLeft as error:
             error.report = report
             raise
+    warnings += _warning_of_joined_rows(report)
     facts = _facts_without_template(tokenizer) if template is None else _facts_of(template)
     return {
         "report": report.to_json(),
@@ -119,6 +120,18 @@ def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
         "chat_template": tokenizer.chat_templates.get("default", ""),
         "warnings": [warning] if tokenizer.eos_id is None else [],
     }
+
+
+def _warning_of_joined_rows(report: DataReport) -> list[str]:
+    """Two line breaks are often one token: one of ChatML's prompt and one of the answer, or, in Qwen3.5's thinking
+    models, those of an empty thought, of which the prompt has the first."""
+    if not report.rows_joined_to_prompt:
+        return []
+    return [
+        f"in {count_of(report.rows_joined_to_prompt, 'row')} an answer and the end of its prompt share a token, which "
+        "they do not at inference: remove white space at the beginning of answers; where prompts end with <think>, "
+        'give the rows thoughts, or chat_template_kwargs {"enable_thinking": false}; or choose another data.template'
+    ]
 
 
 def _warning_of_shared_rows(train: Rows, evaluation: Rows) -> list[str]:

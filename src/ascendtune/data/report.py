@@ -48,6 +48,8 @@ class TokenCounts:
     """Texts longer than max_length, which became several rows of tokens."""
     pieces: int = 0
     """Rows of tokens that they were split into."""
+    rows_joined_to_prompt: int = 0
+    """Rows in which a token has the end of a prompt and the beginning of the answer."""
     rows_left_out_text: int = 0
     """Rows with text beside a tool call that the chat template does not write."""
     longest: int = 0
@@ -62,6 +64,7 @@ class TokenCounts:
         self.uncounted_characters += other.uncounted_characters
         self.split_rows += other.split_rows
         self.pieces += other.pieces
+        self.rows_joined_to_prompt += other.rows_joined_to_prompt
         self.rows_left_out_text += other.rows_left_out_text
         self.longest = max(self.longest, other.longest)
 

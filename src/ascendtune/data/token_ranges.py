@@ -37,6 +37,16 @@ def trained_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], charact
     return ranges
 
 
+def begins_within_token(encoding: Encoding, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a span begins within a token: the text before the span, tokenised alone, ends with another one.
+
+    Args:
+        spans: as for `trained_tokens`.
+    """
+    first_tokens = ((_first_token(encoding, begin, end), begin) for begin, end in spans)
+    return any(token is not None and _begins_before(encoding, token, begin) for token, begin in first_tokens)
+
+
 def _first_token(encoding: Encoding, begin: int, end: int) -> int | None:
     """The first token that overlaps the characters from `begin` to `end`."""
     for character in range(begin, end):

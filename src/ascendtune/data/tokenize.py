@@ -33,7 +33,7 @@ from ascendtune.data.spans import NeededSpans, Rendered, TemplateRefusedRow
 from ascendtune.data.spec import ROWS_OF_A_GROUP, Task
 from ascendtune.data.store import IGNORED, Float32, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
-from ascendtune.data.token_ranges import trained_tokens
+from ascendtune.data.token_ranges import begins_within_token, trained_tokens
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,7 @@ class _Job:
             if not ranges_of_all:
                 continue
             written.append(number)
+            total.rows_joined_to_prompt += any(begins_within_token(each.encoding, each.spans) for each in encoded)
             total.rows_left_out_text += any(each.leaves_out_text for each in group)
             for each, ranges in zip(encoded, ranges_of_all, strict=True):
                 begin = len(tokens)

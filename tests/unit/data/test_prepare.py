@@ -284,6 +284,14 @@ def test_rows_that_equal_a_held_out_row_are_not_trained_on(data: Path, model: Pa
     assert any(each.startswith("2 of 2 evaluation rows equal rows") for each in alike.warnings)
 
 
+def test_answers_that_share_a_token_with_the_prompt_are_warned_of(model: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    answers = ("\nIt is.", "\nIt was.", "It is.")
+    rows.write_text("".join(json.dumps({"prompt": "q", "completion": answer}) + "\n" for answer in answers))
+    prepared = prepare(section(rows), model, seed=1, cache=tmp_path, new_tokens=["\n\n"])
+    assert [each[:39] for each in prepared.warnings] == ["in 2 rows an answer and the end of its "]
+
+
 def test_evaluation_data_that_was_trained_on_is_warned_of(data: Path, model: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", 9, first=34)
     prepared = prepare(section(data, eval=str(other)), model, seed=1, cache=tmp_path)

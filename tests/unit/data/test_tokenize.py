@@ -123,6 +123,17 @@ def test_text_beside_calls_that_the_template_leaves_out_is_counted(
     assert (outcome.rows, outcome.rows_left_out_text) == (3, 1)
 
 
+@pytest.mark.parametrize(("answer", "shares"), [("\nb", 1), (" b", 0), ("b\n\nc", 0)])
+def test_rows_whose_answer_shares_a_token_with_the_prompt_are_counted(
+    answer: str, shares: int, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    template = ChatTemplate.load("chatml", Tokenizer.load(make_model(eos_token="<|im_end|>"), ["\n\n"]))
+    outcome, dataset = run([chat("a", answer)], template, tmp_path)
+    assert outcome.rows_joined_to_prompt == shares
+    prompt = template.tokenizer.encode(template.render_prompt([{"role": "user", "content": "a"}]))
+    assert (dataset.row(0)[0][: len(prompt)].tolist() == prompt) is not bool(shares)
+
+
 @pytest.mark.long
 def test_any_number_of_processes_gives_the_same_bytes(template: ChatTemplate, tmp_path: Path) -> None:
     rows = [*ROWS[:800], chat("a", "b", train=False), *ROWS[800:]]
