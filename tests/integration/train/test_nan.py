@@ -104,3 +104,7 @@ def test_failed_run_is_repeated_from_its_checkpoint(variant: Any, tiny_model: Pa
     assert ended.returncode == 1, ended.stderr
     assert "model.embed_tokens (Embedding)" in ended.stdout and "rows.jsonl:20" in ended.stdout
     assert (run.path / "replay" / "dump").is_dir() and run.last_step() == steps
+    told = ascendtune("align", "nan", "runs/run/replay", "--json")
+    (finding,) = json.loads(told.stdout)["findings"]
+    assert told.returncode == 1 and "model.embed_tokens (Embedding)" in finding["measured"]
+    assert any(row.endswith("rows.jsonl:20") for row in json.loads(told.stdout)["rows"])
