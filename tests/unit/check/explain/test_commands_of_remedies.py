@@ -23,6 +23,11 @@ def test_path_that_would_be_more_than_a_word_is_not_put_into_a_command(explained
     assert not any(path in remedy for remedy in remedies)
 
 
+def test_last_word_of_a_path_with_blanks_is_not_put_into_a_command(explained: Explained) -> None:
+    remedies = explained("ls: cannot access '/moon /tide': Permission denied\n").remedies()
+    assert any("namei -l PATH" in remedy for remedy in remedies)
+
+
 def test_option_that_runs_a_command_is_not_a_word() -> None:
     assert not _is_word("host", "-oProxyCommand=id", "`ssh {host} true`")
     assert _is_word("option", "--moe-layers", "`vllm serve --help=all | grep -e {option}`")

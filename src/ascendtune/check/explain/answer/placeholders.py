@@ -38,7 +38,7 @@ _LOOKED_AT = re.compile(
 )
 """A command that shows the file, or changes its owner or rights."""
 _YAML = re.compile(r"(?<![\w/])FILE\.yaml\b")
-_QUOTED = re.compile(r"(?<=['\"‘`])[~/][^\s'\"`’;$&|<>()*]+(?=['\"’`])")
+_QUOTED = re.compile(r"(?<=['\"‘`])[~/][^\s'\"`’;$&|<>()*\\]+(?=['\"’`])")
 _OF_YAML = re.compile(r"in \"(?P<file>[^\s\"';$&|<>()]+\.ya?ml)\", line")
 _NAMED = (
     (

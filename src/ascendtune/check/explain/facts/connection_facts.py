@@ -62,7 +62,9 @@ def of_connections(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
 def _of_conda(message: str) -> Iterator[tuple[str, str]]:
     server = _SERVER.search(message)
-    for kind, words in _KINDS if server is not None else ():
+    if server is None:
+        return
+    for kind, words in _KINDS:
         if reasons := words.findall(message):
             if kind != _WITHOUT_SSL:
                 yield "conda_broken", f"{kind or reasons[-1]} @ {server['server'] or server['other']}"
