@@ -111,7 +111,7 @@ _SYMBOL = "ImportError: {}: undefined symbol: _ZN3c104cuda9SetDeviceEi"
         (_raised(_SYMBOL.format(f"{_SITE}/flash_attn_2_cuda.so")), "symbol-of-torch"),
         ("Error: pull model manifest: 412: The model that is pulled requires a newer version of Ollama.\n",
          "ollama-older-than-model"),
-        ("Error: pull model manifest: file does not exist\n", "ollama-model-unknown"),
+        ("Error: pull model manifest: file does not exist\n", "ollama-name-unknown"),
         ('Error: pull model manifest: Get "https://x/v2": dial tcp: i/o timeout\n', "ollama-registry-unreachable"),
         (_raised("RuntimeError: CUDA error: invalid device ordinal"), "cuda-invalid-device"),
         # Data, and what else is preprocessed.
