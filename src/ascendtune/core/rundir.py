@@ -265,7 +265,7 @@ class RunDir:
         }
         began = {"job": os.environ.get(JOB_MARK), "started": time.time(), "monotonic": time.monotonic()}
         record["attempts"].append({"attempt": number, **began, **process, **facts})
-        write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
+        write_json(self.run_json, {**record, "state": "running", "exit_cause": None, "ended_because": None})
         self._reserve()
         return number
 

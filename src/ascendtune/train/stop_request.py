@@ -32,7 +32,7 @@ class StopRequest:
         self.has_failed = False
         """Whether the work ends already: torchrun stops all ranks when the first of them has failed."""
         self.saved = ""
-        """What the work saves when it is stopped, for the message after a signal."""
+        """The result that the work saves when it is stopped, for the message after a signal."""
         self._since = 0.0
 
     @contextmanager

@@ -158,3 +158,13 @@ def test_room_is_kept_while_an_attempt_runs_alone(tmp_path: Path) -> None:
     run.update(state="finished")
     run.remove_unfinished()
     assert list(run.path.iterdir()) == [run.run_json]
+
+
+def test_new_attempt_forgets_why_the_run_had_finished(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    run.begin_attempt({})
+    run.end_attempt("finished", ended_because="no improvement in 3 evaluations")
+    run.begin_attempt({})
+    run.end_attempt("failed")
+    assert run.read()["state"] == "failed" and run.read()["ended_because"] is None
