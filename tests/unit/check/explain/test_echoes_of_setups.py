@@ -50,7 +50,7 @@ def test_extension_that_is_not_there_is_the_cause_where_no_build_is_seen(
 ) -> None:
     first = explained(_LOADED).verdict.first
 
-    assert first is not None and first.hit.entry.id == "extension-not-built"
+    assert first is not None and first.hit.entry.id == "deepspeed-extension-not-built"
 
 
 def test_command_of_a_script_that_is_missing_is_not_the_cause_of_another_failure(

@@ -14,12 +14,6 @@ Explained = Callable[..., Explanation]
 _TRACE = 'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {code}\n{error}\n'
 _LIBRARY = "ImportError: {}: cannot open shared object file: No such file or directory"
 _SITE = "/v/lib/python3.11/site-packages"
-_ORDINAL = _TRACE.format(
-    file="tide.py",
-    function="<module>",
-    code="moon.to(device)",
-    error="RuntimeError: CUDA error: invalid device ordinal",
-)
 _MERGED = "AttributeError: 'MoonForCausalLM' object has no attribute 'merge_and_unload'"
 _CRASH = (
     "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f77 (most recent call first):\n"
@@ -50,10 +44,6 @@ _HALF = "RuntimeError: expected scalar type Half but found Float"
         (_LIBRARY.format("/h/.cache/torch_extensions/py310_cu117/fused_lion/fused_lion.so") + "\n",
          "deepspeed-extension-not-built"),
         (_LIBRARY.format("/h/.cache/torch_extensions/py310_cu117/moon_ext/moon_ext.so") + "\n", "extension-not-built"),
-        # Number of processes.
-        (_ORDINAL, "cuda-number-in-code"),
-        ("torchrun --nproc_per_node 4 tide.py\n" + _ORDINAL, "cuda-invalid-device"),
-        ("[rank3]: starting\n" + _ORDINAL, "cuda-invalid-device"),
         # WSL.
         ("Windows 10 WSL Ubuntu 22.04\nLoading moon...\nKilled\n", "killed-on-wsl"),
         ("Ubuntu 22.04\nLoading moon...\nKilled\n", "killed"),
@@ -66,10 +56,7 @@ _HALF = "RuntimeError: expected scalar type Half but found Float"
         # The message before the end.
         ("INFO:     127.0.0.1:7 - GET /v1/models 200 OK\nAborted (core dumped)\n", "abort-without-message"),
         # The layer.
-        (_raised(_HALF, **_LINEAR), "dtypes-of-layer-and-input"),
         (r"B:\lib\site-packages\torch\nn\modules\linear.py:7 in forward" f"\n7 │ rise()\n{_HALF}\n",
-         "dtypes-of-layer-and-input"),
-        (_raised("RuntimeError: mat1 and mat2 must have the same dtype, but got Half and Float", **_LINEAR),
          "dtypes-of-layer-and-input"),
         (_raised(_HALF, "/x/tide.py"), "dtype-mix"),
         (_raised("RuntimeError: expected scalar type Long but found Float", **_LINEAR), "integers-expected"),
