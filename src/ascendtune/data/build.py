@@ -238,7 +238,7 @@ def _write(
     report.unlabelled_rows = sum(
         reason in (NO_ANSWER_LEFT, NO_ANSWER_SPAN, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped
     )
-    _require_rows(outcome, inputs)
+    _require_rows(outcome, inputs, "row" if what == "training" else f"row of the {what} data")
     report.length_histogram = _histogram(TokenDataset.open(directory))
 
 
@@ -282,26 +282,26 @@ class NoRowLeft(DataError):
     """The report on the training rows."""
 
 
-def _require_rows(outcome: TokenizeResult, inputs: TokenInputs) -> None:
+def _require_rows(outcome: TokenizeResult, inputs: TokenInputs, row: str) -> None:
     if outcome.rows:
         return
     reasons = {reason for _, reason, _ in outcome.dropped}
     if reasons & {NO_ANSWER_LEFT, TOO_LONG}:
         least = "more than " if outcome.uncounted_rows else ""
         raise NoRowLeft(
-            f"data.max_length ({inputs.section.max_length:,}) leaves no row with an answer: "
-            f"the shortest row has {count_of(outcome.shortest or 0, 'token')}, the longest {least}{outcome.longest:,}",
+            f"data.max_length ({inputs.section.max_length:,}) leaves no {row} with an answer: "
+            f"the shortest has {count_of(outcome.shortest or 0, 'token')}, the longest {least}{outcome.longest:,}",
             code="no-answer-left",
             remedy=_remedy_for_length(f"{least}{outcome.longest}", outcome, inputs),
         )
     if NO_ANSWER_SPAN in reasons:
         raise NoRowLeft(
-            "the chat template writes no answer span: no row has a token to train on",
+            f"the chat template writes no answer span: no {row} has a token to train on",
             code="template-without-answer",
             remedy="choose another data.template, or correct it: it must write what assistant messages contain",
         )
     raise NoRowLeft(
-        "no row has a token to train on",
+        f"no {row} has a token to train on",
         code="no-answer-left",
         remedy="check `train: false` and the roles in the data",
     )

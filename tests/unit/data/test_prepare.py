@@ -420,6 +420,17 @@ def test_remedy_for_rows_that_are_all_too_long_knows_the_positions_of_the_model(
     assert remedy in caught.value.remedy
 
 
+def test_rows_held_out_are_named_where_only_they_have_no_answer(model: Path, tmp_path: Path) -> None:
+    short, long = [
+        [{"prompt": begin + question, "completion": "ja"} for question in "abcd"] for begin in ("", "long " * 40)
+    ]
+    for name, rows in (("train", short), ("eval", long)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = section(tmp_path / "train.jsonl", eval=str(tmp_path / "eval.jsonl"), max_length=64)
+    with pytest.raises(DataError, match="leaves no row of the evaluation data with an answer"):
+        prepare(recipe, model, seed=1, cache=tmp_path / "cache")
+
+
 def test_long_rows_fail_by_name(data: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         prepare(section(data, max_length=40, on_long_row="fail"), model, seed=1, cache=tmp_path)
