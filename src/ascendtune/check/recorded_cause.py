@@ -74,7 +74,7 @@ def _stop(cause: Mapping[str, Any]) -> CauseInWords:
         return CauseInWords(say("stopped by {signal}", signal=name), resumed)
     if newest is None:
         resumed = say("run the same command again: it starts over, as there is no checkpoint yet")
-    return CauseInWords(say("stopped at once by {signal}, without a checkpoint of the last step", signal=name), resumed)
+    return CauseInWords(say("stopped at once by {signal}, without writing a checkpoint", signal=name), resumed)
 
 
 def _stop_signal(exit_code: object) -> str:

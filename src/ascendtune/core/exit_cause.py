@@ -84,7 +84,7 @@ def stopped_at_once(checkpoint_steps: Sequence[int], signal_number: int) -> Stop
     newest = checkpoint_steps[-1] if checkpoint_steps else None
     resumes = f"resumes from step {newest}" if newest is not None else ""
     return Stopped(
-        "stopped at once, without a checkpoint of the last step",
+        "stopped at once, without writing a checkpoint",
         remedy=f"run the same command again: it {resumes or 'starts over, as there is no checkpoint yet'}",
         signal_number=signal_number,
         checkpoint_step=newest,

@@ -12,7 +12,7 @@ from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.exit_cause import CauseKind, exit_cause, stopped_at_once
 
 SEEN: dict[CauseKind, str] = {
-    "stop": "收到 SIGINT 后立即停止，没有保存最后一步的检查点",
+    "stop": "收到 SIGINT 后立即停止，没有写检查点",
     "hang": "训练在第 7 步卡住：rank 3, 5 与其他 rank 不同",
     "exit": "node2 上的 rank 3 以退出码 9 结束",
     "signal": "node2 上的 rank 3 被 SIGKILL 终止",
@@ -53,11 +53,11 @@ def test_stop_is_as_specific_in_chinese_as_in_english() -> None:
     told = {
         stopped(20, 20): ("收到 SIGTERM，在第 20 步之后停止，已保存检查点", "再次执行同一命令，从第 20 步继续"),
         stopped_at_once([10, 20], 15): (
-            "收到 SIGTERM 后立即停止，没有保存最后一步的检查点",
+            "收到 SIGTERM 后立即停止，没有写检查点",
             "再次执行同一命令，从第 20 步继续",
         ),
         stopped_at_once([], 2): (
-            "收到 SIGINT 后立即停止，没有保存最后一步的检查点",
+            "收到 SIGINT 后立即停止，没有写检查点",
             "再次执行同一命令；还没有检查点，将从头开始",
         ),
         stopped(0, None): (
