@@ -23,7 +23,8 @@ _PLAIN = re.compile(r"[\w.-]+")
 def run_named(text: str | Path, *, or_logs: bool = False) -> str:
     """The directory of the run that `runs list` or `jobs list` shows under this name; other text is returned unchanged.
 
-    An existing path takes precedence; then a run below `runs/` of the working directory, then the run of a job.
+    An existing path takes precedence, with a warning if a run has its name; then a run below `runs/` of the working
+    directory, then the run of a job.
 
     Args:
         or_logs: whether a job without a run, such as one of `launch`, means the directory of its logs.
@@ -39,12 +40,22 @@ def run_named(text: str | Path, *, or_logs: bool = False) -> str:
             code="checkpoint-not-taken",
             remedy=f"give {run}; chat, generate, merge, push and the recipe key checkpoint.resume take checkpoints",
         )
-    if Path(name).exists() or "/" in name or name in ("", "-"):
+    found = _run_of_name(name, or_logs=or_logs)
+    if found is not None and Path(name).exists():
+        from ascendtune.cli.messages import warn
+
+        warn(f"{name} is read as the path {Path(name).absolute()}; for the run of this name give {found}")
         return name
+    return found or name
+
+
+def _run_of_name(name: str, *, or_logs: bool = False) -> str | None:
+    if "/" in name or name in ("", "-"):
+        return None
     named = [run for run in _runs() if run.path.name == name]
     if len(named) == 1:
         return str(named[0])
-    return _run_of_job(name, or_logs=or_logs) or name
+    return None if Path(name).exists() else _run_of_job(name, or_logs=or_logs)
 
 
 def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
@@ -163,7 +174,7 @@ def complete_weights(incomplete: str) -> list[tuple[str, str]]:
         return complete_run(incomplete)
     # No warnings during completion in a shell.
     with suppress(AscendtuneError, OSError):
-        directory = RunDir(run_named(run))
+        directory = RunDir(run if Path(run).exists() else _run_of_name(run) or run)
         return [(f"{run}@{name}", "checkpoint") for name in weight_names(directory) if name.startswith(which)]
     return []
 

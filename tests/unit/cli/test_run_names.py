@@ -108,3 +108,16 @@ def test_a_name_like_that_of_a_run_may_still_be_a_model_of_a_hub(capsys: pytest.
     assert "did you mean 'gpt2-ft'?" in capsys.readouterr().err
     assert model_named("gpt2-ft") == "runs/gpt2-ft" and model_named("bert") == "bert"
     assert capsys.readouterr().err == ""
+
+
+def test_a_path_with_the_name_of_a_run_is_taken_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(b"qwen")
+    assert run_named("qwen") == "runs/qwen" and capsys.readouterr().err == ""
+    (tmp_path / "qwen").mkdir()
+    for named in (run_named, weights_named, model_named):
+        assert named("qwen") == "qwen"
+        assert "for the run of this name give runs/qwen" in " ".join(capsys.readouterr().err.split())
+    assert run_named("runs/qwen") == "runs/qwen" and complete_weights("qwen@") == []
+    assert capsys.readouterr().err == ""
