@@ -233,7 +233,10 @@ def filled(text: str, names: dict[str, str]) -> str:
         text = re.sub(rf"^\{{{name}\}}", say("something"), text)
         text = re.sub(rf"\b({_NEED_A_NOUN}) \{{{name}\}}", r"\1 …", text)
         text = re.sub(rf" ?[(（][^(){{}}（）]*\{{{name}\}}[^(){{}}（）]*[)）]", "", text)
-        text = re.sub(rf"[:：]? ?\(?\{{{name}\}}[^ ,;.:)，；。：、）一-鿿]*\)?", "", text)
+        absent = rf"\{{{name}\}}[^ ,;.:)，；。：、）一-鿿]*"
+        # In brackets with other names only the name and its sign are removed.
+        text = re.sub(rf"(?<=[(（]){absent}[:,：，] ?", "", text)
+        text = re.sub(rf"(?:[:：]|[,，](?= ?{absent}(?:[,;.:)，；。：）]|$)))? ?{absent}", "", text)
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
