@@ -23,6 +23,8 @@ _OPERATOR = (
         ("torch==2.1.0\ntorchvision==0.20.1", "'torchvision==0.16.*'"),
         ("torch==1.13.1+cu117\ntorchaudio==2.0.2", "'torchaudio==0.13.*'"),
         ("PyTorch version: 2.4.0\n[pip3] triton==2.3.1", "'triton==3.0.*'"),
+        ("torch==2.1.0\ntorchaudio==0.12.1", "'torchaudio==2.1.*'"),
+        ("torch==2.1.0\ntriton==2.1", ""),
         ("torch 2.1.0\nnumpy 2.1.3", "'numpy<2'"),
         (
             "torch==2.4.0+cu121 torchvision==0.19.0+cu118",

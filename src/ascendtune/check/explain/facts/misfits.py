@@ -65,7 +65,7 @@ def misfits_in(versions: Mapping[str, tuple[str, ...]]) -> Iterator[Misfit]:
         # torch_npu's own releases decide there.
         return
     for name, wanted in _companions(torch):
-        if name in only and f"{wanted}." not in f"{only[name]}.":
+        if name in only and not re.match(rf"{re.escape(wanted)}(?![0-9])", only[name]):
             yield _misfit(only, ("torch", name), f"'{name}=={wanted}.*'")
     for name in ("torchvision", "torchaudio"):
         if len({cuda for each in ("torch", name) if (cuda := _cuda(only.get(each, "")))}) > 1:
