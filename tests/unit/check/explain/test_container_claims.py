@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.facts.facts import of_log
 from ascendtune.core.language import Language, using
 
 Explained = Callable[..., Explanation]
@@ -46,3 +47,18 @@ def test_headline_on_a_host_is_a_whole_sentence(
 
 def test_container_stays_where_the_log_shows_one(explained: Explained) -> None:
     assert "container" in explained("$ docker run moon\nptrace: Operation not permitted.\n").headline()
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        "pyxis: imported moon image: tide",
+        "ch-run ./moon -- tide",
+        "shifter --image=moon tide",
+        "sarus run moon tide",
+        "/opt/nvidia/nvidia_entrypoint.sh: line 7: moon",
+        "Container image Copyright (c) 2077, the moon",
+    ],
+)
+def test_job_of_slurm_in_a_container_did_not_run_on_the_host(sign: str) -> None:
+    assert of_log([f"{_ON_HOST}{sign}\n"])["inside_container"] == ("yes",)

@@ -129,10 +129,12 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             r"\bkube(?:ctl|let|pods)\b|\bCrashLoopBackOff\b|\bOpenShift\b|"
             r"\b(?:apptainer|singularity) (?:-\S+ )*(?:run|exec|shell|instance)\b|/\.singularity\.d/|\bApptainer> |"
             r"\bSingularity[> ]|--container-(?:image|name)[= ]|\benroot (?:start|exec)\b|/\.dockerenv\b|"
-            r"/docker/overlay2/|/docker-entrypoint)|\w@[0-9a-f]{12}[: ]",
+            r"/docker/overlay2/|/docker-entrypoint|\bpyxis: |\bch-run\b|\bshifter --|\bsarus run\b|"
+            r"/nvidia_entrypoint\.sh\b|\bContainer image Copyright\b)|\w@[0-9a-f]{12}[: ]",
             (
                 *("docker", "podman", "nerdctl", "kube", "crashloop", "openshift", "apptainer", "singularity"),
-                *("--container-", "enroot ", "@"),
+                *("--container-", "enroot ", "pyxis: ", "ch-run", "shifter --", "sarus run", "nvidia_entrypoint"),
+                *("container image copyright", "@"),
             ),
         ),
     },
