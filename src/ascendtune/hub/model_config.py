@@ -153,11 +153,8 @@ def _names_of_functions(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
     for name in ("rope_scaling", "rope_parameters"):
         parameters = section.get(name)
         # Models with several kinds of layers have parameters for each kind.
-        kinds = {
-            name: parameters,
-            **({f"{name}.{key}": each for key, each in parameters.items()} if parameters else {}),
-        }
-        for place, each in kinds.items():
+        of_kinds = parameters if isinstance(parameters, Mapping) else {}
+        for place, each in ((name, parameters), *((f"{name}.{key}", each) for key, each in of_kinds.items())):
             if isinstance(each, Mapping):
                 found += [(f"{place}.{key}", each.get(key)) for key in ("rope_type", "type")]
     yield from ((key, name) for key, name in found if isinstance(name, str))

@@ -136,6 +136,7 @@ def test_fewer_layer_types_than_layers_are_refused(tmp_path: Path) -> None:
         ({"hidden_act": "new"}, "hidden_act"),
         ({"text_config": {"hidden_activation": "new"}}, "text_config.hidden_activation"),
         ({"rope_scaling": {"type": "new", "factor": 2.0}}, "rope_scaling.type"),
+        ({"rope_scaling": "linear", "hidden_act": "new"}, "hidden_act"),
         ({"rope_parameters": {"full_attention": {"rope_type": "new"}}}, "rope_parameters.full_attention.rope_type"),
     ],
 )
