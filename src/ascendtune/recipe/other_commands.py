@@ -241,12 +241,12 @@ def _requested(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, 
     batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
     if is_count(batch) and is_count(micro):
         # axolotl's batch_size counts all micro-batches of a step on one device.
-        requested["batch.per_device"] = micro
+        requested["batch.per_device"] = int(float(micro))
         if "gradient_accumulation_steps" not in values:
-            requested["batch.accumulate"] = max(int(batch) // int(micro), 1)
+            requested["batch.accumulate"] = max(int(float(batch)) // requested["batch.per_device"], 1)
     if is_count(whole := values.get("global_batch_size", 0)):
         # Megatron's counts those of all devices.
-        requested["batch.accumulate"] = math.ceil(int(whole) / int(requested.get("batch.per_device", 1)))
+        requested["batch.accumulate"] = math.ceil(float(whole) / requested.get("batch.per_device", 1))
         left_out.remove("global_batch_size")
     if "constant" in (values.get("lr_scheduler"), values.get("lr_scheduler_type")):
         # The constant schedule of transformers has no warm-up.
@@ -291,7 +291,7 @@ def _defaults(requested: Mapping[str, Any], training: _Training) -> dict[str, An
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if training.is_adapted else "1e-5"
         # The default of a training on one device.
-        defaults["batch.accumulate"] = math.ceil(16 / int(requested.get("batch.per_device", 1)))
+        defaults["batch.accumulate"] = math.ceil(16 / requested.get("batch.per_device", 1))
     if requested.get("method.preference.loss") == "simpo":
         defaults["method.preference.sft_weight"] = 1
         if tool == "ms-swift":

@@ -67,8 +67,8 @@ def _value(key: str, value: Any) -> Any:
         return command_names.LONG_ROWS.get(str(value))
     if key == "optim.optimizer":
         return command_names.OPTIMIZERS.get(str(value))
-    if key in command_names.COUNTS and not is_count(value):
-        return None
+    if key in command_names.COUNTS:
+        return int(float(value)) if is_count(value) else None
     return value if is_number(value) and key.partition(".")[0] in command_names.SECTIONS else None
 
 

@@ -203,6 +203,9 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_SWIFT | {"micro_batch_size": 2, "global_batch_size": "16", "lr": 1e-4, "min_lr": 1e-5},
          "optim.min_learning_rate_ratio=0.1 optim.warmup_ratio=0 optim.epochs=3 optim.scheduler=cosine "
          "optim.weight_decay=0.1 optim.beta2=0.95 batch.per_device=2 batch.accumulate=8", "left"),
+        (_SWIFT | {"micro_batch_size": "2.0", "global_batch_size": "16.0"},
+         "batch.per_device=2 batch.accumulate=8", "left"),
+        (_AXOLOTL | {"batch_size": "8.0", "micro_batch_size": "2.0"}, "batch.per_device=2 batch.accumulate=4", "left"),
         (_SWIFT | {"micro_batch_size": 1, "train_iters": 9, "lr_warmup_iters": 2, "lr_decay_style": "linear",
                    "clip_grad": 0.5, "adam_eps": 1e-6},
          "optim.max_steps=9 optim.warmup_steps=2 optim.scheduler=linear optim.max_grad_norm=0.5 optim.epsilon=1e-06",
