@@ -50,6 +50,12 @@ def test_the_state_of_things_that_a_remedy_names_is_checked(
     assert any(expected in each for each in _sentences(explained(f"{log}\n"), remedy=remedy))
 
 
+def test_space_beside_a_program_that_was_killed_is_not_told(explained: Callable[..., Explanation]) -> None:
+    explanation = explained("E1120 10:11:12.000 failed (exitcode: -9) local_rank: 3 (pid: 4711) of binary: /data\n")
+    assert explanation.verdict.first is not None and explanation.verdict.first.entry.id == "sigkill"
+    assert not any("/data" in each for each in _sentences(explanation))
+
+
 def test_value_of_a_secret_is_not_shown(explained: Callable[..., Explanation]) -> None:
     sentences = _sentences(explained("RuntimeError: x\n"), remedy="export HF_TOKEN=…")
 

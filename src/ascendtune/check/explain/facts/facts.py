@@ -110,7 +110,8 @@ _MESSAGE = {
         r"\berror code(?: is|:)? ?(\d+)|\b(E[A-Z]\d{4}|ERR\d{5})\b|\bret(?:urn)?(?:code)?[ =:]{1,2}(-?\d{2,})"
     ),
     "peer": re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?)\b"),
-    "path": re.compile(r"(?<![\w/.:#*<>])((?:~|\.{1,2})?/[\w.@+-]++(?:/[\w.@+-]++)*+)(?!/?[#*<{$])"),
+    # The program that ended is not a path that it could not use.
+    "path": re.compile(r"(?<!of binary: )(?<![\w/.:#*<>])((?:~|\.{1,2})?/[\w.@+-]++(?:/[\w.@+-]++)*+)(?!/?[#*<{$])"),
     "name": re.compile(r"(?<!': )(?<![\w{])'([^'\n]{2,60})'(?![\w:])|\"([^\"\n]{2,60})\"(?!:)|`([^`\n]{2,60})`"),
     "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
 }
