@@ -187,4 +187,6 @@ def _table(spaces: Sequence[_RunSpace]) -> str:
         ]
         for each in sorted(spaces, key=lambda each: sum(each.sizes.values()), reverse=True)
     ]
-    return table(header, rows, right=[*header[2:6], "bytes"], spare=["to remove"])
+    return table(
+        header, rows, right=[*header[2:6], "bytes"], spare=["exported", "other", "model", "checkpoints", "state"]
+    )

@@ -54,6 +54,15 @@ def test_kept_are_the_newest_the_best_and_what_another_run_resumes_from(in_proce
     assert "nothing to remove" in in_process("runs", "clean", "--yes").stdout
 
 
+def test_a_narrow_terminal_shows_what_would_be_removed(
+    in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "runs/a-run-with-a-name-of-many-words", "finished", [10, 20])
+    monkeypatch.setattr("ascendtune.cli.terminal.width", lambda stream: 60)
+    header, row = in_process("runs", "clean").stdout.splitlines()
+    assert "to remove" in header and "step_10" in row and max(len(header), len(row)) <= 60
+
+
 def test_a_checkpoint_that_a_run_elsewhere_resumes_from_is_kept(
     in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
