@@ -46,6 +46,11 @@ _NOT_FETCHED = "Error: Failed to download metadata for repo 'tide': Cannot downl
         (_PIP.format("NewConnectionError('<X>: [Errno -2] Name or service not known')"), "pip-index-name"),
         (_PIP.format("NewConnectionError('<X>: [Errno 101] Network is unreachable')"), "pip-index-silent"),
         (_PIP.format("ReadTimeoutError('Read timed out. (read timeout=15)')"), "pip-index-silent"),
+        (
+            "Looking in indexes: http://127.0.0.1:9/simple\n"
+            + _PIP.format("NewConnectionError('<X>: [Errno 111] Connection refused')"),
+            "pip-chosen-index-silent",
+        ),
         (_PIP.format(_REFUSED.format(111)), "pip-index-proxy"),
         (_PIP.format(_REFUSED.format(-2)), "pip-index-proxy"),
         (_PIP.format("ProtocolError('Connection broken: IncompleteRead(7 bytes read)')"), "pip-no-connection"),
