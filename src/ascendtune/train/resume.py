@@ -140,9 +140,12 @@ def resume(
         counters.forget_evaluations()
     counters.evaluated_on = evaluated_on
     if is_foreign:
-        # They describe evaluations, and a checkpoint, of the other run.
-        counters.best_step = counters.best_loss = None
+        # They describe evaluations, and a checkpoint, of the other run, which may have stopped early.
+        counters.forget_evaluations()
         counters.tokens_of_datasets = []
+    reason = counters.early_stop(recipe.eval.early_stop)
+    if strategy.is_main and reason and counters.step < total_steps:
+        warn(f"no step is trained: {reason}; to train further raise eval.early_stop.patience")
     best = counters.best_step if recipe.checkpoint.best else None
     # The best checkpoint may be missing: this may be a start from an older one.
     exists = best is not None and strategy.from_main(str(run.checkpoint(best).exists())) == "True"

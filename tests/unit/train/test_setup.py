@@ -325,6 +325,32 @@ def test_learning_rate_that_jumps_in_a_prolonged_run_is_told(
     assert again.schedule.learning_rate(again.counters.step) == pytest.approx(0.005 if is_said else 0.01 / 3)
 
 
+def test_a_run_that_stopped_early_goes_on_only_with_more_patience_and_in_another_run(
+    start: MakeLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = str(tmp_path / "rows.jsonl")
+    changes: dict[str, Any] = {
+        "data": {"train": rows, "eval": rows, "packing": False, "max_length": 64},
+        "optim": {"max_steps": 6},
+    }
+
+    def evaluated(patience: int) -> dict[str, Any]:
+        return {"eval": {"every_steps": 1, "early_stop": {"patience": patience, "min_improvement": 100}}}
+
+    first = start(**changes, **evaluated(2))
+    assert first.run().startswith("no improvement") and first.counters.step == 3
+    assert "no step is trained" not in caplog.text
+    assert start(**changes, **evaluated(2)).run().startswith("no improvement")
+    assert "no step is trained: no improvement of 100 in 2 evaluations" in caplog.text
+    caplog.clear()
+    checkpoint = first.run_directory.checkpoint(3)
+    other = start(**changes, **evaluated(2), resume_from=checkpoint, run_dir=str(tmp_path / "other"))
+    assert other.run().startswith("no improvement") and other.counters.step == 6
+    again = start(**changes, **evaluated(4), allow_change=["eval.early_stop.patience"])
+    assert again.run().startswith("no improvement") and again.counters.step == 5
+    assert "no step is trained" not in caplog.text
+
+
 def test_resume_behind_the_end_is_told(start: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
     first = start(optim={"max_steps": 3})
     first.run()
