@@ -326,7 +326,7 @@ class Loop:
             evaluation = evaluate(self.held_out, self.objective, self.root, self.precision, self._note_evaluated)
         is_best = counters.note_evaluation(evaluation.loss, self.recipe.eval.early_stop)
         self.recorder.write_evaluation(evaluation, seconds=time.perf_counter() - start)
-        if is_best and self.recipe.checkpoint.best:
+        if is_best and self.recipe.checkpoint.best and counters.step < self.schedule.total_steps:
             self._save()
 
     def _note_evaluated(self, done: int, total: int) -> None:
@@ -358,15 +358,15 @@ class Loop:
 
     def _save_last(self) -> None:
         """Complete the checkpoint of the last step, from which an export that failed is repeated."""
-        if not self._keeps_checkpoints:
-            return
-        self._record_now()
-        self.checkpointer.wait()
-        try:
-            self._save(completes=True)
-        except MachineError as error:
-            # All ranks have this error, and the disk may have room for the model.
-            warn(f"step {self.counters.step}, the last one, has no checkpoint: {error.what}")
+        counters = self.counters
+        if self._keeps_checkpoints or (self.recipe.checkpoint.best and counters.best_step == counters.step):
+            self._record_now()
+            self.checkpointer.wait()
+            try:
+                self._save(completes=True)
+            except MachineError as error:
+                # All ranks have this error, and the disk may have room for the model.
+                warn(f"step {counters.step}, the last one, has no checkpoint: {error.what}")
 
     def _should_record(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so a resumed run always starts right after a record.

@@ -300,6 +300,12 @@ def test_checkpoints_come_at_their_steps_and_at_the_last(make_loop: MakeLoop, ev
     assert saved == steps and loop.run_directory.checkpoint_steps() == steps[-1:]
 
 
+def test_last_step_has_a_checkpoint_if_it_is_the_best_and_none_is_scheduled(make_loop: MakeLoop) -> None:
+    loop, _ = make_loop(steps=4, checkpoint={"every_steps": 9, "best": True}, eval={"every_steps": 9})
+    loop.run()
+    assert loop.counters.best_step == 4 and loop.run_directory.checkpoint_steps() == [4]
+
+
 def test_early_stop_has_a_checkpoint_and_a_record_of_its_step(
     make_loops: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,11 +323,12 @@ def test_early_stop_has_a_checkpoint_and_a_record_of_its_step(
     assert [each["step"] for each in told.steps] == [3]
 
 
+@pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize("fails", ["before writing", "while writing"])
 def test_disk_without_room_for_the_last_checkpoint_does_not_keep_the_model_from_being_exported(
-    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str, best: bool
 ) -> None:
-    loop, _ = make_loop(steps=4, checkpoint={"every_steps": 3})
+    loop, _ = make_loop(steps=4, checkpoint={"every_steps": 3, "best": best}, eval={"every_steps": 9})
     writes = Staging.write
 
     def write(staging: Staging, path: Path) -> str:
