@@ -43,7 +43,9 @@ _OF_PACKAGE = (
             "'moon' has to be 'str' and is '<",
         ),
         ("tides_to_leave cannot be empty. You must name one. Example: [7]", "'tides_to_leave' is empty: print it"),
-        ("`sea` must contain at least one moon.", "'sea' is empty: print it"),
+        ("`sea` must contain at least one moon.", "'sea' has no 'moon': print it"),
+        ("The tide must have at least one digit, got ebb", "'tide' has no 'digit': print it"),
+        ("expected sea to have 3 moons instead of 4", "'sea' has to have '3 moons' and has '4'"),
         ("tide must be either ebb or flow", "one that it lists: ebb or flow"),
         ("tide.flow does not work with ebb != 0.", "leave out 'tide.flow' or 'ebb != 0'"),
         ("Tide can only be scalar but got {'ebb': 7}", "'scalar' is expected where '{'ebb': 7}' is given"),
@@ -66,6 +68,7 @@ def test_a_rule_is_turned_round(message: str, advice: str) -> None:
     [
         "At least one moon must be specified, but got tides=/data/sea",
         "the moon is full",
+        "Unused tide: expected it to be full, not ebbing",
         "ebb=8 should be either positive and smaller than the sea 7 or a float in the (0, 1) range",
         "Invalid tide: shutdown or no waves when fetching",
         "unsupported operand type(s) for *: 'Moon' and 'Tide'",

@@ -94,11 +94,14 @@ _GOT_OF_TWO = re.compile(
     rf"received|was|"
     r"given|instead got|is)(?: instead)?:? (?P<got>[^;\n]{1,90}?)(?=[.;!](?:\s|$)|\s*$|, )"
 )
-_TO_BE = re.compile(
-    rf"{_CLAUSE}[Ee]xpect(?:ed|s|ing) (?P<key>{_ANY}{{1,60}}?) to (?:be|have|contain) (?P<want>{_ANY}{{1,60}}?),? "
+_EXPECTED_TO = (
+    rf"{_CLAUSE}[Ee]xpect(?:ed|s|ing) (?P<key>(?!(?:it|this|that|them|these|those) ){_ANY}{{1,60}}?) to VERB "
+    rf"(?P<want>{_ANY}{{1,60}}?),? "
     rf"(?:but (?:got|found|received|it (?:is|was|has))|got|found|not|instead of) (?P<got>[^;,\n]{{1,90}}?)"
     r"(?=[.;!](?:\s|$)|\s*$|, )"
 )
+_TO_BE = re.compile(_EXPECTED_TO.replace("VERB", "be"))
+_TO_HAVE = re.compile(_EXPECTED_TO.replace("VERB", "(?:have|contain)"))
 _ONLY_BUT = re.compile(
     rf"{_CLAUSE}{_ANY}{{1,60}}? (?:can only|must|should|has to|needs to) be "
     r"(?!(?:specified|provided|given|set|defined|passed|present|called|used|installed)\b)"
@@ -184,6 +187,7 @@ _HAS_TO_BE = "'{key}' has to be '{want}' and is '{got}': change it where it is s
 _EQUAL = "the two have to agree: '{x}' and '{y}': set one to the value of the other"
 _LEAVE = "leave out '{x}' (the option, key or call that asks for it); a newer release may have it"
 _FILL = "'{x}' is empty: print it where it is set, read or made, and give it what is missing"
+_LACKS = "'{x}' has no '{y}': print it where it is set, read or made, and give it one"
 _OTHER_TEXT = "choose another text for what the message quotes: the rule is '{rule}'"
 _IN_PLACE = "use {y} in place of {x}"
 _OTHER_VALUE = "give {key} another value than {x}"
@@ -248,7 +252,9 @@ def _other_text(text: str) -> str:
 def _not_empty(text: str) -> str:
     match = _EMPTY.search(text)
     x = _short(match["x"]) if match else ""
-    return say(_FILL, x=x) if x else ""
+    if match is None or not x:
+        return ""
+    return say(_LACKS, x=x, y=match["y"]) if match["y"] else say(_FILL, x=x)
 
 
 def _give_it(text: str) -> str:
@@ -284,6 +290,7 @@ _RULES: tuple[tuple[re.Pattern[str], str] | Callable[[str], str], ...] = (
     *((pattern, _ONE_OF_TWO) for pattern in (_BETWEEN, _ONLY_ONE, _EXCLUSIVE, _INCOMPATIBLE, _TOGETHER)),
     (_AT_PLACE, "leave out '{x}': '{y}' does not have it"),
     (_TO_BE, _HAS_TO_BE),
+    (_TO_HAVE, "'{key}' has to have '{want}' and has '{got}': change it where it is set or made"),
     (_GOT_OF_TWO, _GIVE),
     (_ONLY_BUT, _GIVE),
     (_LESS, "{x} is on one side and {y} on the other: change the one that is configured so that the comparison holds"),
