@@ -18,6 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.integration.train.pairs import write_pairs, write_singles
+from tests.integration.train.test_architectures import SHAPE, config_of
+from tests.integration.train.test_chosen_attention import LINEAR, draw_large_weights
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
@@ -158,6 +160,23 @@ def _same(found: Trained, expected: Trained) -> None:
         # A step may have rows of one kind only, and then no margin.
         curves = [[math.nan if value is None else value for value in each.curve(key)] for each in (found, expected)]
         assert curves[0] == pytest.approx(curves[1], rel=1e-5, abs=1e-6, nan_ok=True), key
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "kto", "reward"])
+def test_answers_are_apart_in_layers_with_a_state(
+    train: Train, asking: Asking, variant: Any, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    """Also in the reference model, which has the same layers, and where the forward pass is repeated."""
+    model = str(variant(config_of("Qwen3NextConfig", **SHAPE, **LINEAR), draw_large_weights))
+    method: dict[str, Any] = {} if loss == "reward" else {"preference": {"loss": loss, "reference": model}}
+    data, memory = {"packing": True}, {"gradient_checkpointing": True}
+    changes = asking(loss, method=method, model={"path": model}, data=data, memory=memory)
+    short = changes | {"optim": {"learning_rate": 1e-4, "max_steps": 3}}
+    together = train(**short, name="together")
+    monkeypatch.setattr("ascendtune.train.model_setup.may_isolate", lambda *_, **__: False)
+    padded = train(**short, name="padded")
+    for key in ("loss", "grad_norm"):
+        assert together.curve(key) == pytest.approx(padded.curve(key), rel=1e-4)
 
 
 def test_another_reference_model_changes_the_loss(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
