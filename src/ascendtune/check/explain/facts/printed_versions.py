@@ -91,7 +91,7 @@ _RANGE = re.compile(
 """Words behind a version that is a bound."""
 _BEFORE = 48
 """Characters before a name that are searched for the words above."""
-_CAPABILITY = re.compile(r"\.? CUDA Toolkit")
+_OTHER_NUMBERS = {"cuda": re.compile(r"\.? CUDA Toolkit")}
 """Follows Unsloth's "CUDA: 8.0", the compute capability of the GPU."""
 _MONTHLY = re.compile(r"\d\d\.\d\d-py")
 """Tag of NVIDIA's images: nvcr.io/nvidia/pytorch:23.10-py3 is not a release of torch."""
@@ -129,7 +129,8 @@ def _named(text: str, lower: str) -> Iterator[tuple[str, str]]:
         unlike = _REQUIRED if match["equal"] else _OF_OTHER_SENTENCE
         if unlike.search(before) or _RANGE.match(text, match.end()) or _MONTHLY.match(value):
             continue
-        if name == "cuda" and _CAPABILITY.match(text, match.end("value") - value.endswith(".")):
+        other = _OTHER_NUMBERS.get(name)
+        if other is not None and other.match(text, match.end("value") - value.endswith(".")):
             continue
         yield name, value.partition("-")[0]
 
