@@ -3,7 +3,8 @@
 transformers computes these layers with a few functions, each in plain torch or by a package for GPUs. They carry state
 from token to token, and in plain torch none of them can drop it where a document begins. Here these functions get the
 documents of a sequence as rows of batches: those of similar length together, padded on the right, where no token sees
-the padding. All other computation of a layer, its projections above all, remains packed.
+the padding. A convolution gets one sequence with zeros between the documents. All other computation of a layer, its
+projections above all, remains packed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from torch.utils.hooks import RemovableHandle
 from ascendtune.hub.gpu_functions import function_choices
 from ascendtune.train.objective.head import decoder_of
 
+_CONVOLUTION = "causal_conv1d_fn"
 _TOKEN_DIMENSION = {
-    "causal_conv1d_fn": 2,
     "chunk_gated_delta_rule": 1,
     "chunk_kda": 1,
     "mamba_chunk_scan_combined": 1,
@@ -33,7 +34,7 @@ _TOKEN_DIMENSION = {
 }
 """Function -> dimension of the tokens in its output and in those inputs that have tokens. Dimension 0 is the batch."""
 _FUSED = ("mamba_inner_fn", "mamba_split_conv1d_scan_combined")
-"""Functions that compute a whole layer. If they return None, the layer calls the functions above."""
+"""Functions that compute a whole layer. If they return None, the layer calls the others."""
 _MOST_PADDED = 2.0
 """Longest document of a batch, as a multiple of its shortest one."""
 
@@ -60,13 +61,12 @@ def keep_documents_apart(model: nn.Module) -> tuple[list[tuple[CellType, Any]], 
     cells, names = [], set()
     for choice in function_choices(model):
         name, cell = choice["func_name"].cell_contents, choice["implementation"]
-        if name in _TOKEN_DIMENSION or name in _FUSED:
+        if name == _CONVOLUTION or name in _TOKEN_DIMENSION or name in _FUSED:
             names.add(choice["torch_function"].cell_contents.__name__)
             function = cell.cell_contents
             cells.append((cell, function))
-            if not isinstance(function, _NotOfDocuments | _ByDocument):
-                at = _TOKEN_DIMENSION.get(name)
-                cell.cell_contents = _NotOfDocuments(function) if at is None else _ByDocument(function, at)
+            if not isinstance(function, _NotOfDocuments | _WithSpaces | _ByDocument):
+                cell.cell_contents = _apart(name, function)
     if not names:
         return [], []
     sequence = _Sequence()
@@ -84,12 +84,19 @@ def keep_documents_apart(model: nn.Module) -> tuple[list[tuple[CellType, Any]], 
     return cells, handles
 
 
+def _apart(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    if name == _CONVOLUTION:
+        return _WithSpaces(function)
+    return _NotOfDocuments(function) if name in _FUSED else _ByDocument(function, _TOKEN_DIMENSION[name])
+
+
 class _Sequence:
     """The sequence that a model computes."""
 
     def __init__(self) -> None:
         self._cu_seqlens: tuple[int, ...] | None = None
         self._batches: dict[torch.device, _Batches] = {}
+        self._spaced: dict[tuple[torch.device, int], _Spaced] = {}
         self._in_model = False
 
     def begin_model(self, _module: nn.Module, _: Any, inputs: dict[str, Any]) -> None:
@@ -108,7 +115,7 @@ class _Sequence:
 
     def _begin(self, inputs: dict[str, Any]) -> None:
         if (cu_seqlens := inputs.get("cu_seqlens")) != self._cu_seqlens:
-            self._cu_seqlens, self._batches = cu_seqlens, {}
+            self._cu_seqlens, self._batches, self._spaced = cu_seqlens, {}, {}
 
     def enter(self, _module: nn.Module, positional: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Hook before a layer with a state."""
@@ -123,6 +130,13 @@ class _Sequence:
         if device not in self._batches:
             self._batches[device] = _Batches.of(self._cu_seqlens, device)
         return self._batches[device]
+
+    def spaced(self, device: torch.device, zeros: int) -> _Spaced:
+        """The documents with `zeros` between them, made once for all layers."""
+        assert self._cu_seqlens is not None
+        if (device, zeros) not in self._spaced:
+            self._spaced[device, zeros] = _Spaced.of(self._cu_seqlens, zeros, device)
+        return self._spaced[device, zeros]
 
 
 @dataclass
@@ -164,6 +178,25 @@ class _Batches:
         return cls(rows, _sent(positions, device))
 
 
+@dataclass(frozen=True)
+class _Spaced:
+    """The documents of a sequence with zeros between them."""
+
+    tokens: torch.Tensor
+    """(positions,) int64: the token at each position; the number of tokens for a zero."""
+    positions: torch.Tensor
+    """(tokens,) int64: position of each token."""
+
+    @classmethod
+    def of(cls, cu_seqlens: tuple[int, ...], zeros: int, device: torch.device) -> _Spaced:
+        lengths = np.diff(cu_seqlens)
+        numbers = np.arange(cu_seqlens[-1])
+        positions = numbers + zeros * np.repeat(np.arange(len(lengths)), lengths)
+        tokens = np.full(positions[-1] + 1, len(numbers))
+        tokens[positions] = numbers
+        return cls(_sent(tokens, device), _sent(positions, device))
+
+
 def _of_similar_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Numbers of the documents of each batch, the longest first; `lengths` is (documents,)."""
     order = np.argsort(-lengths, kind="stable")
@@ -188,6 +221,24 @@ class _NotOfDocuments:
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         return None if _current.sequence is not None else self.function(*positional, **named)
+
+
+@dataclass(frozen=True)
+class _WithSpaces:
+    """A causal convolution that gets zeros before each document, as at the beginning of a sequence.
+
+    One call for all documents: the gradient of its weights is summed within it, in the same way with all strategies.
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, hidden: torch.Tensor, *positional: Any, **named: Any) -> Any:
+        if _current.sequence is None:
+            return self.function(hidden, *positional, **named)
+        weight = named["weight"] if "weight" in named else positional[0]
+        spaced = _current.sequence.spaced(hidden.device, weight.shape[-1] - 1)
+        hidden = nn.functional.pad(hidden, (0, 1)).index_select(2, spaced.tokens)
+        return self.function(hidden, *positional, **named).index_select(2, spaced.positions)
 
 
 @dataclass(frozen=True)
