@@ -32,6 +32,7 @@ from typing import IO, Any
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, MachineError, error_to_json, translated_disk_errors
 from ascendtune.core.log import warn
+from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.command import command
 from ascendtune.job.environment import local_environment, record_environment
@@ -141,8 +142,10 @@ class Node:
         watcher.close()
         log_streams.finish(lambda: watch.look() or self.is_abandoned())
         self._send(ended=exit_code, hang=watcher.cause)
-        # As on the starting host: a job that the user has stopped has not failed, whatever torchrun makes of it.
-        return 128 + watch.stop_signal if exit_code and watch.stop_signal else shell_exit_code(exit_code)
+        # As on the starting host: a job that its user stopped has neither failed nor finished, whichever torchrun says.
+        if watch.stop_signal and (exit_code or not (spec.is_foreign or _has_finished(spec.run_dir))):
+            return 128 + watch.stop_signal
+        return shell_exit_code(exit_code)
 
     def forward_stop_signal(self, number: int) -> None:
         """Report a request, by a command on this host, to stop the job: the starting host passes it on to all nodes."""
@@ -183,6 +186,10 @@ class Node:
         while True:
             time.sleep(ALIVE_EVERY_SECONDS)
             self._send(**ALIVE)
+
+
+def _has_finished(run_dir: Path) -> bool:
+    return RunDir(run_dir).read_if_any().get("state") == "finished"
 
 
 class _Watch:
