@@ -51,7 +51,7 @@ def test_node_that_prepares_its_data_for_long_does_not_end_the_others(
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        pytest.param(model_setup, "_load", id="load"),
+        pytest.param(model_setup, "load_in_parts", id="load"),
         pytest.param(model_setup, "install_kernels", id="fill"),
         pytest.param(content, "write_files", id="write"),
         pytest.param(checkpointer, "require_intact", id="read"),
@@ -72,9 +72,9 @@ def test_node_with_slow_files_does_not_end_the_others(
     run.remove_checkpoints_after(1)
     usual = getattr(module, name)
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments: Any, **named: Any) -> Any:
         time.sleep(6 if os.environ["RANK"] == "1" else 0)
-        return usual(*arguments)
+        return usual(*arguments, **named)
 
     monkeypatch.setattr(module, name, slowly)
     monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=4))
