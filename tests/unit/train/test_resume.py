@@ -33,7 +33,7 @@ def test_main_rank_decides_whether_the_best_checkpoint_exists(is_there: bool, tm
     if not is_there:
         run.checkpoint(2).mkdir()
     state = {"step": 3, "best_step": 2, "best_loss": 1.0}
-    recipe: Any = SimpleNamespace(checkpoint=SimpleNamespace(best=True))
+    recipe: Any = SimpleNamespace(checkpoint=SimpleNamespace(best=True), eval=SimpleNamespace(early_stop=None))
     checkpointer: Any = SimpleNamespace(load=lambda source: state)
     counters = resume(run, run.checkpoint(3), recipe, SecondRank(str(is_there)), checkpointer, 9, "")
     assert counters.best_step == (2 if is_there else None)
