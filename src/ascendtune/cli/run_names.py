@@ -130,7 +130,7 @@ def model_named(text: str, *, trust_remote_code: bool = False) -> str:
     if suggestion := did_you_mean(name, [run.path.name for run in _runs()]):
         from ascendtune.cli.messages import warn
 
-        warn(f"there is no run '{name}', so a model of this name is looked for on the hub; {suggestion}")
+        warn(f"there is no run '{name}': the hub is searched for a model of this name; {suggestion}")
     return name
 
 

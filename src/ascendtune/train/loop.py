@@ -358,15 +358,15 @@ class Loop:
 
     def _save_last(self) -> None:
         """Complete the checkpoint of the last step, from which an export that failed is repeated."""
-        counters = self.counters
-        if self._keeps_checkpoints or (self.recipe.checkpoint.best and counters.best_step == counters.step):
+        if self._keeps_checkpoints or (self.recipe.checkpoint.best and self.counters.best_step == self.counters.step):
             self._record_now()
             self.checkpointer.wait()
             try:
                 self._save(completes=True)
             except MachineError as error:
-                # All ranks have this error, and the disk may have room for the model.
-                warn(f"step {counters.step}, the last one, has no checkpoint: {error.what}")
+                if not self.checkpointer.fails_on_all_ranks(self.counters.step, error):
+                    raise
+                warn(f"step {self.counters.step}, the last one, has no checkpoint: {error.what}")
 
     def _should_record(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so a resumed run always starts right after a record.

@@ -23,7 +23,7 @@ from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop, Told, ma
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ascendtune.core.errors import CheckFailed, RecipeError, Stopped
+from ascendtune.core.errors import CheckFailed, MachineError, RecipeError, Stopped
 from ascendtune.core.interrupts import LAUNCHER_TOKEN
 from ascendtune.data.plan import BatchPlan
 from ascendtune.machine.torch_backend.find import find_device
@@ -346,6 +346,24 @@ def test_disk_without_room_for_the_last_checkpoint_does_not_keep_the_model_from_
     assert loop.run() == "all steps done"
     assert loop.run_directory.checkpoint_steps() == [3] and not list(loop.run_directory.checkpoints.glob(".*"))
     assert "step 4, the last one, has no checkpoint" in caplog.text
+
+
+def test_last_checkpoint_that_one_rank_alone_cannot_begin_ends_the_run(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for its part: a rank that went on to the export would leave them waiting."""
+    loop, _ = make_loop(steps=4, checkpoint={"every_steps": 3})
+    makes = Path.mkdir
+
+    def mkdir(path: Path, *given: Any, **named: Any) -> None:
+        if path.name == ".step_4.writing":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        makes(path, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(MachineError, match="input/output error"):
+        loop.run()
+    assert loop.run_directory.checkpoint_steps() == [3]
 
 
 def weights_after(make_loop: MakeLoop, steps: int, **changes: Any) -> torch.Tensor:

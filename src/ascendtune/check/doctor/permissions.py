@@ -129,7 +129,7 @@ def _places(system: System) -> dict[str, Path]:
 
 
 def _replaceable(system: System) -> Iterator[Finding]:
-    """Directories in which other users may rename what is not theirs, and so put a file in place of a checked one."""
+    """Directories in which other users can rename files of this user, and so replace a file after it was checked."""
     places = _places(system)
     if system.hub_cache:
         places[say("download directory")] = system.hub_cache

@@ -158,6 +158,14 @@ class Checkpointer:
                 where=place,
             ) from error
 
+    def fails_on_all_ranks(self, step: int, error: MachineError) -> bool:
+        """Whether all ranks have this `error` of `save(step)` or of the `wait` after it.
+
+        Ranks share the free space that the main rank finds, and report how their writing ended. An error in between,
+        such as of a directory, may be of one rank alone, for which the others then wait.
+        """
+        return error.code == "disk-space-missing" or self._saved_step == step
+
     def complete_after(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """After an error of the training, for `ExitStack.push`: complete the checkpoint that is being written.
 

@@ -1,1 +1,1 @@
-"""What does another program's training do? Its steps recorded by hooks in torch, for `ascendtune align record`."""
+"""How is another program's training recorded? By hooks in torch, for `ascendtune align record`."""
